@@ -32,6 +32,7 @@ use crate::members::{Access, Members};
 use crate::meta::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
 use crate::volume::{Hold, Pin, Placed, Space, StripeRecords, Volume};
 
+mod allowance;
 mod arrivals;
 mod candidates;
 mod catalog;
@@ -50,6 +51,7 @@ mod maintenance;
 mod pace;
 mod reap;
 mod rebuild;
+mod rebuild_status;
 mod recheck;
 mod recover;
 mod redundancy;
@@ -70,7 +72,8 @@ pub use joining::Joining;
 pub use maintenance::Maintenance;
 pub use pace::Pace;
 pub use reap::Reaper;
-pub use rebuild::{Rebuild, RebuildProgress, RebuildScope, RebuildState, RebuildStatus};
+pub use rebuild::{Rebuild, RebuildScope};
+pub use rebuild_status::{RebuildProgress, RebuildState, RebuildStatus};
 pub use recheck::Recheck;
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
 pub use room::Room;
@@ -79,10 +82,10 @@ pub use stale_copies::StaleCopies;
 pub use superblock_recovery::identify_members;
 pub use sync::Commits;
 
+use allowance::Allowance;
 use catalog::Catalog;
 use exhaustion::Exhaustion;
 use foreground::Foreground;
-use growth::Allowance;
 
 /// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
 /// opened.

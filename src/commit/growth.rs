@@ -5,10 +5,10 @@
 //! might not fit. Removing never asks, because the index's reserve and the room for compaction are kept back for it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
+use super::allowance::Allowance;
 use super::sync::Commits;
 use super::{CommitError, MAX_MENDED_AT_CLOSE};
 use crate::format::MemberIndex;
@@ -29,30 +29,6 @@ const FULL_JOURNAL: f32 = 0.95;
 
 /// Fewer bytes of waiting changes are no reason for a checkpoint.
 const WORTH_A_CHECKPOINT: u64 = 64 << 10;
-
-/// The bytes of changes that may wait for the index.
-#[derive(Debug, Default)]
-pub(super) struct Allowance {
-    /// The bytes as last measured.
-    measured: AtomicU64,
-    /// The bytes while copies of the index are on their way to members with room; 0 if none are.
-    while_moving: AtomicU64,
-}
-
-impl Allowance {
-    /// Drops the measured allowance, because it is out of date.
-    pub(super) fn forget(&self) {
-        self.measured.store(0, Ordering::Release);
-    }
-
-    fn measured(&self) -> u64 {
-        self.measured.load(Ordering::Acquire)
-    }
-
-    fn while_moving(&self) -> u64 {
-        self.while_moving.load(Ordering::Acquire)
-    }
-}
 
 /// The room of the index for changes that add to the volume.
 pub struct Growth {
@@ -169,7 +145,7 @@ impl Growth {
             0 => 0,
             room => (room / ROOM_PER_BYTE).max(self.replicas.reserve_bytes() / TRIED_PART),
         };
-        self.allowance.measured.store(allowed, Ordering::Release);
+        self.allowance.set_measured(allowed);
     }
 
     /// Returns the number of bytes that each copy of the index may grow by.
@@ -243,10 +219,9 @@ impl Growth {
     /// Moves copies of the index away from members that have no room, as long as others have some. Changes added
     /// meanwhile need not wait for that.
     fn spread_index(&self) -> Result<(), CommitError> {
-        let growth = &self.allowance.while_moving;
-        growth.store(self.room_once_moved(), Ordering::Release);
+        self.allowance.set_while_moving(self.room_once_moved());
         let spread = self.move_full_copies();
-        growth.store(0, Ordering::Release);
+        self.allowance.set_while_moving(0);
         spread
     }
 

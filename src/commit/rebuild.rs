@@ -31,6 +31,7 @@ use super::draining::Draining;
 use super::foreground::Foreground;
 use super::pace::Pace;
 use super::reap::Reaper;
+use super::rebuild_status::{Obstacle, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
 use super::sync::Commits;
@@ -39,7 +40,7 @@ use crate::members::Members;
 use crate::volume::{StripeRecords, Volume};
 
 use copy_out::CopyOut;
-use outcome::{Obstacle, PlanOutcome, SegmentOutcome};
+use outcome::{PlanOutcome, SegmentOutcome};
 use plan::SegmentPlan;
 use round::Round;
 use segment::SegmentRebuild;
@@ -50,12 +51,10 @@ mod files;
 mod job;
 mod outcome;
 mod plan;
-mod progress;
 mod round;
 mod scope;
 mod segment;
 
-pub use progress::{RebuildProgress, RebuildState, RebuildStatus};
 pub use scope::RebuildScope;
 
 /// Parts of a volume that its rebuild uses.

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 
 use super::catalog::Catalog;
 use super::live::ends_of;
-use super::rebuild::RebuildStatus;
+use super::rebuild_status::RebuildStatus;
 use super::sync::Commits;
 use super::{CommitError, CountLimits};
 use crate::format::record::Backref;

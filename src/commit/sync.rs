@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 use parking_lot::Mutex;
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
+use super::allowance::Allowance;
 use super::arrivals::Arrivals;
 use super::catalog::Catalog;
 use super::group::Group;
-use super::growth::Allowance;
 use super::{CommitError, MAX_MENDED_AT_CLOSE};
 use crate::members::{Access, Members};
 use crate::meta::{IndexReplicas, Meta, Pending, StripeData};

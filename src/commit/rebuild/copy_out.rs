@@ -7,8 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::outcome::{Obstacle, SegmentOutcome};
-use super::progress::RebuildStatus;
+use super::outcome::SegmentOutcome;
 use super::round::Round;
 use crate::commit::CommitError;
 use crate::commit::catalog::Catalog;
@@ -16,6 +15,8 @@ use crate::commit::compact::Compaction;
 use crate::commit::foreground::Foreground;
 use crate::commit::pace::PacedStep;
 use crate::commit::reap::Reaper;
+use crate::commit::rebuild_status::Obstacle;
+use crate::commit::rebuild_status::RebuildStatus;
 use crate::commit::room::has_room;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};

@@ -1,5 +1,7 @@
 //! Outcomes of the steps of a rebuild.
 
+use crate::commit::rebuild_status::Obstacle;
+
 /// Outcome of the rebuild of one segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SegmentOutcome {
@@ -25,15 +27,4 @@ pub(super) enum PlanOutcome {
     Outdated,
     /// The rebuild has to stop.
     Stopped,
-}
-
-/// Obstacle to the rebuild of a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Obstacle {
-    /// No member is free for it, or one is full.
-    NoRoom,
-    /// One of its stripes cannot be read, or their records disagree. The remaining shards have to be kept.
-    Unreadable,
-    /// The segment is being written, or is gone, or a member failed meanwhile.
-    Passing,
 }

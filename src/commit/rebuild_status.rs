@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::outcome::Obstacle;
 use crate::format::MemberIndex;
 
 /// The progress of a rebuild.
@@ -42,6 +41,17 @@ pub enum RebuildState {
     Finished,
     /// It was stopped, or could not go on; it can be started again.
     Stopped,
+}
+
+/// Obstacle to the rebuild of a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Obstacle {
+    /// No member is free for it, or one is full.
+    NoRoom,
+    /// One of its stripes cannot be read, or their records disagree. The remaining shards have to be kept.
+    Unreadable,
+    /// The segment is being written, or is gone, or a member failed meanwhile.
+    Passing,
 }
 
 /// Status of the running rebuild, or of the last one, for those who report it.
