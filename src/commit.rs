@@ -1,9 +1,9 @@
-//! The commit pipeline: data before metadata, group commit, checkpoints, and the way back from a crash.
+//! The transactions of a volume, and the parts that maintain it.
 //!
 //! [`Pipeline`] joins [`crate::meta`] and [`crate::volume`], which know nothing of each other. Bytes go to stripes
-//! ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]); both are visible at once, and durable
-//! with the next [`Pipeline::sync`]. It also frees the space of dead stripes ([`Reaper::reap`],
-//! [`Room::make_room`]) and counts the remaining redundancy.
+//! ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]). Both are visible at once, and durable
+//! with the next [`Pipeline::sync`]. [`Maintenance`] composes everything above that: it frees the space of dead
+//! stripes, counts redundancy, rebuilds and scrubs.
 //!
 //! # Invariants
 //!
@@ -16,10 +16,9 @@
 //!
 //! # Locks
 //!
-//! `rebuilding`, `room.making`, `checkpointing` and `reaper` are batons, taken in this order and held through I/O: a
-//! caller that waits for one wants the work that its holder does. `counting` is a baton as well, which no holder of
-//! these takes. `scrubbing` is one too, taken before all of them. The commit group is left while a commit runs. All
-//! others are leaves.
+//! `measuring` of [`Growth`], then `checkpointing` of [`Commits`] are work locks, taken in this order and held through
+//! I/O: a thread that waits for one wants the work that its holder does. [`Maintenance`] states the order of all work
+//! locks. The commit group is left while a commit runs. All others are leaves.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -37,6 +36,7 @@ mod arrivals;
 mod candidates;
 mod catalog;
 mod clock;
+mod commits;
 mod compact;
 mod copies;
 mod draining;
@@ -59,10 +59,10 @@ mod room;
 mod scrub;
 mod stale_copies;
 mod superblock_recovery;
-mod sync;
 
 pub use crate::members::CreateOptions;
 pub use clock::Clock;
+pub use commits::Commits;
 pub use compact::{Compaction, InodeLocks};
 pub use copies::IndexCopies;
 pub use draining::Draining;
@@ -80,7 +80,6 @@ pub use room::Room;
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, Scrubber, WrongShards};
 pub use stale_copies::StaleCopies;
 pub use superblock_recovery::identify_members;
-pub use sync::Commits;
 
 use allowance::Allowance;
 use catalog::Catalog;
@@ -92,7 +91,7 @@ use foreground::Foreground;
 const MAX_COMPARED_AT_CLOSE: usize = 16;
 
 /// Pieces of missing copies of the index to repair before a volume is closed.
-const MAX_MENDED_AT_CLOSE: usize = 4096;
+const MAX_REFILLED_AT_CLOSE: usize = 4096;
 
 /// Options for opening a volume.
 #[derive(Clone, Debug)]
@@ -162,7 +161,7 @@ pub struct Written {
     holds: Vec<Hold>,
 }
 
-/// A volume that is open.
+/// The transactions of an open volume.
 pub struct Pipeline {
     members: Arc<Members>,
     meta: Arc<Meta>,
@@ -362,7 +361,7 @@ impl Pipeline {
     ///
     /// As for [`Pipeline::write`].
     pub fn write_at_once(&self, data: &[u8]) -> Result<Option<Written>, CommitError> {
-        debug_assert!(data.len() < BLOCK_SIZE, "what is longer may be split");
+        debug_assert!(data.len() < BLOCK_SIZE, "longer data may be split");
         self.commits.check_writable()?;
         self.foreground.note();
         if self.growth.has_no_commits() {
@@ -482,7 +481,7 @@ impl Pipeline {
 
     /// Returns how many wrong ranges of blocks were repaired since the volume was opened.
     #[must_use]
-    pub fn mended(&self) -> u64 {
+    pub fn repaired_ranges(&self) -> u64 {
         self.volume.damage().repaired_ranges()
     }
 
@@ -526,7 +525,7 @@ impl Pipeline {
         self.growth.restore_reserve()?;
         // A copy that a returned or new member lacks would be missed if another member is lost
         // before the next mount.
-        self.commits.mend_index(MAX_MENDED_AT_CLOSE)?;
+        self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?;
         // A half-written page of the index, left by an interrupted commit, would look like damage to a later check.
         for _ in 0..MAX_COMPARED_AT_CLOSE {
             match self.replicas.compare() {

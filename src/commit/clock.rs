@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::CommitError;
+use super::commits::Commits;
 use super::growth::Growth;
-use super::sync::Commits;
 use crate::members::Members;
 use crate::meta::{IndexReplicas, Meta};
 
@@ -24,7 +24,7 @@ const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 const RENEW_INTERVAL: Duration = Duration::from_secs(3600);
 
 /// Copies of the index, and the room that it has, are looked after at least so often.
-const MEND_INTERVAL: Duration = Duration::from_secs(1);
+const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A journal fuller than this is emptied by a checkpoint.
 const JOURNAL_FILL: f32 = 0.5;
@@ -35,7 +35,7 @@ struct Times {
     committed: Instant,
     checkpointed: Instant,
     /// `None` if copies of the index may lack something.
-    mended_index: Option<Instant>,
+    refilled_index: Option<Instant>,
     /// The time when superblocks were last rewritten, if they were.
     renewed: Option<Instant>,
 }
@@ -46,7 +46,7 @@ impl Times {
         Self {
             committed: now,
             checkpointed: now,
-            mended_index: Some(now),
+            refilled_index: Some(now),
             renewed: None,
         }
     }
@@ -89,25 +89,25 @@ impl Clock {
         if self.commits.is_read_only() || self.commits.is_poisoned() {
             return Ok(());
         }
-        let (commit_due, checkpoint_due, mend_due) = {
+        let (commit_due, checkpoint_due, refill_due) = {
             let clock = self.times.lock();
-            let mended = clock.mended_index;
+            let refilled = clock.refilled_index;
             (
                 clock.committed.elapsed() >= COMMIT_INTERVAL,
                 clock.checkpointed.elapsed() >= CHECKPOINT_INTERVAL,
-                mended.is_none_or(|mended| mended.elapsed() >= MEND_INTERVAL),
+                refilled.is_none_or(|refilled| refilled.elapsed() >= REFILL_INTERVAL),
             )
         };
         // First, since a copy without space may keep all else from being done.
-        if mend_due {
-            let more = self.commits.mend_index(1)?;
+        if refill_due {
+            let more = self.commits.refill_index(1)?;
             self.growth.restore_reserve()?;
             self.growth.measure_growth();
-            self.times.lock().mended_index = (!more).then(Instant::now);
+            self.times.lock().refilled_index = (!more).then(Instant::now);
         }
         self.replicas.compare()?;
         let unsaved = self.commits.awaits_checkpoint();
-        let is_waited_for = mend_due && self.commits.arrivals.wait();
+        let is_waited_for = refill_due && self.commits.arrivals.wait();
         let done = if self.meta.journal_fill() >= JOURNAL_FILL
             || (checkpoint_due && unsaved)
             || is_waited_for
@@ -126,7 +126,7 @@ impl Clock {
             Ok(())
         };
         if matches!(done, Err(CommitError::NoSpace)) {
-            self.times.lock().mended_index = None;
+            self.times.lock().refilled_index = None;
         }
         done
     }
@@ -152,6 +152,6 @@ impl Clock {
     /// Makes the care for the copies of the index due at the next tick.
     #[cfg(test)]
     pub(super) fn look_after_index(&self) {
-        self.times.lock().mended_index = None;
+        self.times.lock().refilled_index = None;
     }
 }

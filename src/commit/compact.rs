@@ -242,7 +242,7 @@ impl Compaction {
         })
     }
 
-    /// Says whether all shards of a stripe were written, and their members are online.
+    /// Returns whether all shards of a stripe were written, and their members are online.
     fn is_whole(&self, record: &Stripe) -> bool {
         let Some(segment) = self.volume.segments().record(record.segment) else {
             return true;

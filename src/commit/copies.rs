@@ -13,7 +13,7 @@ pub struct IndexCopies {
 }
 
 impl IndexCopies {
-    /// Says whether the index survives fewer losses than data does.
+    /// Returns whether the index survives fewer losses than data does.
     #[must_use]
     pub fn are_too_few(&self) -> bool {
         self.members.len() < self.wanted

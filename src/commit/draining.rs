@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use super::commits::Commits;
 use super::reap::Reaper;
-use super::sync::Commits;
-use super::{CommitError, MAX_MENDED_AT_CLOSE};
+use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId};
 use crate::members::Members;
@@ -121,7 +121,7 @@ impl Draining {
                 continue;
             }
             // Its copy of the index is needed until another member has one in its place.
-            self.commits.mend_index(MAX_MENDED_AT_CLOSE)?;
+            self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?;
             if self.replicas.holders().contains(&member) {
                 log::warn!(
                     "member {member} stays: no other has room for the copy of the index that it has"

@@ -6,7 +6,7 @@ use scopeguard::{ScopeGuard, guard_on_unwind};
 use super::CommitError;
 
 #[derive(Debug)]
-struct State {
+struct CommitState {
     /// Commits begun so far.
     begun: u64,
     /// The last commit that ended.
@@ -20,7 +20,7 @@ struct State {
 /// Lets callers that want the same work share one run of it.
 #[derive(Debug)]
 pub(super) struct Group {
-    state: Mutex<State>,
+    state: Mutex<CommitState>,
     ended: Condvar,
 }
 
@@ -30,7 +30,7 @@ pub(super) struct CommitNumber(u64);
 
 impl Group {
     pub(super) fn new() -> Self {
-        let state = State {
+        let state = CommitState {
             begun: 0,
             ended: 0,
             ended_well: 0,

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::allowance::Allowance;
-use super::sync::Commits;
-use super::{CommitError, MAX_MENDED_AT_CLOSE};
+use super::commits::Commits;
+use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::format::MemberIndex;
 use crate::members::Members;
 use crate::meta::{IndexReplicas, Meta};
@@ -62,13 +62,13 @@ impl Growth {
         }
     }
 
-    /// Says whether changes that take room may be applied. Call it before every change that neither replaces nor
+    /// Returns whether changes that take room may be applied. Call it before every change that neither replaces nor
     /// removes a record. Where room is short, brings waiting changes into the index.
     ///
     /// # Errors
     ///
-    /// [`CommitError::NoSpace`] while there is no room, and [`Room::make_room`](super::Room::make_room) may help; and as
-    /// for [`Commits::sync`].
+    /// [`CommitError::NoSpace`] while there is no room, and [`Room::make_room`](super::Room::make_room) may help; and
+    /// as for [`Commits::sync`].
     pub fn check_growth(&self) -> Result<(), CommitError> {
         if self.may_grow() {
             return Ok(());
@@ -228,7 +228,7 @@ impl Growth {
     fn move_full_copies(&self) -> Result<(), CommitError> {
         for _ in 0..=self.members.shape().geometry().parity_shards() {
             let holders = self.replicas.holders();
-            self.replicas.refill_pieces(MAX_MENDED_AT_CLOSE)?;
+            self.replicas.refill_pieces(MAX_REFILLED_AT_CLOSE)?;
             self.measure_growth();
             let moved = self.replicas.holders();
             if moved == holders {
@@ -263,7 +263,7 @@ impl Growth {
         Ok(self.may_grow())
     }
 
-    /// Gives space that came free within the index to data. Says whether there was any.
+    /// Gives space that came free within the index to data. Returns whether there was any.
     pub(super) fn shrink_index(&self) -> Result<bool, CommitError> {
         let _one_at_a_time = self.measuring.lock();
         if self.waiting() >= WORTH_A_CHECKPOINT {

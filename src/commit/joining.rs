@@ -7,11 +7,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::commits::Commits;
 use super::reap::Reaper;
 use super::recheck::Recheck;
 use super::stale_copies::StaleCopies;
-use super::sync::Commits;
-use super::{CommitError, MAX_MENDED_AT_CLOSE};
+use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::format::MemberIndex;
 use crate::members::{Belongings, Members, MembersError, Seat};
 use crate::meta::{IndexReplicas, Meta};
@@ -106,7 +106,7 @@ impl Joining {
         self.stale_copies.note()?;
         // The member takes part by now. Without space for a checkpoint, it is admitted later.
         match self.commits.checkpoint() {
-            Ok(()) => drop(self.commits.mend_index(MAX_MENDED_AT_CLOSE)?),
+            Ok(()) => drop(self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?),
             Err(CommitError::NoSpace) => log::warn!("member {index} waits for space in the index"),
             Err(error) => return Err(error),
         }

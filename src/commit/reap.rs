@@ -18,8 +18,8 @@ use parking_lot::{Mutex, MutexGuard};
 use super::CommitError;
 use super::candidates::Candidates;
 use super::catalog::{Catalog, successor};
+use super::commits::Commits;
 use super::group::CommitNumber;
-use super::sync::Commits;
 use crate::format::record::{Marker, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, StripeId, key};
 use crate::meta::{Batch, Meta};
@@ -166,7 +166,7 @@ impl Reaper {
         self.queues.lock().freed
     }
 
-    /// Frees all dead stripes; says whether there was any. Without space even for the note of their death, they are
+    /// Frees all dead stripes. Returns whether there was any. Without space even for the note of their death, they are
     /// freed later.
     pub(super) fn free_dead(&self) -> Result<bool, CommitError> {
         let first = self.freed();

@@ -26,6 +26,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::catalog::Catalog;
+use super::commits::Commits;
 use super::compact::Compaction;
 use super::draining::Draining;
 use super::foreground::Foreground;
@@ -34,7 +35,6 @@ use super::reap::Reaper;
 use super::rebuild_status::{Obstacle, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
-use super::sync::Commits;
 use super::{CommitError, InodeLocks};
 use crate::members::Members;
 use crate::volume::{StripeRecords, Volume};

@@ -23,7 +23,7 @@ const RECORDS_AT_ONCE: usize = 1024;
 const NEWEST_SEGMENTS: usize = 8;
 
 /// Pieces of missing copies of the index to repair before the first caller is let in.
-const MAX_MENDED_AT_OPEN: usize = 32;
+const MAX_REFILLED_AT_OPEN: usize = 32;
 
 /// Most bytes of stripes that recovery restores, many times what a crash leaves: the journal's files hold
 /// all of them, and only a few stripes lack records at a time.
@@ -134,7 +134,7 @@ impl Pipeline {
                 Err(CommitError::NoSpace) => log::warn!("the volume is full"),
                 done => done?,
             }
-            self.commits.mend_index(MAX_MENDED_AT_OPEN)?; // step 5
+            self.commits.refill_index(MAX_REFILLED_AT_OPEN)?; // step 5
         }
         Ok(())
     }

@@ -9,9 +9,9 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::catalog::Catalog;
+use super::commits::Commits;
 use super::live::ends_of;
 use super::rebuild_status::RebuildStatus;
-use super::sync::Commits;
 use super::{CommitError, CountLimits};
 use crate::format::record::Backref;
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
@@ -96,7 +96,7 @@ impl Redundancy {
         lost.map(|row| row.missing).sum()
     }
 
-    /// Says whether all stripes whose data is lost are listed.
+    /// Returns whether all stripes whose data is lost are listed.
     #[must_use]
     pub fn lists_all_lost(&self) -> bool {
         let lost = self.rows.iter().filter(|row| row.losses_tolerated < 0);
@@ -229,7 +229,7 @@ impl RedundancyCounter {
         Some(Arc::clone(&counted.redundancy))
     }
 
-    /// Says whether every stripe bears as many losses as it can.
+    /// Returns whether every stripe bears as many losses as it can.
     fn is_full(&self, redundancy: &Redundancy) -> bool {
         let most = self.members.shape().geometry().parity_shards();
         let mut rows = redundancy.rows.iter();
@@ -290,7 +290,7 @@ impl RedundancyCounter {
     }
 }
 
-/// Says whether some of a file's bytes are among those that are lost.
+/// Returns whether some of a file's bytes are among those that are lost.
 fn is_hit(backref: &Backref, lost: &[Range<u32>]) -> bool {
     let (start, end) = ends_of(backref);
     lost.iter()

@@ -10,12 +10,12 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::CommitError;
+use super::commits::Commits;
 use super::compact::{Compaction, Effort, InodeLocks, MAX_LIVE};
 use super::exhaustion::Exhaustion;
 use super::growth::Growth;
 use super::pace::pause;
 use super::reap::Reaper;
-use super::sync::Commits;
 use crate::volume::{Space, Volume};
 
 /// Rounds of compaction in one call: where nearly everything lives, each gains little.

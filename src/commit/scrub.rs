@@ -16,13 +16,13 @@ use parking_lot::Mutex;
 
 use super::CommitError;
 use super::catalog::Catalog;
+use super::commits::Commits;
 use super::compact::{Compaction, InodeLocks};
 use super::foreground::Foreground;
 use super::pace::{pause, step_bytes};
 use super::rebuild::Rebuild;
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::{StaleCopies, now};
-use super::sync::Commits;
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, SegmentId};
 use crate::members::Members;
@@ -32,11 +32,11 @@ use crate::volume::{StripeRecords, Volume};
 mod deep;
 mod followers;
 mod metadata;
-mod settle;
+mod second_pass;
 mod stripes;
 
 use followers::Followers;
-use settle::{Pieces, Unsettled, add_pieces};
+use second_pass::{DefectCounts, PassedSegments, add_defects};
 
 pub use deep::{ReadShards, WrongShards};
 pub use followers::Follower;
@@ -79,7 +79,7 @@ pub struct ScrubStatus {
 }
 
 impl ScrubStatus {
-    /// Says whether all that was looked at is whole now.
+    /// Returns whether all that was looked at is whole now.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let Scrub {
@@ -91,7 +91,8 @@ impl ScrubStatus {
         self.state == ScrubState::Finished && (wrong, missing, lost) == (0, 0, 0)
     }
 
-    /// Says whether a scrub went through since the `before` status. Of two that did, the later one is to be reported.
+    /// Returns whether a scrub went through since the `before` status. Of two that did, the later one is to be
+    /// reported.
     #[must_use]
     pub fn is_through_since(&self, before: &Self) -> bool {
         let times = |status: &Self| (status.record.began, status.record.last_finished);
@@ -121,11 +122,11 @@ pub struct Scrubber {
     /// The position of the running scrub; `None` if none runs.
     position: Mutex<Option<Scrub>>,
     followers: Followers,
-    unsettled: Unsettled,
+    passed: PassedSegments,
     /// The position of a scrub that ended with an error: further than noted, like the findings remembered beside it.
     cut_off: Mutex<Option<Scrub>>,
     /// The number of pieces of each member that a scrub found wrong or missing since the volume was opened.
-    found: Mutex<Pieces>,
+    found: Mutex<DefectCounts>,
 }
 
 /// The parts that a [`Scrubber`] uses.
@@ -186,7 +187,7 @@ impl Scrubber {
             is_to_stop: AtomicBool::new(false),
             position: Mutex::default(),
             followers: Followers::default(),
-            unsettled: Unsettled::default(),
+            passed: PassedSegments::default(),
             cut_off: Mutex::default(),
             found: Mutex::default(),
         }
@@ -220,7 +221,7 @@ impl Scrubber {
         let cut_off = self.cut_off.lock().take();
         let mut scrub = self.stale_copies.scrub_to_continue(cut_off, || {
             self.volume.damage().unrecoverable().begin_pass();
-            self.unsettled.forget();
+            self.passed.forget();
             self.found.lock().clear();
         })?;
         let _running = Running(self);
@@ -286,7 +287,7 @@ impl Scrubber {
         self.scrubbing.lock()
     }
 
-    /// Says whether a caller waits for a scrub and would continue it if it stopped.
+    /// Returns whether a caller waits for a scrub and would continue it if it stopped.
     #[must_use]
     pub fn has_scrub_followers(&self) -> bool {
         self.followers.are_there()
@@ -301,7 +302,7 @@ impl Scrubber {
 
     /// Notes wrong pieces of members.
     fn note_found_on(&self, found: impl IntoIterator<Item = (MemberIndex, u64)>) {
-        add_pieces(&mut self.found.lock(), found);
+        add_defects(&mut self.found.lock(), found);
     }
 
     /// Returns the status of the running scrub, or of the last one.

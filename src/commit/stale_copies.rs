@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use parking_lot::Mutex;
 
 use super::CommitError;
-use super::sync::Commits;
+use super::commits::Commits;
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, Record, SegmentId, key};
 use crate::members::{Members, PutBack};
@@ -89,12 +89,12 @@ impl StaleCopies {
             return Ok(());
         }
         let covered = self.covered.lock();
-        let put_back = self.members.stale_copies().unverified();
+        let unverified = self.members.stale_copies().unverified();
         let last = self.last_scrub()?.unwrap_or_default();
-        if covers(&covered, &put_back) && last.named().eq(put_back.keys().copied()) {
+        if covers(&covered, &unverified) && last.named().eq(unverified.keys().copied()) {
             return Ok(());
         }
-        self.put_scrub(&last, &covered, &put_back)
+        self.put_scrub(&last, &covered, &unverified)
     }
 
     /// Asks every member whether its directory is there and its journal holds what it acknowledged. Takes members
@@ -130,11 +130,11 @@ impl StaleCopies {
         begin: impl FnOnce(),
     ) -> Result<Scrub, CommitError> {
         let mut covered = self.covered.lock();
-        let put_back = self.members.stale_copies().unverified();
+        let unverified = self.members.stale_copies().unverified();
         let last = self.last_scrub()?;
         let goes_on = |last: &Scrub| {
             let has_begun = (last.segment, last.offset) > (SegmentId(0), 0);
-            !last.is_finished && has_begun && covers(&covered, &put_back)
+            !last.is_finished && has_begun && covers(&covered, &unverified)
         };
         let further = |last: Scrub| {
             let cut_off = cut_off.filter(|scrub| scrub.began == last.began);
@@ -144,9 +144,9 @@ impl StaleCopies {
             return Ok(last);
         }
         let scrub = self.new_scrub(&last.unwrap_or_default());
-        self.put_scrub(&scrub, &put_back, &put_back)?;
+        self.put_scrub(&scrub, &unverified, &unverified)?;
         begin();
-        *covered = put_back;
+        *covered = unverified;
         Ok(scrub)
     }
 
@@ -199,7 +199,7 @@ impl StaleCopies {
         self.left.lock().clear();
     }
 
-    /// Says whether a scrub has to verify an online stale copy. If the last scrub could not verify it, the next try
+    /// Returns whether a scrub has to verify an online stale copy. If the last scrub could not verify it, the next try
     /// waits for a while, or until a member is back or was rebuilt.
     ///
     /// # Errors
@@ -221,14 +221,14 @@ impl StaleCopies {
         &self,
         scrub: &Scrub,
         covered: &PutBack,
-        put_back: &PutBack,
+        unverified: &PutBack,
     ) -> Result<(), CommitError> {
-        let noted = if scrub.is_finished || covers(covered, put_back) {
+        let noted = if scrub.is_finished || covers(covered, unverified) {
             *scrub
         } else {
             self.new_scrub(scrub)
         };
-        let noted = noted.naming(put_back.keys().copied());
+        let noted = noted.naming(unverified.keys().copied());
         let mut batch = Batch::default();
         batch.put(key::scrub(), noted.encode());
         Ok(self.meta.apply(batch)?)
@@ -252,9 +252,9 @@ impl StaleCopies {
     }
 }
 
-/// Says whether a scrub that covers some verifies all of `put_back`, unless they go meanwhile.
-fn covers(covered: &PutBack, put_back: &PutBack) -> bool {
-    put_back
+/// Returns whether a scrub that covers some verifies all of `unverified`, unless they go meanwhile.
+fn covers(covered: &PutBack, unverified: &PutBack) -> bool {
+    unverified
         .iter()
         .all(|(member, number)| covered.get(member) == Some(number))
 }

@@ -24,12 +24,12 @@ impl RedundancyCounter {
         stretches: &mut Stretches,
     ) -> Result<Redundancy, CommitError> {
         // Before anything is read: later changes are counted again the next time.
-        let touched = self.meta.take_dirty_groups();
+        let dirty = self.meta.take_dirty_groups();
         let known = self.volume.segments().records();
         let (census, segments) = take_census(&self.volume);
         self.note_files(known, &census);
         let mut count = Count::new(self, segments);
-        let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
+        let outdated = stretches.outdated(dirty, &count.segments, &count.undecodable);
         let counted = match &outdated {
             None => self.count_in(&mut count, stretches, key::stripes()),
             Some(outdated) => self
@@ -142,7 +142,7 @@ struct StretchCount {
     rows: BTreeMap<i16, RedundancyRow>,
     segments: BTreeSet<SegmentId>,
     /// Set if the next count must count it again, even without a change.
-    is_unsettled: bool,
+    is_provisional: bool,
 }
 
 impl<'c> Count<'c> {
@@ -165,8 +165,8 @@ impl<'c> Count<'c> {
         }
         self.segments = take_census(&self.counter.volume).1;
         for (stripe, record, live) in std::mem::take(&mut self.doubtful) {
-            self.settle(stripe, &record, live)?;
-            self.stretch(stripe).is_unsettled = true;
+            self.count(stripe, &record, live)?;
+            self.stretch(stripe).is_provisional = true;
         }
         Ok(())
     }
@@ -185,7 +185,7 @@ impl<'c> Count<'c> {
             self.doubtful.push((stripe, *record, live));
             Ok(())
         } else {
-            self.settle(stripe, record, live)
+            self.count(stripe, record, live)
         }
     }
 
@@ -194,7 +194,7 @@ impl<'c> Count<'c> {
         self.stretches.entry(id).or_default()
     }
 
-    fn settle(&mut self, stripe: StripeId, record: &Stripe, live: u64) -> Result<(), CommitError> {
+    fn count(&mut self, stripe: StripeId, record: &Stripe, live: u64) -> Result<(), CommitError> {
         // A stripe without a segment cannot be read at all.
         let segment = self.segments.get(&record.segment);
         let mut tolerated =
@@ -217,7 +217,7 @@ impl<'c> Count<'c> {
         }
         let missing = segment.map_or(0, |segment| segment.missing_shards(record));
         let stretch = self.stretch(stripe);
-        stretch.is_unsettled |= tolerated < 0;
+        stretch.is_provisional |= tolerated < 0;
         stretch.segments.insert(record.segment);
         let row = RedundancyRow {
             losses_tolerated: tolerated,
@@ -229,7 +229,7 @@ impl<'c> Count<'c> {
         Ok(())
     }
 
-    /// Says whether files hold some of the lost bytes of a stripe with so many live bytes. Looks this up only if all
+    /// Returns whether files hold some of the lost bytes of a stripe with so many live bytes. Looks this up only if all
     /// lost bytes may be dead.
     fn are_held(
         &self,
@@ -254,7 +254,7 @@ impl<'c> Count<'c> {
             for row in count.rows.values() {
                 add_row(&mut rows, row);
             }
-            let counted = (!count.is_unsettled).then(|| Stretch {
+            let counted = (!count.is_provisional).then(|| Stretch {
                 rows: count.rows.into_values().collect(),
                 segments: count.segments,
             });
@@ -315,8 +315,8 @@ impl RedundancyCounter {
     pub(in crate::commit) fn outdated_stretches(&self) -> Option<usize> {
         let count = Count::new(self, take_census(&self.volume).1);
         let mut stretches = self.counting.lock();
-        let touched = self.meta.take_dirty_groups();
-        let outdated = stretches.outdated(touched, &count.segments, &count.undecodable);
+        let dirty = self.meta.take_dirty_groups();
+        let outdated = stretches.outdated(dirty, &count.segments, &count.undecodable);
         outdated.map(|outdated| outdated.len())
     }
 

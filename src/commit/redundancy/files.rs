@@ -87,7 +87,7 @@ impl RedundancyCounter {
         Ok(lacking)
     }
 
-    /// Says whether stripes are known to lack shards: written while members were away, or lost since; or their files
+    /// Returns whether stripes are known to lack shards: written while members were away, or lost since; or their files
     /// turned out to be gone or too short. It counts nothing, so some of the stripes may be dead, and some of the files
     /// may hold no shard.
     ///
@@ -100,7 +100,7 @@ impl RedundancyCounter {
         Ok(noted || self.volume.damage().lacks_files())
     }
 
-    /// Says whether stripes that files refer to are known to lack shards. It counts only if segment files
+    /// Returns whether stripes that files refer to are known to lack shards. It counts only if segment files
     /// turned out to be gone or too short; and of very many that are noted it takes some for referred to.
     ///
     /// # Errors
@@ -119,7 +119,7 @@ impl RedundancyCounter {
         Ok(!rows.iter().all(|row| is_whole(row.losses_tolerated)))
     }
 
-    /// Says whether data may be lost, so that it is worth counting. It judges by the noted shards that were never
+    /// Returns whether data may be lost, so that it is worth counting. It judges by the noted shards that were never
     /// written or turned out bad, by missing files, and by absent members. It counts nothing, and takes some data for
     /// lost if there are very many notes.
     ///
@@ -156,13 +156,13 @@ impl RedundancyCounter {
         })
     }
 
-    /// Says whether a stripe in the repair ledger holds something.
+    /// Returns whether a stripe in the repair ledger holds something.
     fn notes_live_stripe(&self) -> Result<bool, CommitError> {
         self.notes_stripe(key::repairs(), |stripe, _| self.catalog.has_backref(stripe))
     }
 
-    /// Says whether a stripe in a range of the repair ledger satisfies `is_such`. Answers yes as well if there are too
-    /// many notes to look at all of them.
+    /// Returns whether a stripe in a range of the repair ledger satisfies `is_such`. Answers yes as well if there are
+    /// too many notes to look at all of them.
     fn notes_stripe(
         &self,
         (mut from, end): KeyRange,
@@ -186,7 +186,7 @@ impl RedundancyCounter {
         Ok(true)
     }
 
-    /// Says whether segment files on online members are known to be gone or too short: since the volume was opened,
+    /// Returns whether segment files on online members are known to be gone or too short: since the volume was opened,
     /// counted, or read.
     #[must_use]
     pub fn lacks_files(&self) -> bool {
@@ -228,8 +228,8 @@ impl RedundancyCounter {
         absent.max().unwrap_or_default()
     }
 
-    /// Says whether there are segments of which fewer members are online than they have data shards. It counts nothing;
-    /// short stripes in them may be whole.
+    /// Returns whether there are segments of which fewer members are online than they have data shards. It counts
+    /// nothing; short stripes in them may be whole.
     #[must_use]
     pub fn has_lost_segments(&self) -> bool {
         let live = self.members.membership().live();

@@ -73,11 +73,11 @@ pub(super) struct Stretch {
 #[derive(Debug)]
 pub(super) struct Stretches {
     limits: CountLimits,
-    /// Set if every stretch with stripes is known, unsettled, or changed since.
+    /// Set if every stretch with stripes is known, provisional, or changed since.
     is_complete: bool,
     known: BTreeMap<StretchId, Stretch>,
     /// Those that must be counted each time.
-    unsettled: BTreeSet<StretchId>,
+    provisional: BTreeSet<StretchId>,
     /// The live bytes of stripes, unless they changed since.
     lives: KnownLives,
     segments: HashMap<SegmentId, SegmentCensus>,
@@ -90,7 +90,7 @@ impl Stretches {
             limits,
             is_complete: false,
             known: BTreeMap::new(),
-            unsettled: BTreeSet::new(),
+            provisional: BTreeSet::new(),
             lives: KnownLives::new(limits),
             segments: HashMap::new(),
             undecodable: BTreeMap::new(),
@@ -101,27 +101,27 @@ impl Stretches {
     /// Returns the stretches that have to be counted again, or `None` if it is all.
     pub(super) fn outdated(
         &mut self,
-        touched: Option<BTreeSet<u64>>,
+        dirty: Option<BTreeSet<u64>>,
         segments: &HashMap<SegmentId, SegmentCensus>,
         undecodable: &BTreeMap<StripeId, Vec<Range<u32>>>,
     ) -> Option<BTreeSet<StretchId>> {
-        let touched = touched.filter(|_| self.is_complete);
-        let outdated = touched.map(|touched| {
-            for aspect in touched.iter().filter(|aspect| **aspect & 1 != 0) {
-                self.lives.remove(StretchId(aspect >> 1));
+        let dirty = dirty.filter(|_| self.is_complete);
+        let outdated = dirty.map(|dirty| {
+            for group in dirty.iter().filter(|group| **group & 1 != 0) {
+                self.lives.remove(StretchId(group >> 1));
             }
-            self.outdated_among(touched, segments, undecodable)
+            self.outdated_among(dirty, segments, undecodable)
         });
         match &outdated {
             None => {
                 self.known.clear();
-                self.unsettled.clear();
+                self.provisional.clear();
                 self.lives.clear();
             }
             Some(outdated) => {
                 for stretch in outdated {
                     self.known.remove(stretch);
-                    self.unsettled.remove(stretch);
+                    self.provisional.remove(stretch);
                 }
             }
         }
@@ -132,7 +132,7 @@ impl Stretches {
 
     fn outdated_among(
         &self,
-        touched: BTreeSet<u64>,
+        dirty: BTreeSet<u64>,
         segments: &HashMap<SegmentId, SegmentCensus>,
         undecodable: &BTreeMap<StripeId, Vec<Range<u32>>>,
     ) -> BTreeSet<StretchId> {
@@ -150,10 +150,10 @@ impl Stretches {
         let of_stripes = stripes
             .filter(is_found_anew)
             .map(|stripe| self.limits.stretch_len().stretch_of(*stripe));
-        let touched = touched.into_iter().map(|aspect| StretchId(aspect >> 1));
-        let unsettled = self.unsettled.iter().copied();
-        touched
-            .chain(unsettled)
+        let dirty = dirty.into_iter().map(|group| StretchId(group >> 1));
+        let provisional = self.provisional.iter().copied();
+        dirty
+            .chain(provisional)
             .chain(of_segments)
             .chain(of_stripes)
             .collect()
@@ -163,7 +163,7 @@ impl Stretches {
     pub(super) fn add(&mut self, id: StretchId, counted: Option<Stretch>) {
         match counted {
             Some(stretch) => drop(self.known.insert(id, stretch)),
-            None => drop(self.unsettled.insert(id)),
+            None => drop(self.provisional.insert(id)),
         }
     }
 
@@ -186,7 +186,7 @@ impl Stretches {
     /// Everything that was to be counted has been added.
     pub(super) fn complete(&mut self) {
         self.is_complete = true;
-        if self.known.len() + self.unsettled.len() > self.limits.max_stretches {
+        if self.known.len() + self.provisional.len() > self.limits.max_stretches {
             *self = Self::new(self.limits);
         }
     }

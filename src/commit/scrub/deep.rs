@@ -39,7 +39,8 @@ pub struct ReadShards {
 
 impl Scrubber {
     /// Reads every shard of every stripe that an extent refers to, and all copies of the index. Writes nothing, because
-    /// the volume was opened to look. Notes unrecoverable ranges for [`RedundancyCounter::redundancy`](super::super::RedundancyCounter::redundancy).
+    /// the volume was opened to look. Notes unrecoverable ranges for
+    /// [`RedundancyCounter::redundancy`](super::super::RedundancyCounter::redundancy).
     ///
     /// # Errors
     ///
@@ -63,12 +64,8 @@ impl Scrubber {
             let mut from = 0;
             loop {
                 let _pin = self.volume.pins().pin();
-                let stretch = self.stretch(segment, from, BATCH_BYTES)?;
-                for verdict in self
-                    .volume
-                    .inspector()
-                    .inspect(&stretch.live, Remedy::Report)?
-                {
+                let run = self.next_run(segment, from, BATCH_BYTES)?;
+                for verdict in self.volume.inspector().inspect(&run.live, Remedy::Report)? {
                     read.bytes += verdict.bytes;
                     for member in self.holders_of(segment, verdict.stripe, &verdict.wrong)? {
                         *wrong.entry((member, segment)).or_default() += 1;
@@ -76,10 +73,10 @@ impl Scrubber {
                     self.add_to_rows(segment, &verdict, &mut rows)?;
                     read.inconsistent.extend(verdict.inconsistent);
                 }
-                if !stretch.has_more {
+                if !run.has_more {
                     break;
                 }
-                from = stretch.end;
+                from = run.end;
             }
         }
         let list = |((member, segment), shards)| WrongShards {

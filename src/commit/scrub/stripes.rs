@@ -8,7 +8,7 @@ use super::super::catalog::successor;
 use super::super::compact::InodeLocks;
 use super::super::pace::Pace;
 use super::Scrubber;
-use super::settle::{Passed, Pieces, add_counted, add_pieces};
+use super::second_pass::{DefectCounts, Passed, add_counted, add_defects};
 use super::{MAX_REST, batch_bytes};
 use crate::format::record::{LostBytes, Scrub, SegmentStripe, ShardSet};
 use crate::format::{Record, SegmentId, StripeId, key};
@@ -19,7 +19,7 @@ use crate::volume::{Remedy, Verdict};
 const STRIPES_AT_ONCE: usize = 512;
 
 /// Some stripes that lie one after the other in a segment.
-pub(super) struct Stretch {
+pub(super) struct StripeRun {
     /// Those that something refers to.
     pub(super) live: Vec<StripeId>,
     /// The offset at which the next one may begin.
@@ -59,7 +59,7 @@ impl Scrubber {
         };
         add_counted(scrub, &passed.counted);
         self.note_found_on(passed.found.clone());
-        self.unsettled.note(segment, passed);
+        self.passed.note(segment, passed);
         Ok(true)
     }
 
@@ -80,19 +80,16 @@ impl Scrubber {
         };
         let restored = self.rebuild.restore_files(segment, &pace)?;
         passed.counted.repaired += restored.values().sum::<u64>();
-        add_pieces(&mut passed.found, restored);
+        add_defects(&mut passed.found, restored);
         // From before the look for references to them: none of them is freed meanwhile.
         let pin = self.volume.pins().pin();
-        let stretch = self.stretch(segment, from, batch_bytes(bytes_per_second))?;
+        let run = self.next_run(segment, from, batch_bytes(bytes_per_second))?;
         let before = self
             .volume
             .segments()
             .record(segment)
             .map(|record| record.slots);
-        let verdicts = self
-            .volume
-            .inspector()
-            .inspect(&stretch.live, Remedy::Mend)?;
+        let verdicts = self.volume.inspector().inspect(&run.live, Remedy::Mend)?;
         let after = self
             .volume
             .segments()
@@ -104,9 +101,9 @@ impl Scrubber {
         }
         self.note_lost(&verdicts)?;
         for verdict in &verdicts {
-            let add = |pieces: &mut Pieces, shards: &ShardSet| -> Result<(), CommitError> {
+            let add = |pieces: &mut DefectCounts, shards: &ShardSet| -> Result<(), CommitError> {
                 let holders = self.holders_of(segment, verdict.stripe, shards)?;
-                add_pieces(pieces, holders.into_iter().map(|member| (member, 1)));
+                add_defects(pieces, holders.into_iter().map(|member| (member, 1)));
                 Ok(())
             };
             add(&mut passed.found, &verdict.found)?;
@@ -116,11 +113,11 @@ impl Scrubber {
         for verdict in &verdicts {
             self.count_verdict(&mut passed.counted, verdict, locks)?;
         }
-        Ok((passed, stretch.has_more.then_some(stretch.end)))
+        Ok((passed, run.has_more.then_some(run.end)))
     }
 
-    /// Counts the outcome of a look at a stripe. Rewrites one whose parity is not what the data calls for, and one that
-    /// lost for good what no file holds. In another place, all shards of the bytes that files hold are right.
+    /// Counts the outcome of the inspection of a stripe. Rewrites a stripe whose parity does not match its data. Also
+    /// rewrites a stripe whose unrecoverable ranges no file holds. All shards of the new stripe are right.
     fn count_verdict(
         &self,
         scrub: &mut Scrub,
@@ -133,12 +130,12 @@ impl Scrubber {
         let lost = self.catalog.live_within(stripe, &verdict.lost)?;
         let wrong = wrong_in(verdict) + u64::from(verdict.inconsistent.is_some());
         if let Some(inconsistent) = &verdict.inconsistent {
-            log::warn!("{inconsistent}; it is written anew");
+            log::warn!("{inconsistent}; it is rewritten");
         }
         let is_loss_dead = verdict.is_lost_for_good && !verdict.lost.is_empty() && lost == 0;
         if is_loss_dead {
             log::warn!(
-                "stripe {stripe}: parity cannot replace what no file holds any more; the rest is written anew"
+                "stripe {stripe}: parity cannot replace bytes that no file holds any more; the rest is rewritten"
             );
         }
         let is_to_move = is_loss_dead || verdict.inconsistent.is_some();
@@ -162,12 +159,12 @@ impl Scrubber {
         !is_to_stop()
     }
 
-    pub(super) fn stretch(
+    pub(super) fn next_run(
         &self,
         segment: SegmentId,
         from: u64,
         most_bytes: u64,
-    ) -> Result<Stretch, CommitError> {
+    ) -> Result<StripeRun, CommitError> {
         let (_, end) = key::segment_stripes(segment);
         let from = key::segment_stripe(segment, from);
         let total = self
@@ -176,7 +173,7 @@ impl Scrubber {
             .record(segment)
             .map_or(1, |record| record.slots.len() as u64);
         let found = self.meta.scan(&from, &end, STRIPES_AT_ONCE)?;
-        let mut stretch = Stretch {
+        let mut run = StripeRun {
             live: Vec::new(),
             end: 0,
             has_more: false,
@@ -190,21 +187,21 @@ impl Scrubber {
                 .stripe(stripe)?
                 .map_or(0, |record| record.height);
             bytes += u64::from(height) * total;
-            if bytes > most_bytes && !stretch.live.is_empty() {
-                stretch.end = offset;
-                stretch.has_more = true;
-                return Ok(stretch);
+            if bytes > most_bytes && !run.live.is_empty() {
+                run.end = offset;
+                run.has_more = true;
+                return Ok(run);
             }
             if self.catalog.has_backref(stripe)? {
-                stretch.live.push(stripe);
+                run.live.push(stripe);
             }
         }
         if let Some((last, _)) = found.last() {
             let next = successor(last);
-            stretch.has_more = !self.meta.scan(&next, &end, 1)?.is_empty();
-            stretch.end = key::parse_segment_stripe(last)?.1.saturating_add(1);
+            run.has_more = !self.meta.scan(&next, &end, 1)?.is_empty();
+            run.end = key::parse_segment_stripe(last)?.1.saturating_add(1);
         }
-        Ok(stretch)
+        Ok(run)
     }
 
     /// Notes which bytes of some stripes are lost, no matter which members return.

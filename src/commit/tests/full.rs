@@ -396,7 +396,7 @@ fn a_full_member_does_not_keep_the_journal_from_being_emptied() {
     }
     assert!(refused > 0, "the full member was not in the way");
     // Small pieces may fit where the whole did not; the copy is moved nevertheless.
-    fs.pipeline.commits.mend_index(100).unwrap();
+    fs.pipeline.commits.refill_index(100).unwrap();
     assert!(!holder(&full));
     assert_eq!(fs.pipeline.members().membership().live().len(), 5);
     drop(fs);

@@ -120,7 +120,7 @@ fn the_index_stays_where_all_are_full_and_where_there_is_room_again() {
     }
     add(&fs, 1).unwrap();
     fs.sync().unwrap();
-    fs.pipeline.commits.mend_index(100).unwrap();
+    fs.pipeline.commits.refill_index(100).unwrap();
     assert_eq!(rig.holders(), before);
     assert_records(&fs, 1..2);
 }

@@ -212,7 +212,7 @@ fn a_directory_that_joins_a_full_volume_takes_part_and_is_admitted_once_there_is
     assert_eq!(fs.pipeline.members().stale(), [index]);
     capacity(DISK);
     fs.pipeline.checkpoint().unwrap();
-    while fs.pipeline.commits.mend_index(1).unwrap() {}
+    while fs.pipeline.commits.refill_index(1).unwrap() {}
     assert_eq!(fs.pipeline.members().stale(), []);
     assert_holds(&fs, &model, "admitted");
 }
@@ -562,7 +562,7 @@ fn a_member_is_removed_only_once_others_have_the_copies_of_the_index() {
     capacity(DISK);
     // A member that had no room is asked again after a while.
     for _ in 0..40 {
-        fs.pipeline.commits.mend_index(1).unwrap();
+        fs.pipeline.commits.refill_index(1).unwrap();
     }
     fs.rebuild().unwrap();
     assert_eq!(fs.pipeline.members().leaving(), []);

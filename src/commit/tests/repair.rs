@@ -32,7 +32,7 @@ fn every_wrong_block_is_reconstructed_and_a_data_block_mended_on_its_member() {
             let fs = rig.open(&[]);
             let context = format!("disk {disk}, {name}, byte {at}");
             assert_holds(&fs, &model, &context);
-            if fs.pipeline.mended() > 0 {
+            if fs.pipeline.repaired_ranges() > 0 {
                 mended += 1;
                 let after = rig.bytes_of(shard);
                 assert!(after == before, "{context}: not what was there before");
@@ -49,7 +49,7 @@ fn every_wrong_block_is_reconstructed_and_a_data_block_mended_on_its_member() {
                 fs.close();
                 let fs = rig.open(&[]);
                 assert_holds(&fs, &model, &context);
-                assert_eq!(fs.pipeline.mended(), 0, "{context}");
+                assert_eq!(fs.pipeline.repaired_ranges(), 0, "{context}");
             }
         }
     }

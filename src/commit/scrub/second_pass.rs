@@ -15,8 +15,8 @@ use crate::commit::stale_copies::Unread;
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, SegmentId};
 
-/// Pieces of members.
-pub(super) type Pieces = BTreeMap<MemberIndex, u64>;
+/// The number of wrong or missing pieces of each member.
+pub(super) type DefectCounts = BTreeMap<MemberIndex, u64>;
 
 /// The outcome of passing stripes of a segment.
 #[derive(Debug, Default)]
@@ -24,21 +24,21 @@ pub(super) struct Passed {
     /// The counts that add up in the record of the scrub, as of then.
     pub(super) counted: Scrub,
     /// Shards that were wrong or missing, repaired or not.
-    pub(super) found: Pieces,
+    pub(super) found: DefectCounts,
     /// Shards that were written and could not be verified.
-    pub(super) unread: Pieces,
+    pub(super) unread: DefectCounts,
     /// Set if it was passed once more already.
-    is_again: bool,
+    is_second: bool,
 }
 
 impl Passed {
     fn add(&mut self, other: Self) {
         add_counted(&mut self.counted, &other.counted);
-        add_pieces(&mut self.found, other.found);
-        add_pieces(&mut self.unread, other.unread);
+        add_defects(&mut self.found, other.found);
+        add_defects(&mut self.unread, other.unread);
     }
 
-    /// Says whether another pass may have another outcome.
+    /// Returns whether another pass may have another outcome.
     fn is_open(&self) -> bool {
         let Scrub {
             wrong,
@@ -50,7 +50,7 @@ impl Passed {
     }
 }
 
-/// Adds what was counted to a record.
+/// Adds counts to a record.
 pub(super) fn add_counted(scrub: &mut Scrub, counted: &Scrub) {
     scrub.bytes += counted.bytes;
     scrub.repaired += counted.repaired;
@@ -59,8 +59,11 @@ pub(super) fn add_counted(scrub: &mut Scrub, counted: &Scrub) {
     scrub.lost += counted.lost;
 }
 
-/// Adds pieces to others.
-pub(super) fn add_pieces(all: &mut Pieces, pieces: impl IntoIterator<Item = (MemberIndex, u64)>) {
+/// Adds counts of defects to others.
+pub(super) fn add_defects(
+    all: &mut DefectCounts,
+    pieces: impl IntoIterator<Item = (MemberIndex, u64)>,
+) {
     for (member, pieces) in pieces {
         *all.entry(member).or_default() += pieces;
     }
@@ -69,10 +72,10 @@ pub(super) fn add_pieces(all: &mut Pieces, pieces: impl IntoIterator<Item = (Mem
 /// Segments that were passed and not found whole. Forgotten when the volume is closed: their counts in the record of a
 /// scrub stay as they are then.
 #[derive(Debug, Default)]
-pub(super) struct Unsettled(Mutex<State>);
+pub(super) struct PassedSegments(Mutex<Passes>);
 
 #[derive(Debug, Default)]
-struct State {
+struct Passes {
     passed: BTreeMap<SegmentId, Passed>,
     again: Option<Again>,
     /// Shards that the last scrub which went through did not verify.
@@ -88,10 +91,10 @@ struct Again {
     passed: Passed,
 }
 
-impl Unsettled {
-    /// A scrub begins that has found nothing yet.
+impl PassedSegments {
+    /// Forgets all segments, because a scrub begins.
     pub(super) fn forget(&self) {
-        *self.0.lock() = State::default();
+        *self.0.lock() = Passes::default();
     }
 
     /// Notes the outcome of passing stripes of a segment.
@@ -118,13 +121,13 @@ impl Scrubber {
         let (passed, next) = self.pass_stripes(segment, from, bytes_per_second, locks)?;
         scrub.bytes += passed.counted.bytes;
         scrub.repaired += passed.counted.repaired;
-        let mut state = self.unsettled.0.lock();
+        let mut state = self.passed.0.lock();
         if let Some(again) = &mut state.again {
             again.from = next;
             again.passed.add(passed);
         }
         if next.is_none() {
-            self.settle(scrub, &mut state);
+            self.finish_second_pass(scrub, &mut state);
         }
         Ok(true)
     }
@@ -132,7 +135,7 @@ impl Scrubber {
     /// Returns where to go on with the second pass. Each segment is passed again only once, even if members come and
     /// go.
     fn next_again(&self) -> Option<(SegmentId, u64)> {
-        let mut state = self.unsettled.0.lock();
+        let mut state = self.passed.0.lock();
         let last = state.again.as_ref().map(|again| again.segment);
         let is_under_way = state.again.as_ref().and_then(|again| again.from);
         if let (Some(segment), Some(from)) = (last, is_under_way) {
@@ -140,7 +143,7 @@ impl Scrubber {
         }
         let is_due = |(segment, passed): (&SegmentId, &Passed)| {
             let is_due = passed.counted.wrong > 0 || !self.unread_now(*segment, passed).is_empty();
-            (!passed.is_again && is_due).then_some(*segment)
+            (!passed.is_second && is_due).then_some(*segment)
         };
         let (before, after) = (..last.unwrap_or_default(), last.unwrap_or_default()..);
         let passed = &state.passed;
@@ -155,7 +158,7 @@ impl Scrubber {
     }
 
     /// Replaces the counts of a segment that was passed once more with those of now.
-    fn settle(&self, scrub: &mut Scrub, state: &mut State) {
+    fn finish_second_pass(&self, scrub: &mut Scrub, state: &mut Passes) {
         let Some(again) = &mut state.again else {
             return;
         };
@@ -169,20 +172,20 @@ impl Scrubber {
             now.counted.missing,
         );
         count(&mut scrub.lost, before.counted.lost, now.counted.lost);
-        // The second pass finds again what the first found, unless it was repaired.
+        // The second pass finds the unrepaired defects of the first once more.
         let more = now.found.iter().map(|(member, pieces)| {
             let before = before.found.get(member).copied().unwrap_or_default();
             (*member, pieces.saturating_sub(before))
         });
         self.note_found_on(more);
-        now.is_again = true;
+        now.is_second = true;
         state.passed.insert(again.segment, now);
     }
 
     /// Returns which shards of a segment were not verified when it was passed, of online members that hold it now.
-    fn unread_now(&self, segment: SegmentId, passed: &Passed) -> Pieces {
+    fn unread_now(&self, segment: SegmentId, passed: &Passed) -> DefectCounts {
         if passed.unread.is_empty() {
-            return Pieces::default();
+            return DefectCounts::default();
         }
         let (live, record) = (self.members.live(), self.volume.segments().record(segment));
         let has = |member: &MemberIndex| {
@@ -196,11 +199,11 @@ impl Scrubber {
     /// Returns which shards a finished scrub did not verify, by online member. Returns also how many more there are
     /// without a known member: those passed before the volume was opened.
     pub(super) fn left_unread(&self, scrub: &Scrub) -> Unread {
-        let state = self.unsettled.0.lock();
-        let mut unread = Pieces::default();
+        let state = self.passed.0.lock();
+        let mut unread = DefectCounts::default();
         let mut remembered = 0;
         for (segment, passed) in &state.passed {
-            add_pieces(&mut unread, self.unread_now(*segment, passed));
+            add_defects(&mut unread, self.unread_now(*segment, passed));
             remembered += passed.counted.missing;
         }
         Unread {
@@ -213,7 +216,7 @@ impl Scrubber {
     /// that it had not verified before the volume was opened, whose members are not known.
     #[must_use]
     pub fn unverified_by_scrub(&self) -> u64 {
-        self.unsettled.0.lock().unverified
+        self.passed.0.lock().unverified
     }
 
     /// Puts into the record the shards that are missing or were not verified, and the bytes that are lost now.
@@ -225,7 +228,7 @@ impl Scrubber {
         // rather than not at all. It is not known either which of them are still lost.
         let unread = self.left_unread(scrub);
         let unverified = unread.by_member.values().sum::<u64>() + unread.of_unknown;
-        let mut state = self.unsettled.0.lock();
+        let mut state = self.passed.0.lock();
         state.unverified = unverified;
         let remembered: u64 = state
             .passed

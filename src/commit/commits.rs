@@ -10,7 +10,7 @@ use super::allowance::Allowance;
 use super::arrivals::Arrivals;
 use super::catalog::Catalog;
 use super::group::Group;
-use super::{CommitError, MAX_MENDED_AT_CLOSE};
+use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::members::{Access, Members};
 use crate::meta::{IndexReplicas, Meta, Pending, StripeData};
 use crate::volume::{Fresh, StripeRecords, Unjournaled, Volume, VolumeError};
@@ -19,7 +19,7 @@ use crate::volume::{Fresh, StripeRecords, Unjournaled, Volume, VolumeError};
 const JOURNALED_BYTES: usize = 128 << 10;
 
 /// Pieces of a copy of the index that a commit moves which finds no space: some hundred megabytes.
-const MAX_MENDED_BY_COMMIT: usize = 128;
+const MAX_REFILLED_BY_COMMIT: usize = 128;
 
 /// A journal fuller than this takes no more data: a checkpoint is overdue.
 const JOURNAL_FILL_WITH_DATA: f32 = 0.7;
@@ -138,14 +138,14 @@ impl Commits {
         outcome.inspect_err(|error| self.poison_unless_harmless(error))
     }
 
-    /// Moves a copy of the index off a member without space for it, if another member can take it. Says
+    /// Moves a copy of the index off a member without space for it, if another member can take it. Returns
     /// whether one was moved.
     fn move_index(&self) -> Result<bool, CommitError> {
         if self.volume.writer().is_stuck() {
             return Ok(false);
         }
         let holders = self.replicas.holders();
-        self.mend_index(MAX_MENDED_BY_COMMIT)?;
+        self.refill_index(MAX_REFILLED_BY_COMMIT)?;
         Ok(self.replicas.holders() != holders)
     }
 
@@ -291,7 +291,7 @@ impl Commits {
     /// back members that were away, and takes in new ones: while there are too few copies they cannot stand
     /// in for others, and before a checkpoint the journal has what they lack.
     /// Returns whether there may be more to do.
-    pub(super) fn mend_index(&self, pieces: usize) -> Result<bool, CommitError> {
+    pub(super) fn refill_index(&self, pieces: usize) -> Result<bool, CommitError> {
         let more = if pieces == 1 {
             // Not worth waiting for a commit that is being made.
             self.replicas.refill()?
@@ -311,7 +311,7 @@ impl Commits {
     /// If no copy is left, or nothing may be written.
     pub fn complete_index(&self) -> Result<(), CommitError> {
         self.check_writable()?;
-        self.mend_index(MAX_MENDED_AT_CLOSE).map(drop)
+        self.refill_index(MAX_REFILLED_AT_CLOSE).map(drop)
     }
 
     /// Returns whether committed changes wait for a checkpoint.
