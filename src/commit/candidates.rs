@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_to_remember_is_left_to_a_survey() {
+    fn candidates_beyond_the_limit_are_left_to_a_survey() {
         let mut candidates = Candidates::new();
         candidates.survey_from = None;
         (0..MAX_CANDIDATES as u64).for_each(|stripe| candidates.add(StripeId(stripe)));

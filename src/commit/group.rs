@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn those_who_wait_for_a_commit_that_panics_are_told_so() {
+    fn callers_that_wait_for_a_commit_that_panics_get_an_error() {
         let group = Arc::new(Group::new());
         let waiter = {
             let group = Arc::clone(&group);

@@ -334,7 +334,7 @@ impl Scrubber {
         let lacks_files =
             census.lacks_files(&self.volume.segments().records(), &self.members.live());
         self.volume.damage().set_lacks_files(lacks_files);
-        self.count_what_is_left(scrub)?;
+        self.count_the_rest(scrub)?;
         scrub.is_finished = true;
         scrub.segment = scrub.end;
         scrub.offset = 0;

@@ -220,7 +220,7 @@ impl Scrubber {
     }
 
     /// Puts into the record the shards that are missing or were not verified, and the bytes that are lost now.
-    pub(super) fn count_what_is_left(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
+    pub(super) fn count_the_rest(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
         let counted = self.redundancy.redundancy()?;
         let missing = counted.missing_shards();
         let lost = self.redundancy.lost_bytes_in(&counted)?;

@@ -105,7 +105,7 @@ fn a_count_that_began_after_it_was_asked_for_is_good_whatever_happened_since() {
 }
 
 #[test]
-fn what_is_written_while_it_is_counted_is_not_taken_for_lost() {
+fn stripes_written_during_a_count_are_not_counted_as_lost() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     fs.write(0, &pattern(0, 100_000)).unwrap();
@@ -154,7 +154,7 @@ fn counting_does_not_wait_for_a_member_that_hangs() {
 
 /// A busy disk is slow to list its files, and still has all that it has acknowledged.
 #[test]
-fn what_is_written_while_a_member_is_slow_to_answer_counts() {
+fn stripes_written_while_a_member_is_slow_to_answer_count() {
     let rig = Rig::new(2, 1, 3);
     let plan = FaultPlan::new();
     let fs = open_patiently(&rig, &plan);
@@ -239,7 +239,7 @@ fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>
 }
 
 #[test]
-fn what_is_counted_bit_by_bit_is_what_counting_anew_finds() {
+fn an_incremental_count_equals_a_complete_one() {
     for seed in 0..12 {
         let mut random = StdRng::seed_from_u64(seed);
         let rig = Rig::new(2, 1, 4);
@@ -258,7 +258,7 @@ fn what_is_counted_bit_by_bit_is_what_counting_anew_finds() {
 }
 
 #[test]
-fn only_what_changed_is_counted_again() {
+fn only_changed_stretches_are_counted_again() {
     let rig = Rig::new(2, 1, 4);
     let fs = rig.open(&[]);
     for file in 0..40 {
@@ -288,7 +288,7 @@ fn only_what_changed_is_counted_again() {
 }
 
 #[test]
-fn what_lives_is_not_looked_up_again_because_files_come_and_go_on_members() {
+fn live_bytes_are_not_looked_up_again_when_files_come_and_go_on_members() {
     let rig = Rig::new(2, 1, 4);
     let fs = rig.open(&[]);
     for file in 0..40 {
@@ -311,7 +311,7 @@ fn what_lives_is_not_looked_up_again_because_files_come_and_go_on_members() {
 
 /// Each stripe dies before it goes, and may be counted between the two.
 #[test]
-fn what_lives_of_stripes_that_are_gone_is_forgotten() {
+fn the_live_bytes_of_removed_stripes_are_forgotten() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     for round in 0..5 {

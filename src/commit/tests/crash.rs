@@ -135,12 +135,12 @@ fn check_after_cut(rig: &Rig, lost: &[usize], promises: &Promises, context: &str
 }
 
 #[test]
-fn a_power_cut_after_any_call_keeps_what_was_synced_2_plus_1() {
+fn a_power_cut_after_any_call_keeps_the_synced_files_2_plus_1() {
     every_cut_keeps_the_promises(2, 1, 3, 1);
 }
 
 #[test]
-fn a_power_cut_after_any_call_keeps_what_was_synced_2_plus_2_of_5() {
+fn a_power_cut_after_any_call_keeps_the_synced_files_2_plus_2_of_5() {
     every_cut_keeps_the_promises(2, 2, 5, 3);
 }
 
@@ -184,7 +184,7 @@ fn a_power_cut_in_the_middle_of_recovery_loses_nothing_either() {
 }
 
 #[test]
-fn shards_that_a_failing_sync_left_behind_are_not_called_written() {
+fn shards_that_a_failing_sync_dropped_are_not_recorded_as_written() {
     let base = Rig::new(2, 2, 4);
     for call in 1.. {
         let rig = base.fork();

@@ -43,7 +43,7 @@ fn assert_remedy(error: &CommitError, is_right: fn(&Remedy) -> bool, context: &s
 
 /// The remains are a volume, or are reported as none, with the remedy.
 #[test]
-fn what_is_left_of_a_volume_that_was_not_finished_can_be_used_or_says_what_to_do() {
+fn the_rest_of_an_unfinished_volume_can_be_used_or_names_the_remedy() {
     let mut outcomes = BTreeMap::<String, u32>::new();
     for call in 1.. {
         let blank = |i| MemDisk::new(&format!("disk{i}"), DISK);

@@ -184,7 +184,7 @@ fn a_member_that_goes_when_too_few_are_left_is_counted_as_gone() {
 }
 
 #[test]
-fn members_deleted_while_writing_are_left_behind_without_an_error() {
+fn members_deleted_during_a_write_are_marked_missing_without_an_error() {
     for (data, parity, count) in [(4, 2, 6), (4, 2, 9), (1, 1, 2)] {
         let rig = Rig::new(data, parity, count);
         let fs = rig.open(&[]);
@@ -313,7 +313,7 @@ fn a_member_that_is_back_can_stand_in_for_any_other_at_once() {
 
 /// Nothing answers in the name of the member before everything was read.
 #[test]
-fn who_reads_does_not_wait_for_a_member_that_hangs_when_others_have_the_same() {
+fn a_read_does_not_wait_for_a_hanging_member_if_others_have_its_bytes() {
     let rig = Rig::new(4, 2, 6);
     let fs = rig.open(&[]);
     let model = fill(&fs);

@@ -84,7 +84,7 @@ const LITTLE: usize = 50_000;
 
 /// The space reported as free at the start can be written, and the space that was reported as full is.
 #[test]
-fn members_of_any_sizes_take_what_they_promise() {
+fn members_of_any_sizes_take_the_bytes_that_they_promise() {
     let shapes: [(usize, usize, &[u64]); 6] = [
         (1, 1, &[12, 12]),
         (2, 1, &[16, 16, 16]),
@@ -168,7 +168,7 @@ fn room_by_formula(data: u64, parity: u64, sizes: &[u64], unit: u64, holders: &[
 }
 
 #[test]
-fn large_disks_take_what_the_formula_says_within_two_percent() {
+fn large_disks_take_the_bytes_of_the_formula_within_two_percent() {
     // Small against the disks, as real ones are.
     let unit = 64 << 10;
     let shapes: [(u64, u64, &[u64]); 3] = [
@@ -221,7 +221,7 @@ fn large_disks_take_what_the_formula_says_within_two_percent() {
 
 /// Neither what segments reserved nor what dead stripes took counts as used.
 #[test]
-fn what_is_used_is_what_was_written_and_not_removed() {
+fn the_used_space_is_that_of_the_files_written_and_not_removed() {
     let rig = Rig::with_disks(4, 2, &[64 << 20; 6]);
     let fs = rig.open(&[]);
     let whole = fs.pipeline.space();
@@ -342,7 +342,7 @@ fn a_stripe_lives_while_its_writer_has_not_applied_its_extents() {
 }
 
 #[test]
-fn a_reader_with_a_pin_can_read_what_was_deleted_meanwhile() {
+fn a_reader_with_a_pin_can_read_a_file_that_was_deleted_meanwhile() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     let bytes = pattern(1, 100_000);
@@ -414,7 +414,7 @@ fn a_full_member_does_not_keep_the_journal_from_being_emptied() {
 
 /// Neither the journal can grow on it nor its copy of the index, and both can elsewhere.
 #[test]
-fn one_full_member_makes_nobody_who_commits_wait_for_space() {
+fn no_commit_waits_for_space_on_one_full_member() {
     let rig = Rig::new(2, 1, 5);
     let fs = rig.open(&[]);
     let holder = |disk: &usize| rig.disks[*disk].open().open_len(files::INDEX).is_ok();
@@ -488,7 +488,7 @@ fn a_full_journal_that_cannot_grow_gives_way_to_the_index() {
 }
 
 #[test]
-fn what_takes_room_is_refused_while_nothing_can_be_made_durable_and_deleting_is_not() {
+fn additions_are_refused_while_nothing_can_be_made_durable_and_deletions_are_not() {
     let rig = Rig::new(2, 1, 3);
     let plan = FaultPlan::new();
     let fs = rig.open_with_faults(&plan).unwrap();
@@ -607,7 +607,7 @@ fn a_volume_full_of_records_alone_can_be_opened_emptied_and_filled_again() {
 
 /// Others fill the disks before the next mount, which has much to bring into the index.
 #[test]
-fn recovery_has_what_is_kept_back_on_disks_that_others_filled_meanwhile() {
+fn recovery_has_the_reserve_on_disks_that_others_filled_meanwhile() {
     let rig = Rig::with_disks(1, 1, &[16 << 20; 2]);
     let fs = rig.open(&[]);
     let (early, end) = (400, 600);

@@ -47,7 +47,7 @@ fn as_long_as_some_have_room_for_the_index_full_members_cost_nothing() {
 
 /// Copying a large index takes long; here it takes until the test lets it end.
 #[test]
-fn what_is_added_while_the_index_moves_off_a_full_member_does_not_wait_for_that() {
+fn additions_do_not_wait_while_the_index_moves_off_a_full_member() {
     let rig = Rig::new(2, 1, 5);
     let plan = FaultPlan::new();
     let fs = rig.open_with_faults(&plan).unwrap();

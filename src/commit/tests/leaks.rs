@@ -133,7 +133,7 @@ fn no_crash_and_no_absence_leaks_space() {
 /// Stripes that die while their shards are rebuilt take no space afterwards. This holds for a member that had lost them
 /// and for one that had nothing of them.
 #[test]
-fn what_dies_while_it_is_rebuilt_takes_no_space() {
+fn stripes_that_die_while_they_are_rebuilt_take_no_space() {
     for (is_moved, dies_whole) in [(false, false), (true, false), (true, true)] {
         let context = format!("moved: {is_moved}, all dies: {dies_whole}");
         let rig = Rig::new(2, 1, if is_moved { 4 } else { 3 });

@@ -2,7 +2,7 @@
 
 use super::*;
 #[test]
-fn every_wrong_block_is_reconstructed_and_a_data_block_mended_on_its_member() {
+fn every_wrong_block_is_reconstructed_and_a_data_block_repaired_on_its_member() {
     let base = Rig::new(2, 2, 4);
     let fs = base.open(&[]);
     let mut model = Model::new();
@@ -72,7 +72,7 @@ fn different_blocks_wrong_on_every_member_are_still_all_reconstructed() {
 }
 
 #[test]
-fn read_ahead_fills_the_cache_with_what_is_right_even_with_a_member_missing() {
+fn read_ahead_fills_the_cache_with_correct_bytes_even_with_a_member_missing() {
     let rig = Rig::new(3, 2, 5);
     let fs = rig.open(&[]);
     let bytes = pattern(1, 9 * UNIT);

@@ -40,7 +40,7 @@ fn live(rig: &Rig) -> (Model, Vec<Rig>) {
 /// Its copy of the index is not believed, its segment files fail the checksums, and until they are verified nothing of
 /// it counts.
 #[test]
-fn a_member_put_back_to_any_earlier_state_costs_no_more_than_its_shards() {
+fn a_stale_copy_of_any_earlier_state_costs_no_more_than_its_shards() {
     for (data, parity, count) in [(2, 1, 3), (2, 2, 4), (4, 2, 6)] {
         let base = Rig::new(data, parity, count);
         let (model, backups) = live(&base);
@@ -89,7 +89,7 @@ fn a_member_put_back_to_any_earlier_state_costs_no_more_than_its_shards() {
 
 /// It is noticed, and everything is verified then: what the records say of it is not believed.
 #[test]
-fn all_that_a_member_lacks_which_was_put_back_is_found_and_made_up_for() {
+fn everything_that_a_stale_copy_lacks_is_found_and_repaired() {
     for (data, parity, count) in [(2, 1, 3), (4, 2, 6)] {
         let base = Rig::new(data, parity, count);
         let (model, backups) = live(&base);
@@ -126,7 +126,7 @@ fn all_that_a_member_lacks_which_was_put_back_is_found_and_made_up_for() {
 }
 
 #[test]
-fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_anew() {
+fn a_stopped_scrub_leaves_a_stale_copy_to_the_next_scrub_which_begins_again() {
     let base = Rig::new(2, 1, 3);
     let (_, backups) = live(&base);
     let mut rig = base.fork();
@@ -154,7 +154,7 @@ fn a_scrub_that_is_stopped_leaves_what_was_put_back_to_the_next_which_begins_ane
 }
 
 /// Returns a volume of which disk 1 is from an earlier time, what it is to hold, and the first state of all.
-fn put_back_one() -> (Rig, Model, Rig) {
+fn one_stale_copy() -> (Rig, Model, Rig) {
     let base = Rig::new(2, 1, 3);
     let (model, mut backups) = live(&base);
     let mut rig = base.fork();
@@ -210,12 +210,12 @@ const BACK: MemberIndex = MemberIndex(1);
 
 /// It was away while stripes were verified that it should have shards of.
 #[test]
-fn who_was_put_back_and_goes_while_a_scrub_runs_is_not_verified_by_it() {
+fn a_stale_copy_that_goes_while_a_scrub_runs_is_not_verified_by_it() {
     const STEPS: usize = 4;
     for (returns_meanwhile, crashes) in [(false, false), (false, true), (true, false), (true, true)]
     {
         let context = format!("returns meanwhile: {returns_meanwhile}, then a crash: {crashes}");
-        let (rig, model, _) = put_back_one();
+        let (rig, model, _) = one_stale_copy();
         let fs = rig.open(&[]);
         let status = scrub_with(&fs, STEPS, || {
             fs.lose(&rig, 1);
@@ -247,10 +247,10 @@ fn who_was_put_back_and_goes_while_a_scrub_runs_is_not_verified_by_it() {
 
 /// A scrub without it verifies nothing of it, and what was verified without it is verified again.
 #[test]
-fn who_was_put_back_is_verified_by_no_scrub_of_a_mount_without_it() {
+fn a_stale_copy_is_verified_by_no_scrub_of_a_mount_without_it() {
     for (before, without) in [(0, None), (4, Some(3)), (4, None)] {
         let context = format!("{before} steps with it, {without:?} without it");
-        let (rig, model, _) = put_back_one();
+        let (rig, model, _) = one_stale_copy();
         let fs = rig.open(&[]);
         if before > 0 {
             scrub_with(&fs, before, || ControlFlow::Break(()));
@@ -276,8 +276,8 @@ fn who_was_put_back_is_verified_by_no_scrub_of_a_mount_without_it() {
 
 /// With no such member online, a scrub that stopped goes on where it was.
 #[test]
-fn who_was_put_back_and_is_away_does_not_make_scrubs_begin_anew() {
-    let (rig, _, _) = put_back_one();
+fn an_absent_stale_copy_does_not_make_scrubs_begin_again() {
+    let (rig, _, _) = one_stale_copy();
     rig.open(&[]).close();
     let fs = rig.open(&[1]);
     let stopped = scrub_with(&fs, 4, || ControlFlow::Break(()));
@@ -297,7 +297,7 @@ fn pass_epochs(fs: &TestFs, rig: &Rig, disk: usize) {
 
 /// The running scrub does not cover it, and the choice of the next one after a crash respects that.
 #[test]
-fn who_is_put_back_while_a_scrub_runs_is_known_after_a_crash() {
+fn a_stale_copy_that_comes_while_a_scrub_runs_is_known_after_a_crash() {
     let rig = Rig::new(2, 1, 3);
     let (model, backups) = live(&rig);
     let old = backups[1].disks[1].fork();
@@ -370,7 +370,7 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
 /// Opening replaces the journal that tells it is old.
 #[test]
 fn a_power_cut_while_a_volume_with_an_old_copy_is_opened_leaves_it_known() {
-    let (base, model, _) = put_back_one();
+    let (base, model, _) = one_stale_copy();
     for policy in [CutPolicy::Drop, CutPolicy::Keep] {
         for call in 1.. {
             let rig = base.fork();
@@ -394,7 +394,7 @@ fn a_power_cut_while_a_volume_with_an_old_copy_is_opened_leaves_it_known() {
 
 /// It died, and no member came or went since the copy was made.
 #[test]
-fn a_copy_that_was_made_before_superblocks_were_written_anew_is_known_for_one() {
+fn a_copy_from_before_superblocks_were_renewed_is_recognised() {
     let base = Rig::new(2, 1, 3);
     let (mut model, _) = live(&base);
     let tick = |fs: &TestFs| {
@@ -443,8 +443,8 @@ fn a_copy_that_was_made_before_superblocks_were_written_anew_is_known_for_one() 
 
 /// A member that comes in its place has nothing from an earlier time.
 #[test]
-fn a_member_that_was_put_back_is_forgotten_with_its_place() {
-    let (mut rig, model, _) = put_back_one();
+fn a_stale_copy_is_forgotten_with_its_place() {
+    let (mut rig, model, _) = one_stale_copy();
     let fs = rig.open(&[]);
     fs.lose(&rig, 1);
     rig.disks[1] = MemDisk::new("new", DISK);
@@ -466,7 +466,7 @@ fn a_member_that_was_put_back_is_forgotten_with_its_place() {
 
 /// A read-only open counts like a mount.
 #[test]
-fn an_old_copy_counts_for_nothing_to_those_who_only_look_as_well() {
+fn an_old_copy_counts_for_nothing_on_a_read_only_mount_either() {
     let base = Rig::new(4, 2, 6);
     let (_, backups) = live(&base);
     for backup in &backups[4..] {

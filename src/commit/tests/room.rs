@@ -25,7 +25,7 @@ fn full(disk: u64, len: usize) -> (Rig, TestFs, u64) {
 }
 
 #[test]
-fn what_was_searched_in_vain_is_not_searched_again_before_something_dies() {
+fn a_vain_search_for_room_is_not_repeated_before_something_dies() {
     let (rig, fs, count) = full(8 << 20, 60_000);
     // The first call frees what the last write had placed before it found no room.
     while make_room(&fs) {
@@ -62,7 +62,7 @@ fn what_was_searched_in_vain_is_not_searched_again_before_something_dies() {
 
 /// Every file takes two blocks, of which it fills little more than one; it would so anywhere.
 #[test]
-fn what_alignment_wastes_is_not_moved_about() {
+fn bytes_wasted_by_alignment_cause_no_moves() {
     let (_rig, fs, _) = full(8 << 20, 4_160);
     fs.maintenance.room.make_room(40_000, &NoLocks).unwrap();
     let stripes = fs.stripes();
@@ -161,7 +161,7 @@ fn room_is_made_ahead_after_a_mount_and_given_up_where_all_lives() {
 }
 
 #[test]
-fn what_is_dead_takes_nothing_also_where_a_volume_is_only_looked_at() {
+fn dead_stripes_take_no_space_on_a_read_only_mount_either() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     for file in 0..40 {

@@ -157,7 +157,7 @@ fn a_volume_without_a_fault_is_left_as_it_is_and_found_clean() {
 }
 
 #[test]
-fn whatever_happens_to_as_many_members_as_there_is_parity_is_repaired_on_their_disks() {
+fn any_damage_to_as_many_members_as_there_is_parity_is_repaired_on_their_disks() {
     for (data, parity, count) in [(2, 1, 4), (2, 2, 5), (4, 2, 6)] {
         let base = Rig::new(data, parity, count);
         let model = fill(&base);
@@ -230,7 +230,7 @@ fn spoil_block(rig: &Rig, fs: &TestFs, count: usize, block: usize) -> (StripeId,
 }
 
 #[test]
-fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
+fn bytes_that_parity_cannot_replace_are_named_and_only_they_cannot_be_read() {
     let rig = Rig::new(4, 2, 6);
     let mut model = fill(&rig);
     let fs = rig.open(&[]);
@@ -298,7 +298,7 @@ fn what_parity_cannot_replace_is_named_and_only_that_cannot_be_read() {
 }
 
 #[test]
-fn reading_every_shard_counts_what_is_right_and_writes_nothing() {
+fn reading_every_shard_counts_the_correct_ones_and_writes_nothing() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -341,7 +341,7 @@ fn reading_every_shard_counts_what_is_right_and_writes_nothing() {
 }
 
 #[test]
-fn what_is_lost_only_while_a_member_is_away_is_whole_again_with_it() {
+fn data_lost_only_while_a_member_is_absent_is_whole_again_with_it() {
     let rig = Rig::new(4, 2, 6);
     let model = fill(&rig);
     let fs = rig.open(&[]);
@@ -387,7 +387,7 @@ fn scrub_until(fs: &TestFs, is_enough: impl Fn(&Scrub) -> bool) -> ScrubStatus {
 }
 
 #[test]
-fn a_scrub_that_goes_on_reports_what_is_missing_and_wrong_at_its_end() {
+fn a_continued_scrub_reports_the_shards_missing_and_wrong_at_its_end() {
     let rig = Rig::new(4, 2, 6);
     let model = fill(&rig);
     let fs = rig.open(&[]);
@@ -419,7 +419,7 @@ fn a_scrub_that_goes_on_reports_what_is_missing_and_wrong_at_its_end() {
 }
 
 #[test]
-fn a_file_that_is_gone_and_made_anew_after_it_was_passed_is_not_reported() {
+fn a_file_that_vanishes_and_is_restored_after_it_was_passed_is_not_reported() {
     let rig = Rig::new(2, 1, 3);
     fill(&rig);
     let fs = rig.open(&[]);

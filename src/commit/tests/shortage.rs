@@ -41,7 +41,7 @@ fn files_that_readers_or_counting_find_gone_or_cut_short_are_called_for() {
 
 /// A stripe that is not full has no shards in some slots of its segment, but files are there for all.
 #[test]
-fn files_that_hold_no_shard_are_made_anew_as_well() {
+fn files_that_hold_no_shard_are_created_again_as_well() {
     for disk in 0..3 {
         let rig = Rig::new(2, 1, 3);
         let fs = rig.open(&[]);
@@ -96,7 +96,7 @@ fn a_volume_whose_dead_stripes_alone_lack_shards_lacks_none() {
 
 /// Neither is lost by itself what was never written to one member, nor what another has that is away.
 #[test]
-fn what_is_lost_by_what_was_not_written_and_who_is_away_together_is_worth_a_count() {
+fn data_lost_to_unwritten_shards_and_absent_members_together_is_worth_a_count() {
     let rig = Rig::new(2, 1, 3);
     let plan = FaultPlan::new();
     let fs = rig.open_with_faults(&plan).unwrap();
@@ -132,7 +132,7 @@ fn what_is_lost_by_what_was_not_written_and_who_is_away_together_is_worth_a_coun
 /// Data written while a member was away is whole without it, even if it is much: no mount waits for a count of
 /// everything.
 #[test]
-fn a_mount_that_lacks_what_much_was_written_without_counts_nothing() {
+fn a_mount_without_a_member_that_missed_many_writes_counts_nothing() {
     let rig = Rig::with_unit(2, 2, &[DISK; 4], BLOCK_SIZE);
     let fs = rig.open(&[]);
     fs.lose(&rig, 3);

@@ -15,7 +15,7 @@ fn fill(fs: &TestFs, first: u64, model: &mut Model) {
 }
 
 #[test]
-fn a_volume_goes_on_with_stale_members_and_says_what_was_written_without_them_and_is_lost() {
+fn a_volume_goes_on_with_stale_members_and_reports_the_bytes_lost_without_the_others() {
     let rig = Rig::new(4, 2, 6);
     let (mut old, mut meanwhile, mut new) = (Model::new(), Model::new(), Model::new());
     let fs = rig.open(&[]);

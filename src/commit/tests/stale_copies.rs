@@ -165,7 +165,8 @@ fn a_copy_from_before_a_commit_to_the_index_alone_is_known_for_one() {
 
 /// The directory lacks nothing. Once its journals were created again, nothing in it shows that.
 #[test]
-fn a_current_directory_is_verified_if_its_first_return_failed_after_its_journals_were_made_anew() {
+fn a_current_directory_is_verified_if_its_first_return_failed_after_its_journals_were_created_again()
+ {
     let mut journals_were_new = BTreeSet::new();
     for call in 1.. {
         let context = format!("call {call}");

@@ -25,7 +25,7 @@ fn kept(disk: &MemDisk) -> u64 {
 }
 
 #[test]
-fn a_volume_takes_what_it_promises_and_keeps_it_where_nothing_is_reserved() {
+fn a_volume_takes_and_keeps_the_bytes_that_it_promises_where_nothing_is_reserved() {
     for (data, parity, count) in [(1, 1, 2), (2, 1, 3), (2, 1, 5), (4, 2, 6)] {
         let context = format!("{data}+{parity} of {count}");
         let rig = rig(data, parity, count);
@@ -62,7 +62,7 @@ fn a_volume_takes_what_it_promises_and_keeps_it_where_nothing_is_reserved() {
 
 /// Bytes in buffers have a place by the space kept back for them.
 #[test]
-fn what_was_accepted_before_others_filled_the_disks_becomes_durable() {
+fn writes_accepted_before_others_filled_the_disks_become_durable() {
     let rig = rig(2, 1, 3);
     let fs = rig.open(&[]);
     let mut model = Model::new();
@@ -167,7 +167,7 @@ fn stripes_that_found_no_space_are_flushed_once_others_leave_some() {
 }
 
 #[test]
-fn removing_what_cannot_be_flushed_lets_all_else_become_durable() {
+fn removing_files_that_cannot_be_flushed_lets_all_others_become_durable() {
     let rig = rig(2, 1, 3);
     let (fs, mut model) = stuck(&rig);
     for file in [2, 3] {

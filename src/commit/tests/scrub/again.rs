@@ -12,7 +12,7 @@ fn begun_without_disk_3(rig: &Rig, fs: &TestFs) -> Scrub {
 }
 
 #[test]
-fn rot_on_a_member_that_was_away_when_it_was_passed_is_mended_before_a_scrub_is_through() {
+fn rot_on_a_member_absent_when_it_was_passed_is_repaired_before_a_scrub_is_through() {
     let rig = Rig::new(4, 2, 6);
     let model = fill(&rig);
     let fs = rig.open(&[]);
@@ -49,7 +49,7 @@ fn rot_on_a_member_that_was_away_when_it_was_passed_is_mended_before_a_scrub_is_
 }
 
 #[test]
-fn what_is_passed_once_more_can_be_stopped_between_segments_and_goes_on_there() {
+fn the_second_pass_can_be_stopped_between_segments_and_goes_on_there() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -79,7 +79,7 @@ fn what_is_passed_once_more_can_be_stopped_between_segments_and_goes_on_there() 
 }
 
 #[test]
-fn a_scrub_that_goes_on_after_a_mount_says_that_it_did_not_verify_who_was_away_before() {
+fn a_scrub_continued_after_a_mount_reports_that_it_did_not_verify_members_absent_before() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -102,7 +102,7 @@ fn a_scrub_that_goes_on_after_a_mount_says_that_it_did_not_verify_who_was_away_b
 
 /// The shards missing now are others than those missing then: none of these were read.
 #[test]
-fn a_scrub_that_goes_on_without_another_member_says_that_it_did_not_verify_who_was_away_before() {
+fn a_scrub_continued_without_another_member_reports_that_it_did_not_verify_members_absent_before() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -136,7 +136,7 @@ fn a_scrub_that_goes_on_without_another_member_says_that_it_did_not_verify_who_w
 }
 
 #[test]
-fn shards_at_hand_that_cannot_be_verified_are_not_called_so() {
+fn online_shards_that_cannot_be_verified_are_not_reported_as_verified() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -160,7 +160,7 @@ fn shards_at_hand_that_cannot_be_verified_are_not_called_so() {
 
 /// Its shards count for nothing as long as some of them are not known to be right.
 #[test]
-fn a_member_that_was_put_back_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
+fn a_stale_copy_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -207,7 +207,7 @@ fn a_member_that_was_put_back_is_not_verified_by_a_scrub_that_could_not_read_all
 }
 
 #[test]
-fn a_member_that_was_put_back_is_not_verified_where_nobody_knows_whose_shards_were_not_read() {
+fn a_stale_copy_is_not_verified_if_the_member_of_an_unread_shard_is_not_known() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -228,7 +228,7 @@ fn a_member_that_was_put_back_is_not_verified_where_nobody_knows_whose_shards_we
 }
 
 #[test]
-fn what_was_wrong_of_a_file_that_is_gone_by_the_end_is_not_reported() {
+fn defects_of_a_file_that_is_gone_by_the_end_are_not_reported() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -250,7 +250,7 @@ fn what_was_wrong_of_a_file_that_is_gone_by_the_end_is_not_reported() {
 }
 
 #[test]
-fn a_scrub_that_goes_on_after_a_mount_keeps_what_it_found_to_be_lost_before() {
+fn a_scrub_continued_after_a_mount_keeps_the_losses_that_it_found_before() {
     let rig = Rig::new(4, 2, 6);
     fill(&rig);
     let fs = rig.open(&[]);
@@ -270,7 +270,7 @@ fn a_scrub_that_goes_on_after_a_mount_keeps_what_it_found_to_be_lost_before() {
 }
 
 #[test]
-fn what_is_lost_with_files_that_are_gone_counts_as_lost_bytes_too() {
+fn bytes_lost_with_vanished_files_count_as_lost_bytes_too() {
     let rig = Rig::new(4, 2, 6);
     let model = fill(&rig);
     let fs = rig.open(&[]);

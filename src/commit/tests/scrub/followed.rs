@@ -4,7 +4,7 @@ use super::*;
 
 /// One that has just begun may wait for a long time before there is anything to be seen of it.
 #[test]
-fn what_an_earlier_scrub_came_to_is_not_what_one_comes_to_that_has_just_begun() {
+fn the_result_of_an_earlier_scrub_is_not_that_of_one_that_has_just_begun() {
     let rig = Rig::new(2, 1, 3);
     fill(&rig);
     let fs = rig.open(&[]);

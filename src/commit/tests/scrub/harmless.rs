@@ -30,7 +30,7 @@ fn befall(rig: &Rig, stripe: StripeId, harm: Harm) {
 }
 
 #[test]
-fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew() {
+fn nothing_is_lost_if_no_file_holds_the_bytes_and_a_scrub_rewrites_the_rest() {
     for harm in [Harm::FlipBits, Harm::Delete] {
         let rig = Rig::new(4, 2, 6);
         let (stripe, held) = half_dead(&rig, 2 * UNIT);
@@ -78,7 +78,7 @@ fn where_no_file_holds_what_is_lost_nothing_is_and_a_scrub_writes_the_rest_anew(
 
 /// Bytes that no file held when they were found, and that were not moved, are no reason to count at each mount.
 #[test]
-fn a_mount_does_not_take_what_no_file_holds_for_lost_data() {
+fn a_mount_does_not_count_bytes_that_no_file_holds_as_lost() {
     let rig = Rig::new(4, 2, 6);
     let (stripe, held) = half_dead(&rig, 2 * UNIT);
     befall(&rig, stripe, Harm::FlipBits);
@@ -96,7 +96,7 @@ fn a_mount_does_not_take_what_no_file_holds_for_lost_data() {
 }
 
 #[test]
-fn of_what_is_lost_only_that_counts_which_files_hold() {
+fn only_unrecoverable_bytes_that_files_hold_count_as_lost() {
     let rig = Rig::new(4, 2, 6);
     let (stripe, held) = half_dead(&rig, 2 * UNIT + BLOCK_SIZE);
     befall(&rig, stripe, Harm::FlipBits);

@@ -60,7 +60,7 @@ impl Late {
 }
 
 #[test]
-fn who_cannot_be_read_for_want_of_descriptors_is_not_called_verified_and_not_left_behind() {
+fn a_member_unread_for_want_of_descriptors_is_neither_verified_nor_marked_missing() {
     let late = Late::of(Rig::new(4, 2, 6));
     late.plan
         .add(late.on_read(1, Effect::NoDescriptors).lasting());
@@ -79,7 +79,7 @@ fn who_cannot_be_read_for_want_of_descriptors_is_not_called_verified_and_not_lef
 }
 
 #[test]
-fn what_is_passed_once_more_is_read_no_faster_than_was_asked_for() {
+fn the_second_pass_keeps_the_ordered_rate() {
     let late = Late::of(Rig::new(4, 2, 6));
     let rate: u64 = 2 << 20;
     let start = Instant::now();
@@ -100,7 +100,7 @@ fn what_is_passed_once_more_is_read_no_faster_than_was_asked_for() {
 
 /// A segment leaves the member while that is being read; all others have left by the time that they would be.
 #[test]
-fn what_moves_meanwhile_is_looked_for_where_it_is_by_then() {
+fn shards_that_move_meanwhile_are_looked_for_in_their_new_place() {
     let late = Late::of(Rig::new(2, 1, 5));
     let Late { plan, fs, .. } = &late;
     plan.add(late.on_read(1, Effect::Hang));
