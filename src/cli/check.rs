@@ -140,9 +140,9 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
 /// Says which superblocks were lost and are there again.
 fn say_restored(volume: &Volume) {
     let members = volume.pipeline.members();
-    let live = members.live();
-    for (member, is_current) in members.claimed() {
-        let path = members.path(*member);
+    let live = members.membership().live();
+    for (member, is_current) in members.recovered() {
+        let path = members.membership().path(*member);
         let rest = if *is_current {
             ""
         } else {
@@ -165,7 +165,7 @@ fn say_restored(volume: &Volume) {
 fn foreign_files(volume: &Volume) -> Vec<String> {
     let members = volume.pipeline.members();
     let of_member = |member| {
-        let looked = members.call(member, "check", |store| {
+        let looked = members.io().call(member, "check", |store| {
             let [first, second] = files::JOURNALS;
             let names = [files::SUPERBLOCK, first, second, files::INDEX];
             let errors = names.map(|name| store.open_len(name).err());
@@ -176,16 +176,16 @@ fn foreign_files(volume: &Volume) -> Vec<String> {
         // A member that fails is in the report.
         looked.unwrap_or_default()
     };
-    let errors = members.live().into_iter().flat_map(of_member);
+    let errors = members.membership().live().into_iter().flat_map(of_member);
     errors.map(|error| one_line(&error)).collect()
 }
 
 /// Returns the absent members of a volume that is not mounted.
 fn away_from(volume: &Volume) -> Away {
     let members = volume.pipeline.members();
-    if members.away().is_empty() {
+    if members.membership().away().is_empty() {
         Away::None
-    } else if members.live().len() < members.geometry().total_shards() {
+    } else if members.membership().live().len() < members.shape().geometry().total_shards() {
         let step = "bring back what is away, or mount the volume and put others in the place with \
                     `cauchyfs member replace`";
         Away::TooMany(step.to_owned())
@@ -218,13 +218,13 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         .read_all_shards()
         .map_err(VolumeFailure::from)?;
     for wrong in &read.wrong {
-        let directory = pipeline.members().path(wrong.member);
+        let directory = pipeline.members().membership().path(wrong.member);
         let file = files::segment(wrong.segment);
         let shards = format_count(wrong.shards, "shard");
         terminal::line(format_args!("{directory}/{file}: {shards} wrong"));
     }
     for (&member, &pages) in &read.index_pages {
-        let directory = pipeline.members().path(member);
+        let directory = pipeline.members().membership().path(member);
         let pages = format_count(pages, "page");
         terminal::line(format_args!(
             "{directory}/{}: {pages} of this copy of the index wrong",

@@ -161,7 +161,7 @@ impl Listener {
             Ok(Request::Rebuild { bytes_per_second }) => {
                 let ordered = self.orders().map(|orders| {
                     // So that it is carried out also if this daemon does not live to do so.
-                    self.fs.pipeline().members().give_up_absentees();
+                    self.fs.pipeline().members().epochs().give_up_absentees();
                     let OrderNumber(order) = orders.order(bytes_per_second, false);
                     Answer::Ordered(order)
                 });
@@ -218,7 +218,7 @@ impl Listener {
             id: member.id.to_string(),
         });
         Membership {
-            volume: members.volume_id().to_string(),
+            volume: members.shape().volume_id().to_string(),
             writable: members.access() == Access::ReadWrite,
             away: away.collect(),
         }
@@ -243,7 +243,7 @@ impl Listener {
             }
         })?;
         let store: StoreRef = Arc::new(store);
-        let own = members.check_seat(Seat::New, &store).err();
+        let own = members.changes().check(Seat::New, &store).err();
         let own = own.as_ref().and_then(own_place);
         let old = old.map(|old| member_to_replace(members, old, own));
         let old = old.transpose()?;
@@ -255,7 +255,7 @@ impl Listener {
             }
             return Ok((own, Seat::Own));
         }
-        let drained = old.filter(|old| members.live().contains(old));
+        let drained = old.filter(|old| members.membership().live().contains(old));
         let seat = match (old, drained) {
             (None, _) => Seat::New,
             (_, Some(old)) => Seat::For(old),
@@ -265,7 +265,7 @@ impl Listener {
             check_replaceable(members, old)?;
         }
         let member = self.take_in(seat, old, &store)?;
-        if members.leaving().contains(&member) {
+        if members.membership().draining().contains(&member) {
             // It was away while it was to be drained, and is wanted.
             self.keep(member)?;
         }
@@ -288,7 +288,7 @@ impl Listener {
             directory: directory.display().to_string(),
             member: member.0,
             old: old.0,
-            is_draining: pipeline.members().leaving().contains(&old),
+            is_draining: pipeline.members().membership().draining().contains(&old),
             failure: error.into(),
         })?;
         log::info!("member {old} is to be drained for member {member}, and removed");
@@ -308,7 +308,7 @@ impl Listener {
         let Some(own) = own else {
             return Ok(None);
         };
-        let is_leaving = members.leaving().contains(&own);
+        let is_leaving = members.membership().draining().contains(&own);
         let is_kept = is_leaving && old.is_none_or(|old| old == own);
         // Perhaps it came back by itself a moment ago, or gets what the other has.
         let is_there = old
@@ -316,7 +316,7 @@ impl Listener {
         if !is_kept && !is_there {
             return Ok(None);
         }
-        if !members.live().contains(&own) {
+        if !members.membership().live().contains(&own) {
             self.take_in(Seat::Own, Some(own), store)?;
         }
         if is_kept {
@@ -348,7 +348,10 @@ impl Listener {
             if let (Some(member), CommitError::Members(refusal)) = (member, &error)
                 && !matches!(seat, Seat::New | Seat::For(_))
             {
-                pipeline.members().note_refused(member, store, refusal);
+                pipeline
+                    .members()
+                    .changes()
+                    .note_refused(member, store, refusal);
             }
             VolumeFailure::from(error).into()
         })
@@ -360,7 +363,7 @@ impl Listener {
         let kept = self.maintenance.draining().keep(member);
         kept.map_err(VolumeFailure::from)?;
         log::info!("member {member} is kept, and not drained any further");
-        if pipeline.members().leaving().is_empty() {
+        if pipeline.members().membership().draining().is_empty() {
             self.orders()?.lift_limit();
         }
         Ok(())
@@ -395,14 +398,14 @@ impl Listener {
 
 /// Refuses to put a directory in the place of a member that is there if that could not be drained.
 fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), DaemonFailure> {
-    let leaving = members.leaving();
+    let leaving = members.membership().draining();
     if leaving.contains(&old) {
         return Err(DaemonFailure::AlreadyDraining { member: old.0 });
     }
     // The new one makes up for the old.
-    let live = members.live().into_iter();
+    let live = members.membership().live().into_iter();
     let staying = live.filter(|member| !leaving.contains(member)).count();
-    let needed = members.geometry().total_shards();
+    let needed = members.shape().geometry().total_shards();
     if staying < needed {
         let index = old;
         let error = MembersError::TooFewLeft {
@@ -428,7 +431,7 @@ fn member_called(members: &Members, name: &str) -> Result<MemberIndex, DaemonFai
     if let Ok(number) = name.parse() {
         return Ok(MemberIndex(number));
     }
-    let found = members.at(&spellings_of(name));
+    let found = members.membership().at(&spellings_of(name));
     found.ok_or_else(|| DaemonFailure::NoSuchMember {
         name: name.to_owned(),
     })
@@ -442,8 +445,8 @@ fn member_to_replace(
     own: Option<MemberIndex>,
 ) -> Result<MemberIndex, DaemonFailure> {
     let successor = match name.parse() {
-        Ok(number) => members.successor_of(MemberIndex(number)),
-        Err(_) => members.successor_at(&spellings_of(name)),
+        Ok(number) => members.membership().successor_of(MemberIndex(number)),
+        Err(_) => members.membership().successor_at(&spellings_of(name)),
     };
     match successor {
         Some(successor) if own == Some(successor) => Ok(successor),
@@ -461,8 +464,8 @@ fn spellings_of(path: &str) -> Vec<String> {
 /// Says whether a member is yet to leave although another, which has come to replace it, is here: the daemon ended
 /// before it was told to.
 fn is_to_be_drained_for(members: &Members, old: MemberIndex, own: MemberIndex) -> bool {
-    let is_leaving = members.leaving().contains(&old);
-    old != own && !is_leaving && members.successor_of(old).is_none()
+    let is_leaving = members.membership().draining().contains(&old);
+    old != own && !is_leaving && members.membership().successor_of(old).is_none()
 }
 
 /// Does what may take long, and gives signs of life meanwhile.

@@ -271,7 +271,7 @@ pub(super) fn report(
 ) -> Result<Report, VolumeFailure> {
     let pipeline = fs.pipeline();
     let members = pipeline.members();
-    members.look();
+    members.io().probe_hedged();
     let counted = maintenance
         .redundancy()
         .redundancy()
@@ -357,16 +357,16 @@ pub(super) fn survey_members(
 /// Makes a report of what the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
 pub(super) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report {
     Report {
-        volume: members.volume_id().to_string(),
-        label: members.label().to_owned(),
+        volume: members.shape().volume_id().to_string(),
+        label: members.shape().label().to_owned(),
         state: State::Failed,
         mounted: false,
         read_only: false,
         elsewhere: None,
         geometry: GeometryReport {
-            data: members.geometry().data_shards(),
-            parity: members.geometry().parity_shards(),
-            code: members.code().to_string(),
+            data: members.shape().geometry().data_shards(),
+            parity: members.shape().geometry().parity_shards(),
+            code: members.shape().code().to_string(),
         },
         engine: "none".to_owned(),
         coding: None,

@@ -238,7 +238,7 @@ impl Commits {
             );
             let segment_of = |segment| self.volume.segments().record(segment);
             if let Some(stripe) = self.records.forget_shards(&lost, segment_of)? {
-                let needed = self.members.geometry().data_shards();
+                let needed = self.members.shape().geometry().data_shards();
                 return Err(VolumeError::TooFewShards {
                     stripe,
                     present: 0,
@@ -299,7 +299,7 @@ impl Commits {
             self.replicas.refill_pieces(pieces)?
         };
         if !more && !self.arrivals.wait() {
-            self.members.admit_stale()?;
+            self.members.epochs().admit_stale()?;
         }
         Ok(more)
     }

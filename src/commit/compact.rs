@@ -247,7 +247,7 @@ impl Compaction {
         let Some(segment) = self.volume.segments().record(record.segment) else {
             return true;
         };
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let is_there = |shard| {
             let member = member_of(&segment, record, shard);
             record.written.contains(shard) && member.is_some_and(|member| live.contains(&member))
@@ -359,7 +359,7 @@ impl Compaction {
             return Ok(false);
         }
         let (stripe, _hold) = self.volume.writer().append_stripe(&payload)?;
-        let geometry = self.members.geometry();
+        let geometry = self.members.shape().geometry();
         let shard = payload.len().div_ceil(geometry.data_shards());
         let written = (shard * geometry.total_shards()) as u64;
         self.moved.fetch_add(written, Ordering::Relaxed);

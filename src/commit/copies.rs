@@ -26,7 +26,7 @@ impl Pipeline {
     pub fn index_copies(&self) -> IndexCopies {
         IndexCopies {
             members: self.replicas.found(),
-            wanted: self.members.geometry().parity_shards() + 1,
+            wanted: self.members.shape().geometry().parity_shards() + 1,
         }
     }
 

@@ -331,8 +331,10 @@ impl Scrubber {
         self.stale_copies.set_verified(&self.left_unread(scrub));
         self.volume.damage().unrecoverable().end_pass();
         let census = self.volume.inventory().census();
-        let lacks_files =
-            census.lacks_files(&self.volume.segments().records(), &self.members.live());
+        let lacks_files = census.lacks_files(
+            &self.volume.segments().records(),
+            &self.members.membership().live(),
+        );
         self.volume.damage().set_lacks_files(lacks_files);
         self.count_the_rest(scrub)?;
         scrub.is_finished = true;

@@ -59,7 +59,7 @@ pub fn identify_members(
     options: &OpenOptions,
     executor: &Arc<Executor>,
 ) -> Result<(Claims, Vec<Unusable>), CommitError> {
-    let bereft = Members::bereft(stores, executor)?;
+    let bereft = Bereft::find(stores, executor)?;
     if bereft.stores.is_empty() {
         return Ok((Claims::new(), bereft.others));
     }

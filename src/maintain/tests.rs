@@ -173,6 +173,7 @@ fn held_by(maintenance: &Maintenance, member: u16) -> BTreeSet<String> {
     let store = maintenance
         .pipeline()
         .members()
+        .membership()
         .store(MemberIndex(member))
         .unwrap();
     let listed = store.list(files::SEGMENTS).unwrap();
@@ -329,9 +330,14 @@ fn no_shard_waits_once_the_absent_member_returns_with_all_its_shards() {
     let (disks, maintenance) = volume(2);
     write(&maintenance, &vec![7; 2 << 20]);
     let away = MemberIndex(1);
-    let store = maintenance.pipeline().members().store(away).unwrap();
+    let store = maintenance
+        .pipeline()
+        .members()
+        .membership()
+        .store(away)
+        .unwrap();
     let error = store.open_len("nothing").unwrap_err();
-    maintenance.pipeline().members().fail(away, &error);
+    maintenance.pipeline().members().io().fail(away, &error);
     let rebuilds = Rebuilds::new(&maintenance, None);
     rebuilds.orders.order(None, false);
     rebuilds.scheduler.run().unwrap();
@@ -391,7 +397,7 @@ fn a_vanished_directory_is_marked_missing_without_a_request_even_on_a_read_only_
             .expect("the system gives threads");
         disks[1].delete();
         let start = Instant::now();
-        while maintenance.pipeline().members().live() != [MemberIndex(0)] {
+        while maintenance.pipeline().members().membership().live() != [MemberIndex(0)] {
             let waited = start.elapsed();
             assert!(
                 waited < 10 * PROMISED,
@@ -445,14 +451,26 @@ fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
         maintenance.scrubber().scrub_status().unwrap().state
     };
     assert_eq!(scrub(), ScrubState::Never, "nobody waits for one");
-    maintenance.pipeline().members().note_put_back(back);
-    let store = maintenance.pipeline().members().store(back).unwrap();
+    maintenance.pipeline().members().stale_copies().note(back);
+    let store = maintenance
+        .pipeline()
+        .members()
+        .membership()
+        .store(back)
+        .unwrap();
     let error = store.open_len("nothing").unwrap_err();
-    maintenance.pipeline().members().fail(back, &error);
+    maintenance.pipeline().members().io().fail(back, &error);
     assert_eq!(scrub(), ScrubState::Never, "it is away");
     maintenance.joining().join(Seat::Own, &store).unwrap();
     assert_eq!(scrub(), ScrubState::Finished);
-    assert!(maintenance.pipeline().members().put_back().is_empty());
+    assert!(
+        maintenance
+            .pipeline()
+            .members()
+            .stale_copies()
+            .unverified()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -490,7 +508,11 @@ fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
     maintenance.pipeline().members().probe();
     for is_ordered in [false, true] {
         if is_ordered {
-            maintenance.pipeline().members().give_up_absentees();
+            maintenance
+                .pipeline()
+                .members()
+                .epochs()
+                .give_up_absentees();
         }
         let left: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
         let left = left.iter().enumerate().filter(|(disk, _)| *disk != lost);
@@ -510,7 +532,12 @@ fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
             "ordered: {is_ordered}"
         );
         assert!(
-            maintenance.pipeline().members().given_up().is_empty(),
+            maintenance
+                .pipeline()
+                .members()
+                .membership()
+                .given_up()
+                .is_empty(),
             "it is done"
         );
     }

@@ -60,7 +60,7 @@ impl Dirty {
     pub(crate) fn sync(&self, members: &Members) -> Vec<LostShard> {
         let _syncing = self.syncing.lock();
         let files = std::mem::take(&mut *self.files.lock());
-        let live = members.live();
+        let live = members.membership().live();
         let (reachable, gone): (Vec<_>, Vec<_>) = files
             .into_iter()
             .partition(|((member, _), _)| live.contains(member));
@@ -72,7 +72,7 @@ impl Dirty {
                 },
             )
         };
-        let outcomes = members.run(reachable.iter().map(sync).collect());
+        let outcomes = members.io().run(reachable.iter().map(sync).collect());
         let failed = reachable
             .into_iter()
             .zip(outcomes)

@@ -48,7 +48,7 @@ impl FileInventory {
     /// Lists the segment files of all online members: one call to each.
     pub(crate) fn census(&self) -> Census {
         self.census_by(|member| {
-            let listed = self.members.call(member, "list", list_segments);
+            let listed = self.members.io().call(member, "list", list_segments);
             listed.map(Listed::Now)
         })
     }
@@ -60,10 +60,10 @@ impl FileInventory {
         self.census_by(|member| {
             let of_member = |found: &(MemberIndex, SegmentId)| found.0 == member;
             if !known.files.keys().any(of_member) {
-                let listed = self.members.call(member, "list", list_segments);
+                let listed = self.members.io().call(member, "list", list_segments);
                 return listed.map(Listed::Now);
             }
-            let listed = self.members.call_briefly(member, "list", list_segments);
+            let listed = self.members.io().call_hedged(member, "list", list_segments);
             match listed {
                 Err(error) if error.kind() == StoreErrorKind::Slow => {
                     let files = known.files.iter();
@@ -82,7 +82,7 @@ impl FileInventory {
         let newest = self.segments.all().iter().map(|handle| handle.id.0).max();
         let mut files = HashMap::new();
         let mut silent = BTreeMap::new();
-        for member in self.members.live() {
+        for member in self.members.membership().live() {
             let listed = match list(member) {
                 Ok(Listed::Now(listed)) => listed,
                 Ok(Listed::Before(listed, next)) => {
@@ -100,7 +100,7 @@ impl FileInventory {
         }
         let census = Census {
             files: Arc::new(files),
-            unverified: Arc::new(self.members.put_back()),
+            unverified: Arc::new(self.members.stale_copies().unverified()),
             next: SegmentId(newest.map_or(0, |newest| newest.saturating_add(1))),
             silent,
         };
@@ -112,7 +112,7 @@ impl FileInventory {
     /// not answer.
     pub(crate) fn files_of(&self, id: SegmentId) -> Option<SegmentFiles> {
         let handle = self.segments.get(id)?;
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let mut lens = BTreeMap::new();
         for member in handle.record.slots.iter().flatten() {
             if !live.contains(member) {
@@ -120,14 +120,14 @@ impl FileInventory {
             }
             let name = Arc::clone(&handle.name);
             let open_len = move |store: &dyn Store| store.open_len(&name);
-            match self.members.call(*member, "open", open_len) {
+            match self.members.io().call(*member, "open", open_len) {
                 Ok(len) => {
                     lens.insert(*member, Some(len));
                 }
                 Err(error) if error.kind().lacks_file() => {
                     lens.insert(*member, None);
                 }
-                Err(error) if self.members.live().contains(member) => {
+                Err(error) if self.members.membership().live().contains(member) => {
                     log::warn!("segment {id}: {error}");
                     return None;
                 }
@@ -159,7 +159,7 @@ impl FileInventory {
                 },
             )
         };
-        let outcomes = self.members.run(strays.iter().map(remove).collect());
+        let outcomes = self.members.io().run(strays.iter().map(remove).collect());
         for error in outcomes.into_iter().filter_map(Result::err) {
             log::warn!("a stray segment file stays: {error}");
         }

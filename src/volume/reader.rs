@@ -162,7 +162,7 @@ impl Reader {
         let is_lost = |rows: &&Rows| {
             let member = self.shards.reachable(located, rows.shard);
             !located.is_implied(rows.shard)
-                && member.is_none_or(|member| self.members.is_avoided(member))
+                && member.is_none_or(|member| self.members.io().is_avoided(member))
         };
         let is_telling = |rows: &Rows| {
             let takes_much = rows.range.len() * 2 >= located.height();

@@ -192,7 +192,7 @@ impl ShardRebuilder {
     /// with most room, as for a new segment.
     #[must_use]
     pub(crate) fn homes_for_slot(&self, segment: &Segment, bytes: u64) -> Vec<MemberIndex> {
-        let leaving = self.members.leaving();
+        let leaving = self.members.membership().draining();
         let mut candidates = self.segments.candidates(Need::New);
         candidates.retain(|candidate| {
             !segment.slots.contains(&Some(candidate.member))
@@ -224,7 +224,7 @@ impl ShardRebuilder {
         let (name, len) = (Arc::clone(&handle.name), handle.record.len);
         let is_new = !handle.record.slots.contains(&Some(member));
         let ranges = ranges(stripes);
-        let made = self.members.call(member, "create", move |store| {
+        let made = self.members.io().call(member, "create", move |store| {
             make_file_with_room(store, &name, len, is_new, &ranges)
         });
         made.map_err(|source| {
@@ -258,7 +258,7 @@ impl ShardRebuilder {
             return Ok(());
         };
         let name = Arc::clone(&handle.name);
-        let outcomes = self.members.run(vec![(member, Op::Sync { name })]);
+        let outcomes = self.members.io().run(vec![(member, Op::Sync { name })]);
         let mut failures = outcomes.into_iter().filter_map(Result::err);
         match failures.next() {
             Some(source) => Err(TargetFailed { member, source }),
@@ -295,7 +295,7 @@ impl ShardRebuilder {
             let most = in_memory.min(most_bytes() / targets.len().max(1) as u64);
             let (first, others) = rest.split_at(first_batch(rest, most));
             rest = others;
-            let live = self.members.live();
+            let live = self.members.membership().live();
             (!first.is_empty()).then(|| Batch::new(&handle, &codec, first, targets, &live))
         });
         let mut next = batches.next().map(|batch| (batch, None));
@@ -358,7 +358,7 @@ impl ShardRebuilder {
             ops.push((member, op));
         }
         let mut inputs = Inputs::new();
-        for (place, outcome) in places.into_iter().zip(self.members.run(ops)) {
+        for (place, outcome) in places.into_iter().zip(self.members.io().run(ops)) {
             match outcome {
                 Ok(Some(buffer)) => {
                     inputs.insert(place, buffer);
@@ -508,7 +508,7 @@ impl ShardRebuilder {
             }
         }
         let members: Vec<MemberIndex> = ops.iter().map(|(member, _)| *member).collect();
-        for (member, outcome) in members.into_iter().zip(self.members.run(ops)) {
+        for (member, outcome) in members.into_iter().zip(self.members.io().run(ops)) {
             if let Err(source) = outcome {
                 return Err(TargetFailed { member, source });
             }

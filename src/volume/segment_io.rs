@@ -37,7 +37,7 @@ impl SegmentIo {
     /// Removes the file of a segment, which may be gone, from a member.
     pub(super) fn remove_file(&self, segment: SegmentId, member: MemberIndex) {
         let name = files::segment(segment).into();
-        let outcomes = self.members.run(vec![(member, Op::Remove { name })]);
+        let outcomes = self.members.io().run(vec![(member, Op::Remove { name })]);
         for error in outcomes.into_iter().filter_map(Result::err) {
             log::debug!("{error}: it goes with the next mount");
         }
@@ -62,19 +62,25 @@ impl SegmentIo {
     pub(super) fn truncate(&self, handle: &SegmentHandle, member: MemberIndex, len: u64) {
         let name = Arc::clone(&handle.name);
         let cut = move |store: &dyn Store| store.truncate(&name, len);
-        if let Err(error) = self.members.call(member, "truncate", cut) {
+        if let Err(error) = self.members.io().call(member, "truncate", cut) {
             log::debug!("{error}: the unused end of the file stays");
         }
     }
 
     /// Runs operations on the members that are online.
     fn run_all(&self, ops: Vec<(MemberIndex, Op)>) {
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let ops = ops
             .into_iter()
             .filter(|(member, _)| live.contains(member))
             .collect();
-        for error in self.members.run(ops).into_iter().filter_map(Result::err) {
+        for error in self
+            .members
+            .io()
+            .run(ops)
+            .into_iter()
+            .filter_map(Result::err)
+        {
             log::debug!("{error}: its space comes back with the rest of the segment");
         }
     }

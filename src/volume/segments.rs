@@ -151,9 +151,9 @@ impl Segments {
     ) -> Self {
         let handle = |(id, record)| (id, Arc::new(SegmentHandle::new(id, record)));
         Self {
-            geometry: members.geometry(),
-            code: members.code(),
-            max_len: (members.segment_bytes() / step).max(1) * step,
+            geometry: members.shape().geometry(),
+            code: members.shape().code(),
+            max_len: (members.shape().segment_bytes() / step).max(1) * step,
             step,
             in_memory_bytes: step * in_memory,
             io: SegmentIo::new(Arc::clone(&members)),
@@ -271,7 +271,7 @@ impl Segments {
 
     /// Returns whether no other placement would bring more of a stripe's shards onto members.
     fn is_good(&self, writing: &Writing, full: &[MemberIndex]) -> bool {
-        let live = self.members.homes();
+        let live = self.members.membership().homes();
         let slots = || writing.handle.record.slots.iter().flatten();
         let reachable = slots().filter(|member| live.contains(member)).count();
         !writing.damaged

@@ -194,7 +194,7 @@ impl ShardReader {
                 ops.push((member, self.read_op(located, rows)));
             }
         }
-        let outcomes = self.members.read(ops, patience);
+        let outcomes = self.members.io().read(ops, patience);
         for ((index, member), outcome) in asked.into_iter().zip(outcomes) {
             match outcome {
                 Ok(Some(buffer)) => {
@@ -216,7 +216,11 @@ impl ShardReader {
             return None;
         }
         let member = located.member_of(shard)?;
-        self.members.live().contains(&member).then_some(member)
+        self.members
+            .membership()
+            .live()
+            .contains(&member)
+            .then_some(member)
     }
 
     fn read_op(&self, located: &Located, rows: &Rows) -> Op {
@@ -262,7 +266,7 @@ impl ShardReader {
         if bad.is_empty() {
             return Ok(Fetched::Good(buffer));
         }
-        self.members.count_error(member, ErrorClass::Checksum);
+        self.members.io().count_error(member, ErrorClass::Checksum);
         self.damage.warn(shard, Finding::WrongBytes, || {
             format!("wrong bytes on member {member}, first at {:?}", bad[0])
         });

@@ -54,15 +54,15 @@ impl Shared {
         options: &VolumeOptions,
     ) -> Result<Self, CodecError> {
         let members = Arc::clone(members);
-        let geometry = members.geometry();
-        let codec = Codec::new(members.code(), geometry, options.engine)?;
+        let geometry = members.shape().geometry();
+        let codec = Codec::new(members.shape().code(), geometry, options.engine)?;
         let workers = Arc::clone(&options.workers);
         let coder = Arc::new(StripeCoder::new(
             codec,
             workers,
             options.accelerator.clone(),
         ));
-        let height = members.greatest_height() as usize;
+        let height = members.shape().greatest_height() as usize;
         let limit = options.buffer_bytes / (height * geometry.total_shards());
         let limit = limit.clamp(2, MAX_BUFFERS);
         let pool = Pool::pinned(options.buffer_bytes, options.pinner.clone());

@@ -135,7 +135,7 @@ impl Rig {
         let plan = FaultPlan::new();
         let stores = FaultStore::wrap_all(stores(), &plan);
         let members = Members::open(stores, Access::ReadWrite, executor).unwrap();
-        members.begin().unwrap();
+        members.epochs().begin().unwrap();
         let map = Arc::new(TestMap::default());
         let records = Arc::new(StripeRecords::open(Arc::clone(&map) as _).unwrap());
         let options = VolumeOptions {

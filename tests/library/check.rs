@@ -555,7 +555,10 @@ fn a_file_that_was_restored_is_repaired_although_a_member_is_away() {
         maintenance.pipeline().checkpoint().unwrap();
         disks[3].fail(Some(StoreErrorKind::Io));
         maintenance.pipeline().members().probe();
-        assert_eq!(maintenance.pipeline().members().away().len(), 1);
+        assert_eq!(
+            maintenance.pipeline().members().membership().away().len(),
+            1
+        );
         let store = disks[1].open();
         let (name, _) = store.list("segments").unwrap().remove(0);
         let content = |store: &dyn Store| {

@@ -121,7 +121,7 @@ pub(in crate::cli) fn scrubbed_of(
     let defects = maintenance.scrubber().found_by_scrub().into_iter();
     let defects = defects.map(|(member, pieces)| MemberDefects {
         index: member.0,
-        path: Some(members.path(member)).filter(|path| !path.is_empty()),
+        path: Some(members.membership().path(member)).filter(|path| !path.is_empty()),
         pieces,
     });
     Ok(Scrubbed {
@@ -145,12 +145,15 @@ pub(in crate::cli) fn scrubbed_of(
 }
 
 fn unverified_members(members: &Members) -> Vec<UnverifiedMember> {
-    let (live, put_back) = (members.live(), members.put_back());
+    let (live, put_back) = (
+        members.membership().live(),
+        members.stale_copies().unverified(),
+    );
     let unverified = put_back.into_keys().filter(|index| live.contains(index));
     unverified
         .map(|index| UnverifiedMember {
             index: index.0,
-            path: members.path(index),
+            path: members.membership().path(index),
         })
         .collect()
 }

@@ -187,7 +187,10 @@ impl Scrubber {
         if passed.unread.is_empty() {
             return DefectCounts::default();
         }
-        let (live, record) = (self.members.live(), self.volume.segments().record(segment));
+        let (live, record) = (
+            self.members.membership().live(),
+            self.volume.segments().record(segment),
+        );
         let has = |member: &MemberIndex| {
             let slots = record.iter().flat_map(|record| record.slots.iter());
             live.contains(member) && slots.flatten().any(|holder| holder == member)

@@ -58,7 +58,10 @@ fn a_new_directory_replaces_a_lost_member_and_gets_its_exact_bytes() {
         rig.disks[lost] = new_disk();
         let index = MemberIndex(lost as u16);
         assert_eq!(join(&fs, Seat::Of(index), &rig.disks[lost]).unwrap(), index);
-        assert!(fs.pipeline.members().stale().is_empty(), "it is admitted");
+        assert!(
+            fs.pipeline.members().epochs().stale().is_empty(),
+            "it is admitted"
+        );
         // The count reports nothing that is not there.
         assert!(fs.redundancy()[0].0 <= 1, "{:?}", fs.redundancy());
         fill(&fs, 2000, &mut model);
@@ -110,7 +113,7 @@ fn an_added_directory_takes_new_data_at_once_and_lost_shards() {
     }
     // The one that was away comes back as any other does.
     let fs = rig.open(&[]);
-    assert_eq!(fs.pipeline.members().count(), 5);
+    assert_eq!(fs.pipeline.members().membership().count(), 5);
     assert_holds(&fs, &model, "all are there");
 }
 
@@ -169,7 +172,7 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
                 fs.sync().unwrap();
                 fs.rebuild().unwrap();
                 assert_holds(&fs, &model, &context);
-                let live = fs.pipeline.members().live();
+                let live = fs.pipeline.members().membership().live();
                 let is_gone = |disk: &usize| !live.contains(&MemberIndex(*disk as u16));
                 let gone: Vec<usize> = (0..rig.disks.len()).filter(is_gone).collect();
                 fs.assert_shards_lie_on(&rig, &gone, &context);
@@ -209,11 +212,11 @@ fn a_directory_that_joins_a_full_volume_takes_part_and_is_admitted_once_there_is
     let full = fs.pipeline.checkpoint();
     assert!(matches!(full, Err(CommitError::NoSpace)), "{full:?}");
     let index = join(&fs, Seat::New, &new_disk()).unwrap();
-    assert_eq!(fs.pipeline.members().stale(), [index]);
+    assert_eq!(fs.pipeline.members().epochs().stale(), [index]);
     capacity(DISK);
     fs.pipeline.checkpoint().unwrap();
     while fs.pipeline.commits.refill_index(1).unwrap() {}
-    assert_eq!(fs.pipeline.members().stale(), []);
+    assert_eq!(fs.pipeline.members().epochs().stale(), []);
     assert_holds(&fs, &model, "admitted");
 }
 
@@ -236,9 +239,10 @@ fn writes_to_a_stale_member_count_after_a_power_cut() {
         let store: StoreRef = Arc::new(new.open());
         let members = fs.pipeline.members();
         let index = members
+            .changes()
             .join(seat, &store, &belongings, |_, _| Ok::<_, MembersError>(()))
             .unwrap();
-        assert_eq!(members.stale(), [index]);
+        assert_eq!(members.epochs().stale(), [index]);
         fill(&fs, 1000, &mut model);
         fill(&fs, 2000, &mut model);
         let disk = usize::from(index.0);
@@ -248,7 +252,7 @@ fn writes_to_a_stale_member_count_after_a_power_cut() {
             .filter(|s| s.disk == disk)
             .count();
         assert!(on_it > 10, "{on_it} shards on the new directory");
-        assert_eq!(members.stale(), [index], "there was no checkpoint");
+        assert_eq!(members.epochs().stale(), [index], "there was no checkpoint");
         drop(fs);
         match seat {
             Seat::New => rig.disks.push(new),
@@ -284,7 +288,7 @@ fn a_returned_directory_gets_the_shards_it_missed() {
     let mut model = Model::new();
     fill(&fs, 0, &mut model);
     fs.lose(&rig, 1);
-    assert_eq!(fs.pipeline.members().live().len(), 2);
+    assert_eq!(fs.pipeline.members().membership().live().len(), 2);
     fill(&fs, 1000, &mut model);
     fs.remove(0).unwrap();
     model.insert(0, Vec::new());
@@ -326,12 +330,12 @@ fn a_stale_copy_of_a_vanished_directory_gets_all_that_it_lacks() {
     join(&fs, Seat::Own, &rig.disks[2]).unwrap();
     fs.rebuild().unwrap();
     fill(&fs, 1000, &mut model);
-    assert!(fs.pipeline.members().put_back().is_empty());
+    assert!(fs.pipeline.members().stale_copies().unverified().is_empty());
     fs.lose(&rig, 1);
     fill(&fs, 1500, &mut model);
     rig.disks[1] = copy;
     join(&fs, Seat::Own, &rig.disks[1]).unwrap();
-    assert!(!fs.pipeline.members().put_back().is_empty());
+    assert!(!fs.pipeline.members().stale_copies().unverified().is_empty());
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
     fs.maintenance
         .scrubber
@@ -378,8 +382,8 @@ fn an_unsuitable_directory_is_refused_and_stays_as_it_was() {
         said.contains("cannot be told: its superblock is damaged"),
         "{said}"
     );
-    assert_eq!(fs.pipeline.members().count(), 3);
-    assert_eq!(fs.pipeline.members().live().len(), 2);
+    assert_eq!(fs.pipeline.members().membership().count(), 3);
+    assert_eq!(fs.pipeline.members().membership().live().len(), 2);
 }
 
 #[test]
@@ -404,7 +408,7 @@ fn a_removed_member_is_drained_and_the_redundancy_stays_full_without_it() {
                 && about(promised.usable_free, found.usable_free),
             "{promised:?} and then {found:?}"
         );
-        assert_eq!(fs.pipeline.members().count(), 4);
+        assert_eq!(fs.pipeline.members().membership().count(), 4);
         assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);
         fs.assert_shards_lie_on(&rig, absent, "removed");
         if !away {
@@ -418,7 +422,7 @@ fn a_removed_member_is_drained_and_the_redundancy_stays_full_without_it() {
         let mut stores = rig.stores(&[]);
         stores.push(Arc::new(gone.open()));
         let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
-        assert_eq!(fs.pipeline.members().live().len(), 4);
+        assert_eq!(fs.pipeline.members().membership().live().len(), 4);
         rig.disks.push(new_disk());
         assert_eq!(join(&fs, Seat::New, &rig.disks[4]).unwrap(), MemberIndex(4));
         fill(&fs, 3000, &mut model);
@@ -447,7 +451,7 @@ fn dead_stripes_do_not_stop_the_removal_of_a_member() {
     fs.maintenance.draining().drain(MemberIndex(2)).unwrap();
     let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_waiting, 0, "{progress:?}");
-    assert_eq!(fs.pipeline.members().count(), 2);
+    assert_eq!(fs.pipeline.members().membership().count(), 2);
     assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);
     fs.close();
     assert_bears(&rig, 1, &model, "removed");
@@ -460,7 +464,7 @@ fn a_member_that_the_others_cannot_replace_is_not_removed() {
     let refused = fs.maintenance.draining().drain(MemberIndex(0));
     let too_few = |error: &CommitError| matches!(error, CommitError::Members(error) if matches!(**error, MembersError::TooFewLeft { .. }));
     assert!(refused.as_ref().is_err_and(too_few), "{refused:?}");
-    assert_eq!(fs.pipeline.members().leaving(), []);
+    assert_eq!(fs.pipeline.members().membership().draining(), []);
 }
 
 #[test]
@@ -485,12 +489,16 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_the_removal_goes_on() 
             let context = format!("cut {call}, {policy:?}");
             let fs = rig.open_in(&[], &context);
             assert_holds(&fs, &model, &context);
-            let was_leaving = !fs.pipeline.members().leaving().is_empty();
-            let was_there = fs.pipeline.members().count();
+            let was_leaving = !fs.pipeline.members().membership().draining().is_empty();
+            let was_there = fs.pipeline.members().membership().count();
             fs.rebuild().unwrap();
-            assert_eq!(fs.pipeline.members().leaving(), [], "{context}");
+            assert_eq!(
+                fs.pipeline.members().membership().draining(),
+                [],
+                "{context}"
+            );
             // One that was on its way goes; one without a known wish to remove it stays.
-            let left = fs.pipeline.members().count();
+            let left = fs.pipeline.members().membership().count();
             let expected = if was_leaving { 3 } else { was_there };
             assert_eq!(left, expected, "{context}");
             assert!(struck || left == 3, "{context}");
@@ -534,7 +542,7 @@ fn the_index_keeps_its_redundancy_at_any_call_of_the_removal_of_a_member_with_a_
         if !struck {
             done.unwrap();
             assert!(call > 30, "only {call} calls");
-            assert_eq!(fs.pipeline.members().count(), 3);
+            assert_eq!(fs.pipeline.members().membership().count(), 3);
             break;
         }
     }
@@ -558,17 +566,20 @@ fn a_member_is_removed_only_once_others_have_the_copies_of_the_index() {
     capacity(0);
     fs.rebuild().unwrap();
     assert_eq!(rig.holders(), before);
-    assert_eq!(fs.pipeline.members().leaving(), [index(before[0])]);
+    assert_eq!(
+        fs.pipeline.members().membership().draining(),
+        [index(before[0])]
+    );
     capacity(DISK);
     // A member that had no room is asked again after a while.
     for _ in 0..40 {
         fs.pipeline.commits.refill_index(1).unwrap();
     }
     fs.rebuild().unwrap();
-    assert_eq!(fs.pipeline.members().leaving(), []);
-    assert_eq!(fs.pipeline.members().count(), 4);
+    assert_eq!(fs.pipeline.members().membership().draining(), []);
+    assert_eq!(fs.pipeline.members().membership().count(), 4);
     assert_eq!(
-        fs.pipeline.members().away(),
+        fs.pipeline.members().membership().away(),
         [],
         "they are not expected back"
     );

@@ -556,7 +556,7 @@ fn a_failure_of_any_call_of_a_rebuild_loses_nothing() {
             fs.rebuild()
                 .unwrap_or_else(|error| panic!("{context}: {error}"));
             let struck = plan.triggered() > 0;
-            let live = fs.pipeline.members().live();
+            let live = fs.pipeline.members().membership().live();
             let down: Vec<usize> = (0..7)
                 .filter(|i| !live.iter().any(|member| usize::from(member.0) == *i))
                 .collect();

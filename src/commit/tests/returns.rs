@@ -143,6 +143,7 @@ fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
     assert!(
         !fs.pipeline
             .members()
+            .membership()
             .live()
             .contains(&crate::format::MemberIndex(4))
     );
@@ -260,7 +261,7 @@ fn a_draining_member_keeps_the_shards_that_only_it_can_provide() {
     fs.close();
     let fs = rig.open(&[]);
     assert_eq!(unreadable_blocks(&fs, &model), before);
-    assert_eq!(fs.pipeline.members().leaving(), [removed]);
+    assert_eq!(fs.pipeline.members().membership().draining(), [removed]);
     // Once nothing needs that stripe any more, the member can go.
     for file in model.keys().copied().collect::<Vec<_>>() {
         let extents = fs.extents(file).unwrap();
@@ -274,7 +275,7 @@ fn a_draining_member_keeps_the_shards_that_only_it_can_provide() {
     }
     reap_all(&fs);
     rebuild_while(&fs, &|| ());
-    assert_eq!(fs.pipeline.members().leaving(), []);
+    assert_eq!(fs.pipeline.members().membership().draining(), []);
     assert_holds(&fs, &model, "removed");
 }
 

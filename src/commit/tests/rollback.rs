@@ -98,7 +98,8 @@ fn everything_that_a_stale_copy_lacks_is_found_and_repaired() {
                 .open(&[])
                 .pipeline
                 .members()
-                .put_back()
+                .stale_copies()
+                .unverified()
                 .is_empty()
         );
         for (age, backup) in backups.iter().rev().enumerate() {
@@ -107,19 +108,28 @@ fn everything_that_a_stale_copy_lacks_is_found_and_repaired() {
                 let mut rig = base.fork();
                 rig.disks[back] = backup.disks[back].fork();
                 let fs = rig.open(&[]);
-                assert!(!fs.pipeline.members().put_back().is_empty(), "{context}");
+                assert!(
+                    !fs.pipeline.members().stale_copies().unverified().is_empty(),
+                    "{context}"
+                );
                 let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
                 fs.maintenance
                     .scrubber
                     .scrub(&NoLocks, None, go_on)
                     .unwrap();
-                assert!(fs.pipeline.members().put_back().is_empty(), "{context}");
+                assert!(
+                    fs.pipeline.members().stale_copies().unverified().is_empty(),
+                    "{context}"
+                );
                 fs.rebuild().unwrap();
                 fs.assert_shards_lie_on(&rig, &[], &context);
                 assert_holds(&fs, &model, &context);
                 fs.close();
                 let fs = rig.open(&[]);
-                assert!(fs.pipeline.members().put_back().is_empty(), "{context}");
+                assert!(
+                    fs.pipeline.members().stale_copies().unverified().is_empty(),
+                    "{context}"
+                );
             }
         }
     }
@@ -140,17 +150,23 @@ fn a_stopped_scrub_leaves_a_stale_copy_to_the_next_scrub_which_begins_again() {
     fs.close();
     // Only its record tells now that it is a stale copy.
     let fs = rig.open(&[]);
-    let known: Vec<_> = fs.pipeline.members().put_back().into_keys().collect();
+    let known: Vec<_> = fs
+        .pipeline
+        .members()
+        .stale_copies()
+        .unverified()
+        .into_keys()
+        .collect();
     assert_eq!(known, [MemberIndex(1)]);
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
     fs.maintenance
         .scrubber
         .scrub(&NoLocks, None, go_on)
         .unwrap();
-    assert!(fs.pipeline.members().put_back().is_empty());
+    assert!(fs.pipeline.members().stale_copies().unverified().is_empty());
     fs.close();
     let fs = rig.open(&[]);
-    assert!(fs.pipeline.members().put_back().is_empty());
+    assert!(fs.pipeline.members().stale_copies().unverified().is_empty());
 }
 
 /// Returns a volume of which disk 1 is from an earlier time, what it is to hold, and the first state of all.
@@ -164,7 +180,12 @@ fn one_stale_copy() -> (Rig, Model, Rig) {
 }
 
 fn unverified(fs: &TestFs) -> Vec<MemberIndex> {
-    fs.pipeline.members().put_back().into_keys().collect()
+    fs.pipeline
+        .members()
+        .stale_copies()
+        .unverified()
+        .into_keys()
+        .collect()
 }
 
 fn scrub(fs: &TestFs) {
@@ -316,7 +337,7 @@ fn a_stale_copy_that_comes_while_a_scrub_runs_is_known_after_a_crash() {
         fs.lose(&rig, 1);
         let store: StoreRef = Arc::new(old.open());
         fs.maintenance.joining().join(Seat::Own, &store).unwrap();
-        assert!(fs.pipeline.members().stale().is_empty());
+        assert!(fs.pipeline.members().epochs().stale().is_empty());
         crashes.borrow_mut().push(cut());
         ControlFlow::Continue(())
     });
@@ -476,7 +497,7 @@ fn an_old_copy_counts_for_nothing_on_a_read_only_mount_either() {
             let look = TestFs::open(rig.fork().stores(&[]), Access::ReadOnly).unwrap();
             let fs = rig.open(&[]);
             let put_back = |fs: &TestFs| -> Vec<_> {
-                let members = fs.pipeline.members().put_back();
+                let members = fs.pipeline.members().stale_copies().unverified();
                 members.into_keys().collect()
             };
             assert_eq!(put_back(&look), put_back(&fs), "{back}");

@@ -407,7 +407,7 @@ fn a_continued_scrub_reports_the_shards_missing_and_wrong_at_its_end() {
     assert_holds(&fs, &model, "scrubbed");
     // Shards that go missing after they were passed are reported as well.
     let stop_late = |status: &ScrubStatus| {
-        if status.progress > 0.99 && fs.pipeline.members().live().len() == 6 {
+        if status.progress > 0.99 && fs.pipeline.members().membership().live().len() == 6 {
             fs.lose(&rig, 0);
         }
         ControlFlow::Continue(())
@@ -644,7 +644,11 @@ fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
                 "{context}"
             );
             assert_eq!(fs.pipeline.index_copies().members.len(), 2, "{context}");
-            assert_eq!(fs.pipeline.members().live().len(), 3, "{context}");
+            assert_eq!(
+                fs.pipeline.members().membership().live().len(),
+                3,
+                "{context}"
+            );
             // The scrub does not find out which journals are wrong.
             let wrong = (hit, done.record.repaired);
             let is_told = wrong.1 > 0 && what != "journal";

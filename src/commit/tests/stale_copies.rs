@@ -17,7 +17,12 @@ fn member(disk: usize) -> MemberIndex {
 }
 
 fn unverified(fs: &TestFs) -> Vec<MemberIndex> {
-    fs.pipeline.members().put_back().into_keys().collect()
+    fs.pipeline
+        .members()
+        .stale_copies()
+        .unverified()
+        .into_keys()
+        .collect()
 }
 
 /// Writes a large and a small file durably, under numbers of the round.
@@ -249,7 +254,13 @@ fn files_that_were_overwritten_by_those_of_a_copy_are_noticed_with_the_next_reco
         write_round(&fs, &mut model, 3);
         fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [member(3)], "{context}");
-        assert!(!fs.pipeline.members().live().contains(&member(3)));
+        assert!(
+            !fs.pipeline
+                .members()
+                .membership()
+                .live()
+                .contains(&member(3))
+        );
         fs.take_back(&rig, 3);
         assert_eq!(unverified(&fs), [member(3)], "{context}");
         assert_recovers(&fs, &rig, &model, 3, &context);
@@ -327,12 +338,18 @@ fn a_member_that_did_not_answer_is_asked_for_the_same_record_again() {
         assert_eq!(unverified(&fs), [], "{context}: it has not answered");
         plan.clear();
         plan.release();
-        while fs.pipeline.members().is_avoided(member(3)) {
+        while fs.pipeline.members().io().is_avoided(member(3)) {
             std::thread::yield_now();
         }
         probe_until_doubted(&fs, &context);
         assert_eq!(unverified(&fs), [member(3)], "{context}");
-        assert!(!fs.pipeline.members().live().contains(&member(3)));
+        assert!(
+            !fs.pipeline
+                .members()
+                .membership()
+                .live()
+                .contains(&member(3))
+        );
     }
 }
 
@@ -357,7 +374,11 @@ fn a_member_that_answers_once_its_journal_was_used_again_is_not_doubted() {
         }
         fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "round {round}");
-        assert_eq!(fs.pipeline.members().live().len(), 6, "round {round}");
+        assert_eq!(
+            fs.pipeline.members().membership().live().len(),
+            6,
+            "round {round}"
+        );
     }
     assert!(plan.triggered() > 0);
 }
@@ -382,7 +403,11 @@ fn records_that_are_read_back_are_found_wherever_members_hold_them() {
         }
         fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "round {round}");
-        assert_eq!(fs.pipeline.members().live().len(), 6, "round {round}");
+        assert_eq!(
+            fs.pipeline.members().membership().live().len(),
+            6,
+            "round {round}"
+        );
     }
     plan.record();
     for _ in 0..5 {

@@ -256,7 +256,7 @@ pub(super) fn check_segments(check: &mut Checker<'_>) -> Result<(), FsError> {
 
 /// Returns where a member's file of a segment lies.
 pub(super) fn file_of(pipeline: &Pipeline, member: MemberIndex, segment: SegmentId) -> String {
-    let directory = pipeline.members().path(member);
+    let directory = pipeline.members().membership().path(member);
     format!("{directory}/{}", files::segment(segment))
 }
 
@@ -276,7 +276,7 @@ pub(super) fn check_files(check: &mut Checker<'_>) -> Result<(), FsError> {
 /// Checks that the index has all its copies, or as many as there are online members.
 pub(super) fn check_copies(check: &mut Checker<'_>) -> Result<(), FsError> {
     let pipeline = check.pipeline;
-    let at_hand = pipeline.members().live().len();
+    let at_hand = pipeline.members().membership().live().len();
     let missing = || {
         let copies = pipeline.index_copies();
         let wanted = copies.wanted.min(at_hand);

@@ -85,7 +85,7 @@ impl Inspector {
                 ops.push((repair.member, op));
             }
         }
-        let outcomes = self.members.run(ops);
+        let outcomes = self.members.io().run(ops);
         let failed = owners.into_iter().zip(outcomes);
         failed
             .filter(|(_, outcome)| outcome.is_err())
@@ -103,7 +103,7 @@ impl Inspector {
             let name = Arc::clone(&segment.name);
             (*member, Op::Sync { name })
         };
-        let outcomes = self.members.run(members.iter().map(sync).collect());
+        let outcomes = self.members.io().run(members.iter().map(sync).collect());
         let failed = members.iter().zip(outcomes);
         failed
             .filter(|(_, outcome)| outcome.is_err())
@@ -135,7 +135,7 @@ impl Inspector {
                 ops.push((repair.member, op));
             }
         }
-        let outcomes = self.members.run(ops);
+        let outcomes = self.members.io().run(ops);
         let mut wrong = BTreeSet::new();
         for (((at, _), range), outcome) in reads.into_iter().zip(outcomes) {
             let (stripe, repair) = &repairs[at];

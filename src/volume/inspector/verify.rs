@@ -135,7 +135,7 @@ impl Inspector {
         let Some(member) = located.member_of(shard) else {
             return;
         };
-        self.members.count_error(member, ErrorClass::Checksum);
+        self.members.io().count_error(member, ErrorClass::Checksum);
         self.damage
             .warn((located.id, shard), Finding::WrongBytes, || {
                 format!("wrong bytes on member {member}, first at {:?}", bad[0])

@@ -47,7 +47,7 @@ impl Segments {
     /// Returns the members of a new segment that turned out to reserve nothing, and have no space to keep
     /// back for it.
     pub(super) fn lacks_ballast(&self, handle: &SegmentHandle) -> bool {
-        let mut spaces = self.members.spaces();
+        let mut spaces = self.members.io().spaces();
         spaces.retain(|(member, _)| handle.record.slots.contains(&Some(*member)));
         let (without, _) = self.keep_ballast(&spaces);
         !without.is_empty()
@@ -56,7 +56,7 @@ impl Segments {
     /// Returns whether the file was made just now, or `None` if there is no space for it.
     fn make_ballast(&self, member: MemberIndex) -> Option<bool> {
         let name = || Arc::<str>::from(files::DATA_BALLAST);
-        let measured = self.members.call(member, "measure", |store| {
+        let measured = self.members.io().call(member, "measure", |store| {
             let len = match store.open_len(files::DATA_BALLAST) {
                 Err(error) if error.kind().lacks_file() => 0,
                 len => len?,
@@ -75,7 +75,7 @@ impl Segments {
             if free < bytes {
                 return None;
             }
-            self.members.fill(member, &name(), bytes)
+            self.members.io().fill(member, &name(), bytes)
         };
         match made {
             Ok(()) => {
@@ -116,13 +116,13 @@ impl Segments {
         let remove = Op::Remove {
             name: files::DATA_BALLAST.into(),
         };
-        let removed = self.members.run(vec![(member, remove)]);
+        let removed = self.members.io().run(vec![(member, remove)]);
         removed.iter().all(Result::is_ok)
     }
 
     /// Like [`Self::give_ballast`], for all members.
     pub(super) fn give_all_ballast(&self) -> bool {
-        let live = self.members.live().into_iter();
+        let live = self.members.membership().live().into_iter();
         live.filter(|member| self.give_ballast(*member)).count() > 0
     }
 }

@@ -138,7 +138,7 @@ impl Segments {
                 },
             )
         };
-        let outcomes = self.members.run(members.iter().map(create).collect());
+        let outcomes = self.members.io().run(members.iter().map(create).collect());
         let mut made = Vec::new();
         for (&member, outcome) in members.iter().zip(&outcomes) {
             match outcome {
@@ -160,15 +160,15 @@ impl Segments {
     /// Returns the members that are left, with the room that a new segment may take on each.
     pub(crate) fn candidates(&self, need: Need) -> Vec<Candidate> {
         let taken = self.taken_by_member();
-        let homes = self.members.homes();
-        let mut spaces = self.members.spaces();
+        let homes = self.members.membership().homes();
+        let mut spaces = self.members.io().spaces();
         spaces.retain(|(member, _)| homes.contains(member));
         let mut full = Vec::new();
         if need == Need::New {
             let (without, took) = self.keep_ballast(&spaces);
             full = without;
             if took {
-                spaces = self.members.spaces();
+                spaces = self.members.io().spaces();
                 spaces.retain(|(member, _)| homes.contains(member));
             }
         }

@@ -330,7 +330,10 @@ impl ShardReader {
                 },
             )
         };
-        let outcomes = self.members.run(wrong.ranges.iter().map(write).collect());
+        let outcomes = self
+            .members
+            .io()
+            .run(wrong.ranges.iter().map(write).collect());
         let repaired = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
         self.dirty.touch(&located.segment, member);
         let total = outcomes.len();

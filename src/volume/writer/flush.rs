@@ -96,7 +96,7 @@ impl Writer {
     ) -> Result<Attempt, VolumeError> {
         let mut best: Option<Attempt> = None;
         // Every further try follows the failure or the filling up of at least one member.
-        for _ in 0..=2 * self.members.count() {
+        for _ in 0..=2 * self.members.membership().count() {
             let place = match self.place(encoded, reservation.take()) {
                 Ok(place) => place,
                 Err(error) => return self.accept(encoded, best).map_err(|_| error),
@@ -123,8 +123,8 @@ impl Writer {
 
     /// Accepts the best attempt, if the stripe can be read back from it.
     fn accept(&self, encoded: &Encoded, best: Option<Attempt>) -> Result<Attempt, VolumeError> {
-        let implied = self.members.geometry().total_shards() - encoded.shards.len();
-        let needed = self.members.geometry().data_shards() - implied;
+        let implied = self.members.shape().geometry().total_shards() - encoded.shards.len();
+        let needed = self.members.shape().geometry().data_shards() - implied;
         match best {
             Some(attempt) if attempt.written.len() >= needed => Ok(attempt),
             other => {
@@ -134,7 +134,7 @@ impl Writer {
                 let written = other.as_ref().map_or(0, |attempt| attempt.written.len());
                 let source = other.and_then(|attempt| attempt.last_error);
                 if source.as_ref().map(StoreError::kind) == Some(StoreErrorKind::NoSpace) {
-                    let needed = self.members.geometry().total_shards();
+                    let needed = self.members.shape().geometry().total_shards();
                     return Err(VolumeError::NoSpace { needed });
                 }
                 Err(VolumeError::NotWritten {
@@ -169,7 +169,7 @@ impl Writer {
     }
 
     fn write_at(&self, encoded: &Encoded, place: Allocated) -> Attempt {
-        let live = self.members.live();
+        let live = self.members.membership().live();
         let rotation = self.rotation(encoded, &place.segment, &live);
         let stripe = encoded.record(
             (place.segment.id, place.offset),
@@ -225,7 +225,7 @@ impl Writer {
                 },
             )
         };
-        let mut outcomes = self.members.run(targets.iter().map(write).collect());
+        let mut outcomes = self.members.io().run(targets.iter().map(write).collect());
         let is_full = |outcome: &Outcome| {
             let error = outcome.as_ref().err();
             error.is_some_and(|error| error.kind() == StoreErrorKind::NoSpace)
@@ -234,7 +234,7 @@ impl Writer {
             .filter(|&at| is_full(&outcomes[at]) && self.segments.give_ballast(targets[at].1))
             .collect();
         let ops = again.iter().map(|&at| write(&targets[at])).collect();
-        for (at, outcome) in again.into_iter().zip(self.members.run(ops)) {
+        for (at, outcome) in again.into_iter().zip(self.members.io().run(ops)) {
             outcomes[at] = outcome;
         }
         outcomes
@@ -280,7 +280,7 @@ impl Writer {
     /// Returns how far to rotate a stripe: by one slot more than the stripe before, so that parity is spread evenly.
     /// Where slots cannot be written, the rotation makes implied shards fall on them.
     fn rotation(&self, encoded: &Encoded, segment: &SegmentHandle, live: &[MemberIndex]) -> u8 {
-        let total = self.members.geometry().total_shards();
+        let total = self.members.shape().geometry().total_shards();
         let usual = usize::try_from(encoded.stripe.0 % total as u64).unwrap_or(0);
         let writable = |slot: &Option<MemberIndex>| slot.is_some_and(|m| live.contains(&m));
         let writable: Vec<bool> = segment.record.slots.iter().map(writable).collect();

@@ -173,9 +173,9 @@ fn a_stale_copy_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
     batch.delete(sums.clone());
     fs.pipeline.apply(batch).unwrap();
     let members = fs.pipeline.members();
-    members.note_put_back(back);
-    members.note_put_back(other);
-    let put_back = || -> Vec<_> { members.put_back().into_keys().collect() };
+    members.stale_copies().note(back);
+    members.stale_copies().note(other);
+    let put_back = || -> Vec<_> { members.stale_copies().unverified().into_keys().collect() };
     assert!(fs.maintenance.stale_copies.is_verification_due().unwrap());
     assert!(!scrub(&fs).is_clean());
     assert_eq!(put_back(), [back], "the other is verified");
@@ -195,14 +195,21 @@ fn a_stale_copy_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
 
     let fs = rig.fork().open(&[]);
     let members = fs.pipeline.members();
-    assert_eq!(members.put_back().into_keys().collect::<Vec<_>>(), [back]);
+    assert_eq!(
+        members
+            .stale_copies()
+            .unverified()
+            .into_keys()
+            .collect::<Vec<_>>(),
+        [back]
+    );
     let due = fs.maintenance.stale_copies.is_verification_due().unwrap();
     assert!(due, "it may come to something else");
     let mut batch = Batch::default();
     batch.put(sums, known);
     fs.pipeline.apply(batch).unwrap();
     assert!(scrub(&fs).is_clean());
-    assert!(members.put_back().is_empty());
+    assert!(members.stale_copies().unverified().is_empty());
     assert_eq!(fs.redundancy(), [(2, fs.stripes().len() as u64)]);
 }
 
@@ -212,7 +219,7 @@ fn a_stale_copy_is_not_verified_if_the_member_of_an_unread_shard_is_not_known() 
     fill(&rig);
     let fs = rig.open(&[]);
     let back = MemberIndex(4);
-    fs.pipeline.members().note_put_back(back);
+    fs.pipeline.members().stale_copies().note(back);
     let stopped = begun_without_disk_3(&rig, &fs);
     fs.close();
     rig.disks[3].fail(None);
@@ -220,11 +227,11 @@ fn a_stale_copy_is_not_verified_if_the_member_of_an_unread_shard_is_not_known() 
     let members = fs.pipeline.members();
     let done = scrub(&fs);
     assert_eq!(done.record.began, stopped.began, "it went on");
-    assert!(members.put_back().contains_key(&back));
+    assert!(members.stale_copies().unverified().contains_key(&back));
     let due = fs.maintenance.stale_copies.is_verification_due().unwrap();
     assert!(due, "the next one will know");
     assert!(scrub(&fs).is_clean());
-    assert!(members.put_back().is_empty());
+    assert!(members.stale_copies().unverified().is_empty());
 }
 
 #[test]
