@@ -47,7 +47,7 @@ impl MemberIo {
         let is_hedged = slow.len() < spare;
         let answers = self.run_by(ops, |requests| {
             if is_hedged {
-                self.executor.run_briefly(requests, spare)
+                self.executor.run_hedged(requests, spare)
             } else {
                 self.executor.run_sparing(requests, spare)
             }
@@ -127,7 +127,7 @@ impl MemberIo {
             if self.executor.is_slow(store) {
                 Err(self.slow_error(index))
             } else {
-                self.executor.call_briefly(store, action, work)
+                self.executor.call_hedged(store, action, work)
             }
         })
     }

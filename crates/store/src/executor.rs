@@ -7,8 +7,8 @@
 //! thread woken. Everything else runs on worker threads, a few for each store, so that one hung
 //! store delays no other.
 //!
-//! [`Executor::run_briefly`] is for data that other stores have as well. It goes on without a store that does not
-//! answer in a moment, and asks that store for nothing more until it has answered.
+//! [`Executor::run_hedged`] is for data that other stores have as well. It goes on without a store that does not
+//! answer within the hedge delay, and asks that store for nothing more until it has answered.
 //!
 //! # Invariants
 //!
@@ -23,15 +23,15 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::{Buffer, Store, StoreError, StoreRef};
-use brief::Moment;
+use hedge::HedgeDelay;
 use job::Job;
-use lanes::Lanes;
+use pools::WorkerPools;
 use rings::Rings;
 use watch::Leniency;
 
-mod brief;
+mod hedge;
 mod job;
-mod lanes;
+mod pools;
 mod ring;
 mod rings;
 mod watch;
@@ -226,31 +226,31 @@ pub enum ExecutorKind {
 /// Runs batches of operations; see the [module](self).
 pub struct Executor {
     timeout: Duration,
-    moment: Arc<Moment>,
+    hedge_delay: Arc<HedgeDelay>,
     backend: Backend,
 }
 
 enum Backend {
     Inline,
-    Threads(Lanes),
-    Uring { rings: Rings, lanes: Lanes },
+    Threads(WorkerPools),
+    Uring { rings: Rings, pools: WorkerPools },
 }
 
 impl Executor {
     /// Makes an executor whose stores are held to be hung when silent for `timeout`.
     #[must_use]
     pub fn new(kind: ExecutorKind, timeout: Duration) -> Self {
-        let moment = Arc::new(Moment::new(timeout));
-        let lanes = || Lanes::new(timeout, Arc::clone(&moment));
-        let threads = || Backend::Threads(lanes());
+        let hedge_delay = Arc::new(HedgeDelay::new(timeout));
+        let pools = || WorkerPools::new(timeout, Arc::clone(&hedge_delay));
+        let threads = || Backend::Threads(pools());
         let backend = match kind {
             ExecutorKind::Inline => Backend::Inline,
             ExecutorKind::Threads => threads(),
             ExecutorKind::Auto | ExecutorKind::Uring => {
-                match Rings::new(timeout, Arc::clone(&moment)) {
+                match Rings::new(timeout, Arc::clone(&hedge_delay)) {
                     Ok(rings) => Backend::Uring {
                         rings,
-                        lanes: lanes(),
+                        pools: pools(),
                     },
                     Err(error) if kind == ExecutorKind::Auto => {
                         log::info!("no io_uring here ({error}), using threads");
@@ -267,7 +267,7 @@ impl Executor {
         };
         Self {
             timeout,
-            moment,
+            hedge_delay,
             backend,
         }
     }
@@ -326,9 +326,9 @@ impl Executor {
                 let index = job.index;
                 outcomes[index] = Some(job.run());
             }),
-            Backend::Threads(lanes) => lanes.run(jobs.collect(), leniency, &mut outcomes),
-            Backend::Uring { rings, lanes } => {
-                run_uring(rings, lanes, jobs, leniency, &mut outcomes);
+            Backend::Threads(pools) => pools.run(jobs.collect(), leniency, &mut outcomes),
+            Backend::Uring { rings, pools } => {
+                run_uring(rings, pools, jobs, leniency, &mut outcomes);
             }
         }
         let answered = outcomes.into_iter();
@@ -355,8 +355,8 @@ impl Executor {
     pub fn is_hanging(&self, store: &StoreRef) -> bool {
         match &self.backend {
             Backend::Inline => false,
-            Backend::Threads(lanes) => lanes.is_hanging(store),
-            Backend::Uring { rings, lanes } => rings.is_hanging(store) || lanes.is_hanging(store),
+            Backend::Threads(pools) => pools.is_hanging(store),
+            Backend::Uring { rings, pools } => rings.is_hanging(store) || pools.is_hanging(store),
         }
     }
 
@@ -391,8 +391,8 @@ impl Executor {
     ) -> Result<T, StoreError> {
         match &self.backend {
             Backend::Inline => work(&**store),
-            Backend::Threads(lanes) | Backend::Uring { lanes, .. } => {
-                lanes.call(store, action, spare, work)
+            Backend::Threads(pools) | Backend::Uring { pools, .. } => {
+                pools.call(store, action, spare, work)
             }
         }
     }
@@ -401,7 +401,7 @@ impl Executor {
 /// Gives the kernel what it can do itself, and the rest to the worker threads.
 fn run_uring(
     rings: &Rings,
-    lanes: &Lanes,
+    pools: &WorkerPools,
     jobs: impl Iterator<Item = Job>,
     leniency: Leniency,
     outcomes: &mut [Option<Outcome>],
@@ -415,14 +415,14 @@ fn run_uring(
         }
     }
     if direct.is_empty() {
-        return lanes.run(others, leniency, outcomes);
+        return pools.run(others, leniency, outcomes);
     }
     // The threads start first, so that both work at the same time.
-    let mut batch = lanes.start(others, leniency, outcomes);
+    let mut batch = pools.start(others, leniency, outcomes);
     let unfinished = rings.run(direct, leniency, outcomes);
-    lanes.finish(&mut batch, outcomes);
+    pools.finish(&mut batch, outcomes);
     if !unfinished.is_empty() {
-        lanes.run(unfinished, leniency, outcomes);
+        pools.run(unfinished, leniency, outcomes);
     }
 }
 

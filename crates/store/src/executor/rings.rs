@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::brief::Moment;
+use super::hedge::HedgeDelay;
 use super::job::Job;
 use super::ring::{DEPTH, Flight, Ring};
 use super::watch::{Leniency, Watch, key};
@@ -26,7 +26,7 @@ const IDLE_RINGS: usize = 32;
 /// The rings of an executor.
 pub(super) struct Rings {
     timeout: Duration,
-    moment: Arc<Moment>,
+    hedge_delay: Arc<HedgeDelay>,
     idle: Mutex<Vec<Ring>>,
     /// Rings with operations whose callers do not wait any more.
     parked: Mutex<Vec<Ring>>,
@@ -36,10 +36,10 @@ pub(super) struct Rings {
 
 impl Rings {
     /// Makes a pool, or tells why the kernel gives no ring.
-    pub(super) fn new(timeout: Duration, moment: Arc<Moment>) -> io::Result<Self> {
+    pub(super) fn new(timeout: Duration, hedge_delay: Arc<HedgeDelay>) -> io::Result<Self> {
         Ok(Self {
             timeout,
-            moment,
+            hedge_delay,
             idle: Mutex::new(vec![Ring::new()?]),
             parked: Mutex::default(),
             parked_count: AtomicUsize::new(0),
@@ -107,7 +107,7 @@ impl Rings {
         for ring in &mut *parked {
             while let Some((flight, _)) = ring.pop() {
                 if let Some(since) = flight.left {
-                    self.moment.note_late(since.elapsed());
+                    self.hedge_delay.note_late(since.elapsed());
                 }
             }
         }

@@ -160,7 +160,7 @@ fn who_can_do_without_a_store_goes_on_when_it_does_not_answer() {
         let (healthy, hanging, plan) = healthy_and_hanging();
         let pool = Pool::new(1 << 20);
         let read = |store: &StoreRef| Request::read(store, "f", 0, pool.buffer(4096));
-        let outcomes = executor.run_briefly(vec![read(&healthy), read(&hanging)], 1);
+        let outcomes = executor.run_hedged(vec![read(&healthy), read(&hanging)], 1);
         let kinds: Vec<_> = outcomes.iter().map(kind_of).collect();
         assert_eq!(kinds, [None, Some(StoreErrorKind::Slow)], "{kind:?}");
         assert!(
@@ -173,7 +173,7 @@ fn who_can_do_without_a_store_goes_on_when_it_does_not_answer() {
             4096,
             "the memory of what hangs is still lent"
         );
-        let called = executor.call_briefly(&hanging, "measure", |store| store.space());
+        let called = executor.call_hedged(&hanging, "measure", |store| store.space());
         assert_eq!(called.expect_err("no answer").kind(), StoreErrorKind::Slow);
         let stores = [healthy, Arc::clone(&hanging)];
         assert!(executor.overdue(&stores, 1).iter().all(Option::is_none));
@@ -184,7 +184,7 @@ fn who_can_do_without_a_store_goes_on_when_it_does_not_answer() {
         }
         assert!(!executor.has_slow());
         assert_eq!(
-            kind_of(&executor.run_briefly(vec![read(&hanging)], 1)[0]),
+            kind_of(&executor.run_hedged(vec![read(&hanging)], 1)[0]),
             None
         );
     }
@@ -196,7 +196,7 @@ fn a_store_that_is_slow_for_too_long_is_overdue_if_it_can_be_spared() {
     let (healthy, hanging, plan) = healthy_and_hanging();
     let sync = Request::sync(&hanging, "f");
     assert_eq!(
-        kind_of(&executor.run_briefly(vec![sync], 1)[0]),
+        kind_of(&executor.run_hedged(vec![sync], 1)[0]),
         Some(StoreErrorKind::Slow)
     );
     let stores = [hanging, healthy];

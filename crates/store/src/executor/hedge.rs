@@ -1,4 +1,4 @@
-//! Asking for what can be had elsewhere.
+//! The delay after which a read of what other stores have as well goes on without a store.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -7,23 +7,22 @@ use super::watch::Leniency;
 use super::{Backend, Executor, Outcome, Request};
 use crate::{Store, StoreError, StoreErrorKind, StoreRef};
 
-/// The shortest moment: longer than a busy disk takes for a read, and shorter than anyone notices.
+/// The shortest delay: longer than a busy disk takes for a read, and shorter than anyone notices.
 const SHORTEST: Duration = Duration::from_millis(150);
 
-/// By which part of what it is longer than [`SHORTEST`] a moment gets shorter with each batch that
-/// answers in time.
+/// The part of its excess over [`SHORTEST`] by which the delay shrinks with each batch that answers in time.
 const RELAXATION: u64 = 256;
 
 /// The time for which dispensable stores are waited for: longer than they take when nothing is wrong with them. If
 /// they take long, over a network for example, late answers make it longer.
 #[derive(Debug)]
-pub(super) struct Moment {
+pub(super) struct HedgeDelay {
     micros: AtomicU64,
     shortest: u64,
     longest: u64,
 }
 
-impl Moment {
+impl HedgeDelay {
     pub(super) fn new(timeout: Duration) -> Self {
         let longest = micros(timeout / 4);
         let shortest = micros(SHORTEST).min(longest);
@@ -63,29 +62,29 @@ fn micros(time: Duration) -> u64 {
 }
 
 impl Executor {
-    /// Runs all requests, and waits for a moment: those that have not answered then come to
+    /// Runs all requests, and waits for the hedge delay: those that have not answered then come to
     /// [`Slow`](crate::StoreErrorKind::Slow), and their stores are [slow](Executor::is_slow) until
     /// they have answered. They are to change nothing, since they may take effect later.
     #[must_use]
-    pub fn run_briefly(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
-        let deadline = Instant::now() + self.moment.get();
+    pub fn run_hedged(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
+        let deadline = Instant::now() + self.hedge_delay.get();
         let outcomes = self.run_until(requests, spare, Some(deadline));
         let is_slow = |outcome: &Outcome| {
             let error = outcome.as_ref().err();
             error.is_some_and(|error| error.kind() == StoreErrorKind::Slow)
         };
         if !outcomes.iter().any(is_slow) {
-            self.moment.note_timely();
+            self.hedge_delay.note_timely();
         }
         outcomes
     }
 
-    /// Runs any work like [`Executor::call`], and waits for a moment.
+    /// Runs any work like [`Executor::call`], and waits for the hedge delay.
     ///
     /// # Errors
     ///
     /// Those of `work`, and [`Slow`](crate::StoreErrorKind::Slow).
-    pub fn call_briefly<T: Send + 'static>(
+    pub fn call_hedged<T: Send + 'static>(
         &self,
         store: &StoreRef,
         action: &'static str,
@@ -93,8 +92,8 @@ impl Executor {
     ) -> Result<T, StoreError> {
         match &self.backend {
             Backend::Inline => work(&**store),
-            Backend::Threads(lanes) | Backend::Uring { lanes, .. } => {
-                lanes.call_briefly(store, action, self.moment.get(), work)
+            Backend::Threads(pools) | Backend::Uring { pools, .. } => {
+                pools.call_hedged(store, action, self.hedge_delay.get(), work)
             }
         }
     }
@@ -136,18 +135,18 @@ impl Executor {
     pub fn has_slow(&self) -> bool {
         match &self.backend {
             Backend::Inline => false,
-            Backend::Threads(lanes) => lanes.has_left(),
-            Backend::Uring { rings, lanes } => rings.has_left() || lanes.has_left(),
+            Backend::Threads(pools) => pools.has_left(),
+            Backend::Uring { rings, pools } => rings.has_left() || pools.has_left(),
         }
     }
 
     fn left_since(&self, store: &StoreRef) -> Option<Instant> {
         match &self.backend {
             Backend::Inline => None,
-            Backend::Threads(lanes) => lanes.left_since(store),
-            Backend::Uring { rings, lanes } => {
+            Backend::Threads(pools) => pools.left_since(store),
+            Backend::Uring { rings, pools } => {
                 let both = rings.left_since(store).into_iter();
-                both.chain(lanes.left_since(store)).min()
+                both.chain(pools.left_since(store)).min()
             }
         }
     }
@@ -158,24 +157,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moment_is_longer_where_answers_come_late_and_gets_shorter_with_those_in_time() {
-        let moment = Moment::new(Duration::from_secs(10));
-        assert_eq!(moment.get(), SHORTEST);
-        moment.note_timely();
-        assert_eq!(moment.get(), SHORTEST);
+    fn the_delay_grows_with_late_answers_and_shrinks_with_those_in_time() {
+        let delay = HedgeDelay::new(Duration::from_secs(10));
+        assert_eq!(delay.get(), SHORTEST);
+        delay.note_timely();
+        assert_eq!(delay.get(), SHORTEST);
         // Stores that take 300 ms.
-        moment.note_late(Duration::from_millis(150));
-        assert_eq!(moment.get(), Duration::from_millis(600));
-        moment.note_timely();
-        let after = moment.get();
+        delay.note_late(Duration::from_millis(150));
+        assert_eq!(delay.get(), Duration::from_millis(600));
+        delay.note_timely();
+        let after = delay.get();
         assert!(after < Duration::from_millis(600) && after > Duration::from_millis(590));
         for _ in 0..10_000 {
-            moment.note_timely();
+            delay.note_timely();
         }
-        assert_eq!(moment.get(), SHORTEST);
-        moment.note_late(Duration::from_secs(100_000));
+        assert_eq!(delay.get(), SHORTEST);
+        delay.note_late(Duration::from_secs(100_000));
         assert_eq!(
-            moment.get(),
+            delay.get(),
             Duration::from_millis(2500),
             "a quarter of the timeout"
         );

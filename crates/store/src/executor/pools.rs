@@ -1,6 +1,6 @@
-//! Worker threads, a lane of them for each store.
+//! Worker threads, a pool of them for each store.
 //!
-//! A lane has at most [`WORKERS`] threads that work, and as many again as hang: a hung worker is
+//! A pool has at most [`WORKERS`] threads that work, and as many again as hang: a hung worker is
 //! replaced until [`MAX_ABANDONED`] hang. Idle workers end after a while.
 
 use std::collections::{HashMap, VecDeque};
@@ -12,38 +12,38 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::brief::Moment;
+use super::hedge::HedgeDelay;
 use super::job::Job;
 use super::watch::{Leniency, Watch, key};
 use super::{MAX_ABANDONED, Outcome};
 use crate::{Store, StoreError, StoreRef};
 
-/// Threads of a lane that may work at the same time.
+/// Threads of a pool that may work at the same time.
 const WORKERS: usize = 8;
 
 /// The time for which an idle worker waits for more work before it ends.
 const IDLE: Duration = Duration::from_secs(20);
 
-/// The lanes of all stores that an executor has met.
+/// The pools of all stores that an executor has met.
 #[derive(Debug)]
-pub(super) struct Lanes {
+pub(super) struct WorkerPools {
     timeout: Duration,
-    moment: Arc<Moment>,
-    by_store: Mutex<HashMap<usize, Arc<Lane>>>,
+    hedge_delay: Arc<HedgeDelay>,
+    by_store: Mutex<HashMap<usize, Arc<WorkerPool>>>,
     /// The number of tasks without a waiting caller that are not overdue; readable without a lock.
     left: Arc<AtomicUsize>,
 }
 
 /// The queue and the workers of one store.
 #[derive(Debug)]
-struct Lane {
+struct WorkerPool {
     /// Keeps the address of the store, which is its key, from being used again.
     store: Weak<dyn Store>,
     state: Mutex<State>,
     wake: Condvar,
-    /// See [`Lanes`].
+    /// See [`WorkerPools`].
     left: Arc<AtomicUsize>,
-    moment: Arc<Moment>,
+    hedge_delay: Arc<HedgeDelay>,
 }
 
 #[derive(Default)]
@@ -81,7 +81,7 @@ struct Task {
     work: Box<dyn FnOnce() + Send>,
 }
 
-/// A batch whose jobs are in their lanes.
+/// A batch whose jobs are in their pools.
 pub(super) struct Started {
     watch: Watch,
     waiting: Vec<Waiting>,
@@ -90,9 +90,9 @@ pub(super) struct Started {
     _sender: Sender<Answer>,
 }
 
-/// Work that is in a lane.
+/// Work that is in a pool.
 struct Called<T> {
-    lane: Arc<Lane>,
+    pool: Arc<WorkerPool>,
     task: u64,
     answer: Receiver<Result<T, StoreError>>,
 }
@@ -100,7 +100,7 @@ struct Called<T> {
 struct Waiting {
     index: usize,
     key: usize,
-    lane: Arc<Lane>,
+    pool: Arc<WorkerPool>,
     task: u64,
     hung: StoreError,
     slow: StoreError,
@@ -112,11 +112,11 @@ struct Answer {
     outcome: Outcome,
 }
 
-impl Lanes {
-    pub(super) fn new(timeout: Duration, moment: Arc<Moment>) -> Self {
+impl WorkerPools {
+    pub(super) fn new(timeout: Duration, hedge_delay: Arc<HedgeDelay>) -> Self {
         Self {
             timeout,
-            moment,
+            hedge_delay,
             by_store: Mutex::default(),
             left: Arc::default(),
         }
@@ -128,7 +128,7 @@ impl Lanes {
         self.finish(&mut batch, outcomes);
     }
 
-    /// Puts jobs into their lanes; those that no lane takes come to their error here.
+    /// Puts jobs into their pools; those that no pool takes come to their error here.
     pub(super) fn start(
         &self,
         jobs: Vec<Job>,
@@ -143,15 +143,15 @@ impl Lanes {
             _sender: sender.clone(),
         };
         for job in jobs {
-            let (index, key, lane) = (job.index, key(&job.store), self.lane(&job.store));
+            let (index, key, pool) = (job.index, key(&job.store), self.pool(&job.store));
             let (hung, slow) = (job.hung(self.timeout), job.slow());
-            match lane.submit(answering(job, sender.clone())) {
+            match pool.submit(answering(job, sender.clone())) {
                 Ok(task) => {
                     batch.watch.begin(key);
                     batch.waiting.push(Waiting {
                         index,
                         key,
-                        lane,
+                        pool,
                         task,
                         hung,
                         slow,
@@ -192,7 +192,7 @@ impl Lanes {
         }
     }
 
-    /// Runs any work in the lane of `store`.
+    /// Runs any work in the pool of `store`.
     pub(super) fn call<T: Send + 'static>(
         &self,
         store: &StoreRef,
@@ -201,7 +201,7 @@ impl Lanes {
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let hung = || StoreError::hung(store.label(), action, "directory", self.timeout);
-        let Called { lane, task, answer } = self.begin(store, action, work)?;
+        let Called { pool, task, answer } = self.begin(store, action, work)?;
         let leniency = Leniency {
             timeout: self.timeout,
             spare,
@@ -220,27 +220,27 @@ impl Lanes {
             if let Ok(result) = answer.recv_timeout(left) {
                 return result;
             }
-            // While the lane gets something else done, the work waits for its turn or is long.
-            match lane.state.lock().heard {
+            // While the pool gets something else done, the work waits for its turn or is long.
+            match pool.state.lock().heard {
                 Some(last) if last > heard && Instant::now() < end => heard = last,
                 _ => break,
             }
         }
-        lane.abandon(task);
+        pool.abandon(task);
         Err(hung())
     }
 
-    /// Runs any work in the lane of `store`, and waits for it no longer than for `patience`.
-    pub(super) fn call_briefly<T: Send + 'static>(
+    /// Runs any work in the pool of `store`, and waits for it no longer than for `patience`.
+    pub(super) fn call_hedged<T: Send + 'static>(
         &self,
         store: &StoreRef,
         action: &'static str,
         patience: Duration,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        let Called { lane, task, answer } = self.begin(store, action, work)?;
+        let Called { pool, task, answer } = self.begin(store, action, work)?;
         answer.recv_timeout(patience).unwrap_or_else(|_| {
-            lane.leave(task);
+            pool.leave(task);
             Err(StoreError::slow(store.label(), action, "directory"))
         })
     }
@@ -251,15 +251,15 @@ impl Lanes {
         action: &'static str,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<Called<T>, StoreError> {
-        let lane = self.lane(store);
+        let pool = self.pool(store);
         let (sender, answer) = mpsc::channel();
         let held = Arc::clone(store);
-        let submitted = lane.submit(Box::new(move || {
+        let submitted = pool.submit(Box::new(move || {
             // The receiver is gone if this took too long.
             let _ = sender.send(work(&*held));
         }));
         match submitted {
-            Ok(task) => Ok(Called { lane, task, answer }),
+            Ok(task) => Ok(Called { pool, task, answer }),
             Err(Refused::Hung) => {
                 let timeout = self.timeout;
                 Err(StoreError::hung(
@@ -280,8 +280,8 @@ impl Lanes {
 
     /// Says whether a worker is still at an operation without a waiting caller.
     pub(super) fn is_hanging(&self, store: &StoreRef) -> bool {
-        let lane = self.lane(store);
-        let state = lane.state.lock();
+        let pool = self.pool(store);
+        let state = pool.state.lock();
         !state.abandoned.is_empty() || !state.left.is_empty()
     }
 
@@ -292,35 +292,35 @@ impl Lanes {
 
     /// Returns since when a store owes the answer to an operation without a waiting caller.
     pub(super) fn left_since(&self, store: &StoreRef) -> Option<Instant> {
-        let lane = self.lane(store);
-        let state = lane.state.lock();
+        let pool = self.pool(store);
+        let state = pool.state.lock();
         state.left.iter().map(|(_, since)| *since).min()
     }
 
-    /// Returns the lane of a store, and forgets those of stores that are no more.
-    fn lane(&self, store: &StoreRef) -> Arc<Lane> {
-        let mut lanes = self.by_store.lock();
-        if let Some(lane) = lanes.get(&key(store)) {
-            return Arc::clone(lane);
+    /// Returns the pool of a store, and forgets those of stores that are no more.
+    fn pool(&self, store: &StoreRef) -> Arc<WorkerPool> {
+        let mut pools = self.by_store.lock();
+        if let Some(pool) = pools.get(&key(store)) {
+            return Arc::clone(pool);
         }
-        lanes.retain(|_, lane| lane.store.strong_count() > 0);
-        let lane = Arc::new(Lane {
+        pools.retain(|_, pool| pool.store.strong_count() > 0);
+        let pool = Arc::new(WorkerPool {
             store: Arc::downgrade(store),
             state: Mutex::default(),
             wake: Condvar::new(),
             left: Arc::clone(&self.left),
-            moment: Arc::clone(&self.moment),
+            hedge_delay: Arc::clone(&self.hedge_delay),
         });
-        lanes.insert(key(store), Arc::clone(&lane));
-        lane
+        pools.insert(key(store), Arc::clone(&pool));
+        pool
     }
 }
 
-impl Drop for Lanes {
+impl Drop for WorkerPools {
     fn drop(&mut self) {
-        for lane in self.by_store.get_mut().values() {
-            lane.state.lock().closed = true;
-            lane.wake.notify_all();
+        for pool in self.by_store.get_mut().values() {
+            pool.state.lock().closed = true;
+            pool.wake.notify_all();
         }
     }
 }
@@ -341,7 +341,7 @@ fn answering(job: Job, sender: Sender<Answer>) -> Box<dyn FnOnce() + Send> {
 
 impl Started {
     fn take(&mut self, answer: Answer, outcomes: &mut [Option<Outcome>]) {
-        // A job given up can answer in the last moment: its outcome is settled already.
+        // A job given up can answer at the last instant: its outcome is decided already.
         if let Some(at) = self
             .waiting
             .iter()
@@ -356,7 +356,7 @@ impl Started {
     /// Goes on without what has not answered.
     fn leave(&mut self, outcomes: &mut [Option<Outcome>]) {
         for waiting in self.waiting.drain(..) {
-            waiting.lane.leave(waiting.task);
+            waiting.pool.leave(waiting.task);
             outcomes[waiting.index] = Some(Err(waiting.slow));
         }
     }
@@ -369,19 +369,19 @@ impl Started {
         self.waiting = waiting;
         for Waiting {
             index,
-            lane,
+            pool,
             task,
             hung,
             ..
         } in overdue
         {
-            lane.abandon(task);
+            pool.abandon(task);
             outcomes[index] = Some(Err(hung));
         }
     }
 }
 
-/// The reason why a lane takes no task.
+/// The reason why a pool takes no task.
 enum Refused {
     /// Too many operations hang already.
     Hung,
@@ -389,7 +389,7 @@ enum Refused {
     NoThread(std::io::Error),
 }
 
-impl Lane {
+impl WorkerPool {
     /// Queues a task, with a thread for it if none is free, and returns its number.
     fn submit(self: &Arc<Self>, work: Box<dyn FnOnce() + Send>) -> Result<u64, Refused> {
         let mut state = self.state.lock();
@@ -438,10 +438,10 @@ impl Lane {
     }
 
     fn start_worker(self: &Arc<Self>) -> std::io::Result<()> {
-        let lane = Arc::clone(self);
+        let pool = Arc::clone(self);
         thread::Builder::new()
             .name("store".into())
-            .spawn(move || lane.work())
+            .spawn(move || pool.work())
             .map(drop)
     }
 
@@ -459,7 +459,7 @@ impl Lane {
                 state.abandoned.retain(|&number| number != task.number);
                 if let Some(at) = state.left.iter().position(|(left, _)| *left == task.number) {
                     let (_, since) = state.left.swap_remove(at);
-                    self.moment.note_late(since.elapsed());
+                    self.hedge_delay.note_late(since.elapsed());
                     self.left.fetch_sub(1, Ordering::Relaxed);
                 }
                 continue;
