@@ -19,17 +19,19 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
-use rustix::fs::{self as sys, AtFlags, FallocateFlags, Mode, OFlags, Timespec, Timestamps};
+use rustix::fs::{self as sys, FallocateFlags, OFlags, Timespec, Timestamps};
 use rustix::io::Errno;
 
 use super::name::{Name, invalid, is_dir};
 use super::{
     ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
 };
+use calls::retry;
 use handles::Handles;
 use own::{Failed, Oddity, Seen};
 use tree::{Place, Tree};
 
+mod calls;
 mod handles;
 pub(super) mod holders;
 mod lock;
@@ -577,20 +579,6 @@ pub(super) fn is_aligned(offset: u64, memory: &[u8]) -> bool {
         && memory.len().is_multiple_of(ALIGNMENT)
         && memory.as_ptr().addr().is_multiple_of(ALIGNMENT)
 }
-
-/// Repeats a system call for as long as signals interrupt it.
-fn retry<T>(call: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    rustix::io::retry_on_intr(call)
-}
-
-/// Mode bits of new files: the volume's daemon alone.
-const FILE_MODE: Mode = Mode::from_raw_mode(0o600);
-
-/// Mode bits of new subdirectories.
-const DIR_MODE: Mode = Mode::from_raw_mode(0o700);
-
-/// `statat` and others never follow a link in the last component.
-const NO_FOLLOW: AtFlags = AtFlags::SYMLINK_NOFOLLOW;
 
 #[cfg(test)]
 mod tests;

@@ -20,9 +20,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-
-use super::{Buffer, Store, StoreError, StoreRef};
+use crate::{Store, StoreError, StoreErrorKind, StoreRef};
 use hedge::HedgeDelay;
 use job::Job;
 use pools::WorkerPools;
@@ -32,182 +30,13 @@ use watch::Leniency;
 mod hedge;
 mod job;
 mod pools;
+mod request;
 mod ring;
 mod rings;
 mod watch;
 
-/// The number of operations that may hang on one store before it gets no more.
-pub const MAX_ABANDONED: usize = 8;
-
-/// One operation on a file of a store.
-#[derive(Debug)]
-pub enum Op {
-    /// Fills `buf`, which comes back as the answer.
-    Read {
-        /// The file.
-        name: Arc<str>,
-        /// Offset in the file, in bytes.
-        offset: u64,
-        /// Decides how much is read.
-        buf: Buffer,
-    },
-    /// [`Store::write_at`].
-    Write {
-        /// The file.
-        name: Arc<str>,
-        /// Offset in the file, in bytes.
-        offset: u64,
-        /// The bytes to write.
-        data: Bytes,
-    },
-    /// [`Store::sync`].
-    Sync {
-        /// The file.
-        name: Arc<str>,
-    },
-    /// [`Store::create`].
-    Create {
-        /// The file.
-        name: Arc<str>,
-        /// Its length in bytes.
-        len: u64,
-    },
-    /// [`Store::remove`].
-    Remove {
-        /// The file.
-        name: Arc<str>,
-    },
-    /// [`Store::punch`].
-    Punch {
-        /// The file.
-        name: Arc<str>,
-        /// Offset in the file, in bytes.
-        offset: u64,
-        /// The number of bytes.
-        len: u64,
-    },
-    /// [`Store::probe`].
-    Probe,
-}
-
-impl Op {
-    /// Returns the file and a verb, for messages.
-    fn describe(&self) -> (&str, &'static str) {
-        match self {
-            Self::Read { name, .. } => (name, "read"),
-            Self::Write { name, .. } => (name, "write"),
-            Self::Sync { name } => (name, "sync"),
-            Self::Create { name, .. } => (name, "create"),
-            Self::Remove { name } => (name, "remove"),
-            Self::Punch { name, .. } => (name, "punch"),
-            Self::Probe => ("directory", "find"),
-        }
-    }
-}
-
-/// One operation on one store.
-#[derive(Debug)]
-pub struct Request {
-    /// The store that it goes to.
-    pub store: StoreRef,
-    /// The operation.
-    pub op: Op,
-}
-
-impl Request {
-    /// Reads into `buf`, all of it.
-    #[must_use]
-    pub fn read(store: &StoreRef, name: impl Into<Arc<str>>, offset: u64, buf: Buffer) -> Self {
-        Self {
-            store: Arc::clone(store),
-            op: Op::Read {
-                name: name.into(),
-                offset,
-                buf,
-            },
-        }
-    }
-
-    /// Writes all of `data`.
-    #[must_use]
-    pub fn write(store: &StoreRef, name: impl Into<Arc<str>>, offset: u64, data: Bytes) -> Self {
-        Self {
-            store: Arc::clone(store),
-            op: Op::Write {
-                name: name.into(),
-                offset,
-                data,
-            },
-        }
-    }
-
-    /// Makes a file durable.
-    #[must_use]
-    pub fn sync(store: &StoreRef, name: impl Into<Arc<str>>) -> Self {
-        Self {
-            store: Arc::clone(store),
-            op: Op::Sync { name: name.into() },
-        }
-    }
-
-    /// Makes a file of `len` bytes.
-    #[must_use]
-    pub fn create(store: &StoreRef, name: impl Into<Arc<str>>, len: u64) -> Self {
-        Self {
-            store: Arc::clone(store),
-            op: Op::Create {
-                name: name.into(),
-                len,
-            },
-        }
-    }
-
-    /// Removes a file.
-    #[must_use]
-    pub fn remove(store: &StoreRef, name: impl Into<Arc<str>>) -> Self {
-        Self {
-            store: Arc::clone(store),
-            op: Op::Remove { name: name.into() },
-        }
-    }
-
-    /// Gives back the space of a range.
-    #[must_use]
-    pub fn punch(store: &StoreRef, name: impl Into<Arc<str>>, offset: u64, len: u64) -> Self {
-        Self {
-            store: Arc::clone(store),
-            op: Op::Punch {
-                name: name.into(),
-                offset,
-                len,
-            },
-        }
-    }
-
-    /// Checks that the directory is still the one that was opened.
-    #[must_use]
-    pub fn probe(store: &StoreRef) -> Self {
-        Self {
-            store: Arc::clone(store),
-            op: Op::Probe,
-        }
-    }
-
-    /// The error for an operation that did not answer.
-    fn hung(store: &StoreRef, op: &Op, timeout: Duration) -> StoreError {
-        let (name, action) = op.describe();
-        StoreError::hung(store.label(), action, name, timeout)
-    }
-
-    /// The error for an operation whose caller does not wait any more.
-    fn slow(store: &StoreRef, op: &Op) -> StoreError {
-        let (name, action) = op.describe();
-        StoreError::slow(store.label(), action, name)
-    }
-}
-
-/// The result of one request: the filled buffer of a read, nothing for any other success.
-pub type Outcome = Result<Option<Buffer>, StoreError>;
+pub use request::{Op, Outcome, Request};
+pub use watch::MAX_ABANDONED;
 
 /// The method by which an [`Executor`] runs operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -291,7 +120,7 @@ impl Executor {
     /// Runs all requests at once and returns what each came to, in their order.
     ///
     /// Requests of one batch may run in any order among themselves. One that does not answer in
-    /// time comes to [`Hung`](super::StoreErrorKind::Hung) and may still take effect later.
+    /// time comes to [`Hung`](crate::StoreErrorKind::Hung) and may still take effect later.
     #[must_use]
     pub fn run(&self, requests: Vec<Request>) -> Vec<Outcome> {
         self.run_sparing(requests, usize::MAX)
@@ -341,7 +170,7 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// Those of the operation, and [`Hung`](super::StoreErrorKind::Hung).
+    /// Those of the operation, and [`Hung`](crate::StoreErrorKind::Hung).
     #[expect(clippy::missing_panics_doc, reason = "one outcome for one request")]
     pub fn run_one(&self, request: Request) -> Outcome {
         self.run(vec![request])
@@ -366,7 +195,7 @@ impl Executor {
     ///
     /// # Errors
     ///
-    /// Those of `work`, and [`Hung`](super::StoreErrorKind::Hung) with `action` in its text.
+    /// Those of `work`, and [`Hung`](crate::StoreErrorKind::Hung) with `action` in its text.
     pub fn call<T: Send + 'static>(
         &self,
         store: &StoreRef,
@@ -393,6 +222,95 @@ impl Executor {
             Backend::Inline => work(&**store),
             Backend::Threads(pools) | Backend::Uring { pools, .. } => {
                 pools.call(store, action, spare, work)
+            }
+        }
+    }
+
+    /// Runs all requests, and waits for the hedge delay: those that have not answered then come to
+    /// [`Slow`](crate::StoreErrorKind::Slow), and their stores are [slow](Executor::is_slow) until
+    /// they have answered. They are to change nothing, since they may take effect later.
+    #[must_use]
+    pub fn run_hedged(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
+        let deadline = Instant::now() + self.hedge_delay.get();
+        let outcomes = self.run_until(requests, spare, Some(deadline));
+        let is_slow = |outcome: &Outcome| {
+            let error = outcome.as_ref().err();
+            error.is_some_and(|error| error.kind() == StoreErrorKind::Slow)
+        };
+        if !outcomes.iter().any(is_slow) {
+            self.hedge_delay.note_timely();
+        }
+        outcomes
+    }
+
+    /// Runs any work like [`Executor::call`], and waits for the hedge delay.
+    ///
+    /// # Errors
+    ///
+    /// Those of `work`, and [`Slow`](crate::StoreErrorKind::Slow).
+    pub fn call_hedged<T: Send + 'static>(
+        &self,
+        store: &StoreRef,
+        action: &'static str,
+        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        match &self.backend {
+            Backend::Inline => work(&**store),
+            Backend::Threads(pools) | Backend::Uring { pools, .. } => {
+                pools.call_hedged(store, action, self.hedge_delay.get(), work)
+            }
+        }
+    }
+
+    /// Says whether an operation without a waiting caller has not answered yet.
+    #[must_use]
+    pub fn is_slow(&self, store: &StoreRef) -> bool {
+        self.has_slow() && self.left_since(store).is_some()
+    }
+
+    /// Returns, for each store, the error with which it must be given up because it has been slow for too
+    /// long. If that were more than `spare`, they are tolerated as in [`Executor::run_sparing`].
+    #[must_use]
+    pub fn overdue(&self, stores: &[StoreRef], spare: usize) -> Vec<Option<StoreError>> {
+        let leniency = Leniency {
+            timeout: self.timeout,
+            spare,
+            deadline: None,
+        };
+        let silence = |store| self.left_since(store).map(|since| since.elapsed());
+        let silent: Vec<_> = stores.iter().map(silence).collect();
+        let is_over = |limit: Duration| {
+            move |silence: &Option<Duration>| silence.is_some_and(|silence| silence >= limit)
+        };
+        let limit = if silent.iter().filter(|s| is_over(self.timeout)(s)).count() > spare {
+            leniency.stall_limit()
+        } else {
+            self.timeout
+        };
+        let hung = |store: &StoreRef| StoreError::hung(store.label(), "read", "directory", limit);
+        let judged = stores.iter().zip(&silent);
+        judged
+            .map(|(store, silence)| is_over(limit)(silence).then(|| hung(store)))
+            .collect()
+    }
+
+    /// Says whether any store may be slow, at the cost of a look at a number or two.
+    #[must_use]
+    pub fn has_slow(&self) -> bool {
+        match &self.backend {
+            Backend::Inline => false,
+            Backend::Threads(pools) => pools.has_left(),
+            Backend::Uring { rings, pools } => rings.has_left() || pools.has_left(),
+        }
+    }
+
+    fn left_since(&self, store: &StoreRef) -> Option<Instant> {
+        match &self.backend {
+            Backend::Inline => None,
+            Backend::Threads(pools) => pools.left_since(store),
+            Backend::Uring { rings, pools } => {
+                let both = rings.left_since(store).into_iter();
+                both.chain(pools.left_since(store)).min()
             }
         }
     }

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 use rustix::fs::{self as sys, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::calls::{FILE_MODE, retry};
 use super::holders::Holder;
 use super::own::{Failed, Seen};
-use super::{DirStore, FILE_MODE, holders, retry};
+use super::{DirStore, holders};
 use crate::name::Name;
 use crate::{Hold, StoreError, StoreLock};
 

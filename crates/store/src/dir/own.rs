@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, StatxFlags};
 use rustix::io::Errno;
 
-use super::retry;
+use super::calls::retry;
 
 /// Mode bits that let others than the owner write. In a file with an access control list, the bits of the group are
 /// its mask, which limits every entry of the list.

@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 use rustix::fs::{self as sys, AtFlags, Dir, FileType, IFlags, OFlags};
 use rustix::io::Errno;
 
+use super::calls::{DIR_MODE, FILE_MODE, NO_FOLLOW, retry};
 use super::own::{Failed, Rule, Seen, Trust};
-use super::{DIR_MODE, FILE_MODE, NO_FOLLOW, retry};
 use crate::name::Name;
 use crate::{EntryKind, Visitor};
 

@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Op, Outcome, Request};
+use super::request::{Op, Outcome, Request};
 use crate::dir::is_aligned;
 use crate::{RawUse, StoreError, StoreRef};
 

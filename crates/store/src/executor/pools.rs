@@ -14,8 +14,8 @@ use parking_lot::{Condvar, Mutex};
 
 use super::hedge::HedgeDelay;
 use super::job::Job;
-use super::watch::{Leniency, Watch, key};
-use super::{MAX_ABANDONED, Outcome};
+use super::request::Outcome;
+use super::watch::{Leniency, MAX_ABANDONED, Watch, key};
 use crate::{Store, StoreError, StoreRef};
 
 /// Threads of a pool that may work at the same time.

@@ -14,8 +14,8 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
 
-use super::Op;
 use super::job::Job;
+use super::request::Op;
 
 /// The number of operations that one ring can have with the kernel.
 pub(super) const DEPTH: usize = 128;

@@ -15,9 +15,9 @@ use rustix::io::Errno;
 
 use super::hedge::HedgeDelay;
 use super::job::Job;
+use super::request::{Op, Outcome};
 use super::ring::{DEPTH, Flight, Ring};
-use super::watch::{Leniency, Watch, key};
-use super::{MAX_ABANDONED, Op, Outcome};
+use super::watch::{Leniency, MAX_ABANDONED, Watch, key};
 use crate::{StoreError, StoreRef};
 
 /// The number of idle rings that are kept.

@@ -1,6 +1,8 @@
 use std::io::{Write as _, pipe};
 use std::os::fd::OwnedFd;
 
+use bytes::Bytes;
+
 use super::*;
 use crate::tests::open;
 use crate::{

@@ -5,6 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::StoreRef;
 
+/// The number of operations that may hang on one store before it gets no more.
+pub const MAX_ABANDONED: usize = 8;
+
 /// A number for a store that is the same for every handle on it, for as long as one lives.
 pub(super) fn key(store: &StoreRef) -> usize {
     Arc::as_ptr(store).cast::<()>().addr()

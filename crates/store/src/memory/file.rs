@@ -1,8 +1,9 @@
 //! One file of a memory disk: what it reads as, what of that is durable, and what lies between.
 
 use super::content::{BLOCK, Content};
+use super::cut::CutPolicy;
 use super::random::Random;
-use super::{CutPolicy, StoreErrorKind};
+use crate::StoreErrorKind;
 
 /// The unit that a disk writes at once: a power cut leaves a sector old or new, never mixed.
 const SECTOR: u64 = 512;

@@ -92,7 +92,7 @@ fn links_fifos_and_devices_do_not_block_and_are_not_opened() {
     let victim = Victim::new(parent.path());
     symlink(&victim.0, store.path().join("link")).expect("the name is free");
     let node = |name: &str, kind, device| {
-        let bits = Mode::from_raw_mode(0o600);
+        let bits = sys::Mode::from_raw_mode(0o600);
         let made = sys::mknodat(sys::CWD, store.path().join(name), kind, bits, device);
         made.expect("root may make nodes");
     };
