@@ -10,42 +10,20 @@ mod checksum;
 #[cfg(test)]
 mod emulator;
 mod generic;
+mod kernel;
 mod program;
 mod writer;
 
 use std::ops::Range;
 
-use self::{program::Program, writer::Writer};
+use self::{kernel::Shape, program::Program, writer::Writer};
 use cauchyfs_codec::Matrix;
 
-pub(super) use self::{checksum::start_of_length, generic::coefficients};
-
-/// The treatment of targets that were computed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Kind {
-    /// They are written.
-    Write,
-    /// They are compared with those that are there.
-    Compare,
-}
-
-/// A kernel of a module.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Kernel {
-    /// Its name in its module.
-    pub(super) name: String,
-    /// Threads of a block.
-    pub(super) threads: usize,
-    /// Bytes of each shard that a thread takes.
-    pub(super) bytes: usize,
-}
-
-impl Kernel {
-    /// Returns how many blocks go over so many bytes of each shard.
-    pub(super) fn blocks(&self, bytes: usize) -> usize {
-        bytes.div_ceil(self.threads * self.bytes)
-    }
-}
+pub(super) use self::{
+    checksum::start_of_length,
+    generic::coefficients,
+    kernel::{Kernel, Kind},
+};
 
 /// The text of a module, and the kernels to run one after the other.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,13 +35,9 @@ pub(super) struct Module {
 }
 
 const HEADER: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
-const TRANSFORM: &str = include_str!("../../../kernels/transform.ptx");
 
 /// The most targets of a kernel for one matrix: the accumulators of so many fit the registers.
 const MOST_ROWS: usize = 16;
-
-/// Bytes of a register.
-const WORD_BYTES: usize = 4;
 
 impl Module {
     /// Returns kernels for one matrix, as fast as can be.
@@ -97,55 +71,6 @@ impl Module {
             kernels.push(kernel);
         }
         Self { text, kernels }
-    }
-}
-
-/// The division of a kernel's work.
-#[derive(Debug, Clone, Copy)]
-struct Shape {
-    /// Words of each shard that a thread takes.
-    words: usize,
-    /// Blocks that fit on a multiprocessor at least.
-    blocks: usize,
-}
-
-impl Shape {
-    /// Threads of a block.
-    const THREADS: usize = 128;
-
-    /// Returns what was found fastest for so many targets.
-    ///
-    /// An accumulator takes a register per word, and a thread has 255 of them; but the fewer it takes,
-    /// the more threads wait for memory at once.
-    fn new(rows: usize) -> Self {
-        let (words, blocks) = match rows {
-            0..=3 => (4, 1),
-            4..=8 => (2, 3),
-            _ => (1, 1),
-        };
-        Self { words, blocks }
-    }
-
-    /// Fills in what all kernels of [`TRANSFORM`] have in common.
-    fn frame(self, name: &str, registers: &str, targets: usize, first: &str, body: &str) -> String {
-        TRANSFORM
-            .replace("{name}", name)
-            .replace("{words}", &self.words.to_string())
-            .replace("{threads}", &Self::THREADS.to_string())
-            .replace("{blocks}", &self.blocks.to_string())
-            .replace("{shift}", &(self.words * WORD_BYTES).ilog2().to_string())
-            .replace("{targets}", &targets.to_string())
-            .replace("{registers}", registers)
-            .replace("{first_row}", first)
-            .replace("{body}", body)
-    }
-
-    fn kernel(self, name: &str) -> Kernel {
-        Kernel {
-            name: name.to_owned(),
-            threads: Self::THREADS,
-            bytes: self.words * WORD_BYTES,
-        }
     }
 }
 

@@ -7,7 +7,7 @@
 //! which brings 50 GB/s of data, waits for neither. From it, stripes of 10+4 with checksums go as fast as copies of
 //! the same bytes alone.
 
-use super::{Kernel, writer::lut};
+use super::{kernel::Kernel, writer::lut};
 use cauchyfs_codec::BLOCK_BYTES;
 
 const CHECKSUM: &str = include_str!("../../../../kernels/checksum.ptx");

@@ -4,7 +4,7 @@
 //! there at once, for matrices that are used a few times only.
 
 use super::{
-    Kernel, Kind, Shape,
+    kernel::{Kernel, Kind, Shape},
     writer::{Writer, lut},
 };
 use cauchyfs_codec::Matrix;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::{
-    Kind, WORD_BYTES,
+    kernel::{Kind, WORD_BYTES},
     program::{Register, Step},
 };
 
