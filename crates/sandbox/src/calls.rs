@@ -12,7 +12,6 @@
 //! hides its flags behind a pointer. It fails with `ENOSYS`, and the C library uses `clone`, whose flags are checked.
 //! A call by way of another architecture ends the process; one by x32 is not on the first list, and on the second.
 
-use std::collections::BTreeMap;
 use std::io;
 
 use seccompiler::{
@@ -24,6 +23,8 @@ use crate::Missing;
 
 mod list;
 
+use list::Rules;
+
 /// The work of a command, and the system calls that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Work {
@@ -34,9 +35,6 @@ pub enum Work {
     /// Makes files of every kind, with all their attributes.
     Fill,
 }
-
-/// System calls by number, each with the conditions under which the rule applies; none means always.
-type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// Lets the process make those system calls alone that `work` takes. It can run no program and start no process.
 ///

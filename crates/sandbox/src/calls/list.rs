@@ -1,5 +1,7 @@
 //! The lists of system calls.
 
+use std::collections::BTreeMap;
+
 #[cfg_attr(
     not(test),
     expect(
@@ -8,6 +10,10 @@
     )
 )]
 use libc::*;
+use seccompiler::SeccompRule;
+
+/// System calls by number, each with the conditions under which the rule applies; none means always.
+pub(super) type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 /// `fchmodat2`, which has this number on every architecture (Linux, `asm-generic/unistd.h`). The crate libc 0.2.191
 /// names it for some of them only.
@@ -359,7 +365,7 @@ const ONLY_X32: [(i64, i64); 6] = [
 
 /// Adds the same calls by x32.
 #[cfg(target_arch = "x86_64")]
-pub(super) fn add_x32(rules: &mut super::Rules) {
+pub(super) fn add_x32(rules: &mut Rules) {
     let own = |call: i64| ONLY_X32.iter().find(|(usual, _)| *usual == call);
     let added: Vec<_> = rules
         .iter()
