@@ -27,18 +27,12 @@ use crate::cuda::{Device, DeviceError, Lane, Program, Work};
 use loan::Loan;
 pub(super) use loan::Order;
 use queue::Queue;
+pub(super) use station::LANES;
 use station::Station;
-
-/// Lanes of each device: one copies to the device, one computes or copies back, one gathers.
-pub(super) const LANES: usize = 3;
 
 /// The time that a device may take for a batch, or to make a lane, before it counts as hanging. The longest task of a
 /// working device is to compile a kernel: some seconds. Removing a lane waits no longer, either.
 pub(super) const PATIENCE: Duration = Duration::from_secs(30);
-
-/// The number of parts in which devices are waited for. A process that was stopped for long has waited for one of them,
-/// and looks as late as any other.
-const PARTS: u32 = 30;
 
 /// An item was not done: no device is left, or the one that was to do it failed. Its targets are
 /// unspecified.

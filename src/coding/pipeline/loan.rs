@@ -11,8 +11,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::PARTS;
 use crate::codec::{Item, Matrix};
+
+/// The number of parts in which devices are waited for. A process that was stopped for long has waited for one of them,
+/// and looks as late as any other.
+pub(super) const PARTS: u32 = 30;
 
 /// An item, and the matrix to apply to it.
 pub(in crate::coding) type Order<'o, 'a> = (&'o Matrix, &'o mut Item<'a>);

@@ -6,8 +6,11 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{LANES, PARTS};
+use super::loan::PARTS;
 use crate::cuda::{Device, DeviceError};
+
+/// Lanes of each device: one copies to the device, one computes or copies back, one gathers.
+pub(in crate::coding) const LANES: usize = 3;
 
 /// Failures in a row after which a device is taken for broken, though it is not lost.
 pub(super) const MOST_FAILURES: u32 = 8;
