@@ -5,23 +5,28 @@
 
 mod bus;
 mod calls;
+mod error;
 mod isal;
 mod lane;
 mod machine;
 mod report;
 mod resident;
 mod row;
+mod setting;
 
 pub use self::{
+    error::BenchError,
     isal::{Isal, IsalError, IsalTables},
     machine::Machine,
     report::Report,
-    row::{Operation, Row, Setting, WorkingSet},
+    row::Row,
+    setting::{Operation, Setting, WorkingSet},
 };
 
 use std::time::Duration;
 
-use bus::Gpus;
+use bus::{GPU_ENGINE, Gpus};
+use error::{MOST_STRIPES, MOST_THREADS};
 use lane::Arena;
 
 use crate::codec::{CodeId, Codec, CodecError, Engine, Geometry, engines, select};
@@ -56,81 +61,8 @@ const USUAL_SECONDS: f64 = 0.3;
 /// Length of a shard in the setting in which all engines and codes are compared, in bytes.
 const COMPARED_SHARD_BYTES: usize = 64 << 10;
 
-/// The most threads that are measured at once.
-const MOST_THREADS: usize = 256;
-
-/// The most stripes that are handed over by one call.
-const MOST_STRIPES: usize = 1024;
-
-/// The name under which GPUs are asked for.
-const GPU_ENGINE: &str = "cuda";
-
 /// Callers who give GPUs something to do at once, unless told otherwise: as many as keep them busy.
 const GPU_CALLERS: usize = 16;
-
-/// The reason why nothing could be measured.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum BenchError {
-    /// No codec can do what was asked for.
-    #[error(transparent)]
-    Codec(#[from] CodecError),
-
-    /// The plan has no row of that kind.
-    #[error("shards of {seen} bytes asked for; between 1 byte and 256 MiB can be measured")]
-    ShardBytes {
-        /// The length asked for.
-        seen: usize,
-    },
-
-    /// Rows need at least one thread, and not so many that the system gives out before.
-    #[error("{seen} threads asked for; between 1 and {MOST_THREADS} can be measured")]
-    Threads {
-        /// The number asked for.
-        seen: usize,
-    },
-
-    /// A call takes at least one stripe, and not so many that memory runs out before.
-    #[error("{seen} stripes for each call asked for; between 1 and {MOST_STRIPES} can be measured")]
-    Stripes {
-        /// The number asked for.
-        seen: usize,
-    },
-
-    /// Stripes of that size and number do not fit this machine.
-    #[error(
-        "{needed} bytes are needed for the stripes of {geometry}, and this machine has {limit} to spare"
-    )]
-    Memory {
-        /// Data and parity shards of each.
-        geometry: Geometry,
-        /// Bytes for the stripes of all threads.
-        needed: usize,
-        /// Half of this machine's memory, in bytes.
-        limit: usize,
-    },
-
-    /// The system gave less than that.
-    #[error("the system does not give the {needed} bytes that the stripes of {geometry} take")]
-    NoMemory {
-        /// Data and parity shards of each.
-        geometry: Geometry,
-        /// Bytes for the stripes of all threads.
-        needed: usize,
-    },
-
-    /// GPUs were asked for, and there are none, or one failed.
-    #[error("cannot measure GPUs: {0}")]
-    Device(#[from] DeviceError),
-
-    /// The GPU failed, and what was measured was in part done by the CPU.
-    #[error("a GPU failed while it was measured")]
-    NotOnGpu,
-
-    /// The system gave no thread to measure on.
-    #[error("the system gives no more threads")]
-    NoThread(#[source] std::io::Error),
-}
 
 /// Returns the geometries that are measured unless others are asked for.
 pub fn usual_geometries() -> impl Iterator<Item = Geometry> {

@@ -7,11 +7,15 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
 
+use super::error::BenchError;
 use super::lane::{Arena, Lane};
-use super::row::{Contender, Plan, median, stripes_per_second, to_f64};
-use super::{BenchError, Operation, Row, WorkingSet};
+use super::row::{Contender, Plan, Row, median, stripes_per_second, to_f64};
+use super::setting::{Operation, WorkingSet};
 use crate::coding::Dispatch;
 use crate::cuda::{Bus, Device, DeviceError, Gpu};
+
+/// The name under which GPUs are asked for.
+pub(super) const GPU_ENGINE: &str = "cuda";
 
 /// Bytes that one copy takes each way where nothing but the bus is measured.
 const COPY_BYTES: usize = 64 << 20;
@@ -237,7 +241,7 @@ impl Plan {
             return Err(BenchError::NotOnGpu);
         }
         Ok(Row {
-            engine: "cuda",
+            engine: GPU_ENGINE,
             gb_per_s: median(rates),
             limit_gb_per_s: median(limits),
             isal_gb_per_s: None,

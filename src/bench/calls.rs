@@ -1,8 +1,8 @@
 //! Stripes that are handed over to an accelerator, several by one call, as the filesystem does.
 
-use super::Operation;
 use super::lane::Lane;
 use super::row::{LANES_FIT, Plan};
+use super::setting::Operation;
 use crate::codec::{Accelerator, BLOCK_BYTES, CodingTask};
 
 /// Data, parity and sums of a stripe.

@@ -12,7 +12,7 @@ use std::{
 };
 
 use crate::{
-    bench::{Operation, lane::Lane},
+    bench::{lane::Lane, setting::Operation},
     codec::{CodeId, Codec, Matrix},
 };
 

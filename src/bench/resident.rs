@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use super::bus::cpu_seconds;
-use super::row::{Plan, median, to_f64};
-use super::{BenchError, Operation, Row};
+use super::bus::{GPU_ENGINE, cpu_seconds};
+use super::error::BenchError;
+use super::row::{Plan, Row, median, to_f64};
+use super::setting::Operation;
 use crate::codec::{Geometry, Matrix};
 use crate::cuda::{DeviceError, Gpu, Resident};
 
@@ -68,7 +69,7 @@ impl Plan {
             limits.push(rate(&mut resident, Resident::copy, turn)? * copied / 1e9);
         }
         Ok(Row {
-            engine: super::GPU_ENGINE,
+            engine: GPU_ENGINE,
             threads: 1,
             gb_per_s: median(rates),
             limit_gb_per_s: median(limits),
