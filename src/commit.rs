@@ -37,7 +37,7 @@ mod candidates;
 mod catalog;
 mod clock;
 mod commits;
-mod compact;
+mod compaction;
 mod copies;
 mod draining;
 mod error;
@@ -49,7 +49,7 @@ mod joining;
 mod live;
 mod maintenance;
 mod pace;
-mod reap;
+mod reaper;
 mod rebuild;
 mod rebuild_status;
 mod recheck;
@@ -63,7 +63,7 @@ mod superblock_recovery;
 pub use crate::members::CreateOptions;
 pub use clock::Clock;
 pub use commits::Commits;
-pub use compact::{Compaction, InodeLocks};
+pub use compaction::{Compaction, InodeLocks};
 pub use copies::IndexCopies;
 pub use draining::Draining;
 pub use error::CommitError;
@@ -71,7 +71,7 @@ pub use growth::Growth;
 pub use joining::Joining;
 pub use maintenance::Maintenance;
 pub use pace::Pace;
-pub use reap::Reaper;
+pub use reaper::Reaper;
 pub use rebuild::{Rebuild, RebuildScope};
 pub use rebuild_status::{RebuildProgress, RebuildState, RebuildStatus};
 pub use recheck::Recheck;
@@ -325,7 +325,7 @@ impl Pipeline {
     /// # Errors
     ///
     /// [`CommitError::NoSpace`] if not all of the bytes fit: nothing refers to those already placed, and they are given
-    /// back in time. [`Room::make_room`] may help.
+    /// back in time. Making room may help.
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
         self.commits.check_writable()?;
         self.foreground.note();

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::commits::Commits;
-use super::reap::Reaper;
+use super::reaper::Reaper;
 use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId};

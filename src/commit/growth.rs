@@ -67,7 +67,7 @@ impl Growth {
     ///
     /// # Errors
     ///
-    /// [`CommitError::NoSpace`] while there is no room, and [`Room::make_room`](super::Room::make_room) may help; and
+    /// [`CommitError::NoSpace`] while there is no room, and making room may help; and
     /// as for [`Commits::sync`].
     pub fn check_growth(&self) -> Result<(), CommitError> {
         if self.may_grow() {

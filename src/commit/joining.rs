@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::commits::Commits;
-use super::reap::Reaper;
+use super::reaper::Reaper;
 use super::recheck::Recheck;
 use super::stale_copies::StaleCopies;
 use super::{CommitError, MAX_REFILLED_AT_CLOSE};

@@ -27,11 +27,11 @@ use parking_lot::Mutex;
 
 use super::catalog::Catalog;
 use super::commits::Commits;
-use super::compact::Compaction;
+use super::compaction::Compaction;
 use super::draining::Draining;
 use super::foreground::Foreground;
 use super::pace::Pace;
-use super::reap::Reaper;
+use super::reaper::Reaper;
 use super::rebuild_status::{Obstacle, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;

@@ -126,7 +126,7 @@ pub struct RedundancyCounter {
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
-    rebuilding: Arc<RebuildStatus>,
+    rebuild_status: Arc<RebuildStatus>,
     limits: CountLimits,
     /// Held while counting: a caller that waits for it may find that the count serves it as well.
     counting: Mutex<Stretches>,
@@ -149,7 +149,7 @@ struct KnownState {
     live: Vec<MemberIndex>,
     commits: u64,
     /// The change counter of the unrecoverable ranges.
-    undecodable: u64,
+    unrecoverable_ranges: u64,
     /// The members whose files count for nothing yet.
     unverified: PutBack,
 }
@@ -162,7 +162,7 @@ impl RedundancyCounter {
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
         commits: Arc<Commits>,
-        rebuilding: Arc<RebuildStatus>,
+        rebuild_status: Arc<RebuildStatus>,
         limits: CountLimits,
     ) -> Self {
         meta.track_dirty_groups(Box::new(limits.stretch_len()));
@@ -173,7 +173,7 @@ impl RedundancyCounter {
             records,
             catalog,
             commits,
-            rebuilding,
+            rebuild_status,
             limits,
             counting: Mutex::new(Stretches::new(limits)),
             last: Mutex::default(),
@@ -205,10 +205,10 @@ impl RedundancyCounter {
         }
         let began = Instant::now();
         let state = self.known_state();
-        let progress = self.rebuilding.progress();
+        let progress = self.rebuild_status.progress();
         let redundancy = Arc::new(self.count_redundancy(&mut stretches)?);
         if self.is_full(&redundancy) && self.members.membership().draining().is_empty() {
-            self.rebuilding.forget_stuck(&progress);
+            self.rebuild_status.forget_stuck(&progress);
         }
         *self.last.lock() = Some(Counted {
             began,
@@ -241,7 +241,7 @@ impl RedundancyCounter {
             epoch: self.members.membership().epoch(),
             live: self.members.membership().live(),
             commits: self.commits.group.count(),
-            undecodable: self.volume.damage().unrecoverable().changes(),
+            unrecoverable_ranges: self.volume.damage().unrecoverable().changes(),
             unverified: self.members.stale_copies().unverified(),
         }
     }

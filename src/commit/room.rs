@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 
 use super::CommitError;
 use super::commits::Commits;
-use super::compact::{Compaction, Effort, InodeLocks, MAX_LIVE};
+use super::compaction::{Compaction, Effort, InodeLocks, MAX_LIVE};
 use super::exhaustion::Exhaustion;
 use super::growth::Growth;
 use super::pace::pause;
-use super::reap::Reaper;
+use super::reaper::Reaper;
 use crate::volume::{Space, Volume};
 
 /// Rounds of compaction in one call: where nearly everything lives, each gains little.

@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use super::CommitError;
 use super::catalog::Catalog;
 use super::commits::Commits;
-use super::compact::{Compaction, InodeLocks};
+use super::compaction::{Compaction, InodeLocks};
 use super::foreground::Foreground;
 use super::pace::{pause, step_bytes};
 use super::rebuild::Rebuild;

@@ -14,7 +14,7 @@ use crate::commit::catalog::Catalog;
 use crate::commit::commits::Commits;
 use crate::commit::foreground::Foreground;
 use crate::commit::pace::PacedStep;
-use crate::commit::reap::Reaper;
+use crate::commit::reaper::Reaper;
 use crate::commit::rebuild_status::Obstacle;
 use crate::commit::rebuild_status::RebuildStatus;
 use crate::commit::stale_copies::StaleCopies;

@@ -29,7 +29,7 @@ impl RedundancyCounter {
         let (census, segments) = take_census(&self.volume);
         self.note_files(known, &census);
         let mut count = Count::new(self, segments);
-        let outdated = stretches.outdated(dirty, &count.segments, &count.undecodable);
+        let outdated = stretches.outdated(dirty, &count.segments, &count.unrecoverable_ranges);
         let counted = match &outdated {
             None => self.count_in(&mut count, stretches, key::stripes()),
             Some(outdated) => self
@@ -126,7 +126,7 @@ impl RedundancyCounter {
 /// A count that is being made.
 struct Count<'c> {
     counter: &'c RedundancyCounter,
-    undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
+    unrecoverable_ranges: BTreeMap<StripeId, Vec<Range<u32>>>,
     segments: HashMap<SegmentId, SegmentCensus>,
     stretches: BTreeMap<StretchId, StretchCount>,
     lives: KnownLives,
@@ -149,7 +149,7 @@ impl<'c> Count<'c> {
     fn new(counter: &'c RedundancyCounter, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
         Self {
             counter,
-            undecodable: counter.volume.damage().unrecoverable().all(),
+            unrecoverable_ranges: counter.volume.damage().unrecoverable().all(),
             segments,
             stretches: BTreeMap::new(),
             lives: KnownLives::new(counter.limits),
@@ -199,14 +199,14 @@ impl<'c> Count<'c> {
         let segment = self.segments.get(&record.segment);
         let mut tolerated =
             segment.map_or(i16::MIN, |segment| segment.losses_surely_tolerated(record));
-        let undecodable = self.undecodable.get(&stripe);
-        if undecodable.is_some() {
+        let unrecoverable_ranges = self.unrecoverable_ranges.get(&stripe);
+        if unrecoverable_ranges.is_some() {
             tolerated = tolerated.min(-1);
         }
         if tolerated < 0 {
             let everything = || std::iter::once(0..u32::MAX).collect();
             let absent = segment.map_or_else(everything, |segment| segment.lost_bytes(record));
-            let found = undecodable.cloned().unwrap_or_default();
+            let found = unrecoverable_ranges.cloned().unwrap_or_default();
             let bytes: Vec<_> = absent.into_iter().chain(found).collect();
             if !self.are_held(stripe, record, live, &bytes)? {
                 // All that files hold can be had, and no more be lost.
@@ -316,7 +316,7 @@ impl RedundancyCounter {
         let count = Count::new(self, take_census(&self.volume).1);
         let mut stretches = self.counting.lock();
         let dirty = self.meta.take_dirty_groups();
-        let outdated = stretches.outdated(dirty, &count.segments, &count.undecodable);
+        let outdated = stretches.outdated(dirty, &count.segments, &count.unrecoverable_ranges);
         outdated.map(|outdated| outdated.len())
     }
 

@@ -81,7 +81,7 @@ pub(super) struct Stretches {
     /// The live bytes of stripes, unless they changed since.
     lives: KnownLives,
     segments: HashMap<SegmentId, SegmentCensus>,
-    undecodable: BTreeMap<StripeId, Vec<Range<u32>>>,
+    unrecoverable_ranges: BTreeMap<StripeId, Vec<Range<u32>>>,
 }
 
 impl Stretches {
@@ -93,7 +93,7 @@ impl Stretches {
             provisional: BTreeSet::new(),
             lives: KnownLives::new(limits),
             segments: HashMap::new(),
-            undecodable: BTreeMap::new(),
+            unrecoverable_ranges: BTreeMap::new(),
         }
     }
 
@@ -103,14 +103,14 @@ impl Stretches {
         &mut self,
         dirty: Option<BTreeSet<u64>>,
         segments: &HashMap<SegmentId, SegmentCensus>,
-        undecodable: &BTreeMap<StripeId, Vec<Range<u32>>>,
+        unrecoverable_ranges: &BTreeMap<StripeId, Vec<Range<u32>>>,
     ) -> Option<BTreeSet<StretchId>> {
         let dirty = dirty.filter(|_| self.is_complete);
         let outdated = dirty.map(|dirty| {
             for group in dirty.iter().filter(|group| **group & 1 != 0) {
                 self.lives.remove(StretchId(group >> 1));
             }
-            self.outdated_among(dirty, segments, undecodable)
+            self.outdated_among(dirty, segments, unrecoverable_ranges)
         });
         match &outdated {
             None => {
@@ -126,7 +126,7 @@ impl Stretches {
             }
         }
         self.segments.clone_from(segments);
-        self.undecodable.clone_from(undecodable);
+        self.unrecoverable_ranges.clone_from(unrecoverable_ranges);
         outdated
     }
 
@@ -134,7 +134,7 @@ impl Stretches {
         &self,
         dirty: BTreeSet<u64>,
         segments: &HashMap<SegmentId, SegmentCensus>,
-        undecodable: &BTreeMap<StripeId, Vec<Range<u32>>>,
+        unrecoverable_ranges: &BTreeMap<StripeId, Vec<Range<u32>>>,
     ) -> BTreeSet<StretchId> {
         let is_same = |id: &SegmentId| self.segments.get(id) == segments.get(id);
         let ids = self.segments.keys().chain(segments.keys());
@@ -144,9 +144,13 @@ impl Stretches {
             .iter()
             .filter(|(_, stretch)| !other.is_empty() && !stretch.segments.is_disjoint(&other))
             .map(|(id, _)| *id);
-        let is_found_anew =
-            |stripe: &&StripeId| self.undecodable.get(stripe) != undecodable.get(stripe);
-        let stripes = self.undecodable.keys().chain(undecodable.keys());
+        let is_found_anew = |stripe: &&StripeId| {
+            self.unrecoverable_ranges.get(stripe) != unrecoverable_ranges.get(stripe)
+        };
+        let stripes = self
+            .unrecoverable_ranges
+            .keys()
+            .chain(unrecoverable_ranges.keys());
         let of_stripes = stripes
             .filter(is_found_anew)
             .map(|stripe| self.limits.stretch_len().stretch_of(*stripe));

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use parking_lot::Mutex;
 
 use super::super::CommitError;
-use super::super::compact::InodeLocks;
+use super::super::compaction::InodeLocks;
 use super::Scrubber;
 use crate::commit::stale_copies::Unread;
 use crate::format::record::Scrub;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::super::CommitError;
 use super::super::catalog::successor;
-use super::super::compact::InodeLocks;
+use super::super::compaction::InodeLocks;
 use super::super::pace::Pace;
 use super::Scrubber;
 use super::second_pass::{DefectCounts, Passed, add_counted, add_defects};

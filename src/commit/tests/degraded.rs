@@ -376,7 +376,7 @@ fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
     let before: Vec<StripeId> = fs.stripes();
     let lacking: Vec<StripeId> = lacking.into_iter().filter(|s| before.contains(s)).collect();
     assert!(!lacking.is_empty() && lacking.len() < before.len());
-    let effort = crate::commit::compact::Effort {
+    let effort = crate::commit::compaction::Effort {
         max_live: 900,
         counts: usize::MAX,
     };
