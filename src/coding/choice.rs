@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_best_for_long_passes_says_nothing_of_short_ones() {
+    fn the_best_side_for_long_passes_does_not_decide_short_ones() {
         let mut choice = Choice::default();
         one_by_one(&mut choice, 100, 10, 6);
         let short = class(12);
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_that_come_together_are_one_trial_of_one_side_and_then_shared_by_what_sides_can_do() {
+    fn passes_of_one_call_are_one_trial_of_one_side_and_then_shared_by_speed() {
         let mut choice = Choice::default();
         // The device takes long for what it does first, however much that is.
         let slow_at_first = [40, 100_000, 40, 10, 40, 10];

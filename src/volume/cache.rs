@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_while_what_is_dropped_is_freed() {
+    fn no_caller_waits_while_dropped_shards_are_freed() {
         let cache = Arc::new(ShardCache::new(8));
         let locked = Arc::new(Mutex::new(Vec::new()));
         for stripe in [1, 2, 2, 3, 4] {
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cache_never_holds_more_than_its_limit_and_drops_what_was_used_least_recently() {
+    fn the_cache_never_exceeds_its_limit_and_drops_the_least_recently_used() {
         let cache = ShardCache::new(10);
         let put = |stripe, len| cache.put(StripeId(stripe), ShardIndex(0), vec![1; len].into());
         let has = |stripe| cache.contains(StripeId(stripe), ShardIndex(0));

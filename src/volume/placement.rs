@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn placing_until_nothing_fits_uses_all_but_a_few_steps_of_what_can_be_used() {
+    fn placing_until_nothing_fits_uses_all_but_a_few_steps_of_the_usable_space() {
         let sets: [&[u64]; 5] = [
             &[1000, 1000, 1000],
             &[2000, 1000, 1000],

@@ -213,7 +213,7 @@ fn to_simulated(device: &Simulated) -> Arc<Dispatch> {
 /// The members hold what the CPU alone would have written, and reads return what was written. That holds for every
 /// operation of the device that fails, and whether or not the device is lost then.
 #[test]
-fn a_volume_on_a_device_that_fails_writes_and_reads_what_one_without_does() {
+fn a_volume_on_a_failing_device_writes_and_reads_the_same_bytes_as_one_without() {
     let payloads: Vec<Vec<u8>> = (1..=3).map(|seed| pattern(seed, 4 * UNIT)).collect();
     let write_all = |rig: &Rig| -> Vec<StripeId> {
         payloads
@@ -271,7 +271,7 @@ fn a_volume_on_a_device_that_fails_writes_and_reads_what_one_without_does() {
 
 /// A device that was right until now is no more; what it decodes is decoded again, and the device left alone.
 #[test]
-fn what_a_device_decodes_wrongly_is_decoded_again_on_the_cpu() {
+fn stripes_that_a_device_decodes_wrongly_are_decoded_again_on_the_cpu() {
     let device = Simulated::default();
     let dispatch = to_simulated(&device);
     let rig = Rig::with_dispatch(4, 2, 6, 0, Some(Arc::clone(&dispatch)));
@@ -359,7 +359,7 @@ impl Pinner for Onlooker {
 }
 
 #[test]
-fn nobody_waits_for_memory_that_is_pinned_for_another() {
+fn no_caller_waits_for_memory_that_is_pinned_for_another() {
     let onlooker = Arc::new(Onlooker::default());
     let rig = Rig::with(4, 2, 6, 0, None, Some(Arc::clone(&onlooker) as _));
     onlooker.volume.set(Arc::downgrade(&rig.volume)).unwrap();
@@ -536,7 +536,7 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
 
 /// A waiter does not wait for something that will never be.
 #[test]
-fn a_panic_while_a_stripe_is_written_is_told_to_whoever_waits_for_it() {
+fn a_panic_during_the_write_of_a_stripe_reaches_every_waiting_caller() {
     for threads in [0, 2] {
         let rig = Rig::with_threads(1, 1, 2, threads);
         let interlude = |_: &Volume| panic!("as a bug would");

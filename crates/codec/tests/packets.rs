@@ -236,7 +236,7 @@ fn blocks_are_coded_apart_from_each_other() {
 }
 
 #[test]
-fn verify_and_update_agree_with_encoding_anew() {
+fn verify_and_update_agree_with_a_full_encoding() {
     let mut rng = StdRng::seed_from_u64(SEED);
     for code in packet_codes() {
         let codec = codec(code, 4, 3, best());

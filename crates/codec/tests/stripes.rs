@@ -179,7 +179,7 @@ fn verify_names_exactly_the_parities_that_are_wrong() {
 }
 
 #[test]
-fn an_update_leaves_the_parities_that_encoding_anew_would() {
+fn an_update_leaves_the_parities_of_a_full_encoding() {
     let mut rng = StdRng::seed_from_u64(SEED);
     for engine in engines() {
         let codec = codec(7, 5, engine);

@@ -320,7 +320,7 @@ mod tests {
         }
 
         #[test]
-        fn a_head_decodes_to_what_was_encoded_and_to_nothing_once_damaged(
+        fn a_head_decodes_to_the_encoded_one_and_to_nothing_once_damaged(
             head in heads(), at in 0..HEAD_BYTES, bit in 0u8..8,
         ) {
             let mut slot = head.encode();

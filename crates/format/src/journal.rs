@@ -403,7 +403,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_record_decodes_to_what_was_encoded_whatever_follows_it(
+        fn a_record_decodes_to_the_encoded_one_whatever_follows_it(
             record in records(),
             tail in proptest::collection::vec(any::<u8>(), 0..100),
         ) {

@@ -74,7 +74,7 @@ fn a_new_file_is_zeros_of_its_length_and_is_made_once() {
 }
 
 #[test]
-fn what_is_in_a_directory_is_shown_until_enough_was_seen() {
+fn the_entries_of_a_directory_are_visited_until_the_visitor_stops() {
     use EntryKind::{Directory, File};
     let shown = |store: &StoreRef, dir: &str| {
         let mut shown = Vec::new();
@@ -175,7 +175,7 @@ fn a_read_past_the_end_is_short_and_a_write_past_it_grows_the_file() {
 
 /// In whole MiB: a filesystem may add some blocks of its own.
 #[test]
-fn files_take_what_was_reserved_and_not_punched() {
+fn files_take_the_reserved_space_that_was_not_punched() {
     const MIB: u64 = 1 << 20;
     for (store, _dir) in stores() {
         assert_eq!(store.taken("chunks").expect("an absent directory"), 0);
@@ -281,7 +281,7 @@ fn a_directory_is_locked_once_until_the_lock_is_dropped() {
 }
 
 #[test]
-fn those_who_only_read_share_a_directory_and_keep_writers_out() {
+fn readers_share_a_directory_and_keep_writers_out() {
     for (store, _dir) in stores() {
         let before = store.list("").expect("names");
         let first = store.lock(Hold::Shared).expect("nobody has it");

@@ -193,7 +193,7 @@ fn another_matrix_of_the_same_shape_is_put_to_the_test() {
 }
 
 #[test]
-fn a_second_device_is_not_trusted_for_what_the_first_one_did() {
+fn a_second_device_is_not_trusted_for_the_results_of_the_first() {
     let (right, wrong) = (Simulated::default(), Simulated::default().lying_from(0));
     let devices: Devices = vec![Arc::new(right.clone()), Arc::new(wrong.clone())];
     let dispatch = Dispatch::to_devices(devices).expect("there are two");
@@ -295,7 +295,7 @@ fn the_fastest_is_found_by_trying_both() {
 }
 
 #[test]
-fn nobody_waits_for_devices_that_cannot_be_looked_for_in_the_end() {
+fn no_caller_waits_for_devices_whose_search_fails() {
     let (answer, answers) = mpsc::channel::<()>();
     let find = move || {
         // Hangs as long as there is no answer.

@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn items_come_back_from_other_threads_in_any_order_each_to_its_place_with_what_became_of_it() {
+    fn items_return_from_other_threads_in_any_order_each_to_its_index_with_its_outcome() {
         let targets = with_items(3, |orders| {
             let accept = |loans: Vec<Loan<u8>>| {
                 for (mut loan, byte) in loans.into_iter().zip([5, 6, 7]).rev() {
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_looks_around_when_he_has_lost_patience_and_gets_what_that_brings_back() {
+    fn an_impatient_owner_collects_the_items_that_its_check_returns() {
         with_items(2, |orders| {
             let kept = Mutex::new(Vec::new());
             let accept = |loans: Vec<Loan<u8>>| *kept.lock() = loans;
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn an_owner_who_unwinds_waits_for_his_items_all_the_same() {
+    fn an_unwinding_owner_still_waits_for_its_items() {
         let hand_on = |loans: Vec<Loan<()>>| {
             for mut loan in loans {
                 thread::spawn(move || {

@@ -87,7 +87,7 @@ fn batches_of(callers: usize, bytes: usize) -> Vec<usize> {
 }
 
 #[test]
-fn callers_who_come_while_all_lanes_are_busy_are_served_as_one_batch() {
+fn callers_that_arrive_while_all_lanes_are_busy_are_served_as_one_batch() {
     assert_eq!(batches_of(10, 4096), [10]);
 }
 
@@ -111,7 +111,7 @@ fn items_of_one_caller_travel_together_and_come_back_together() {
 /// The items of one caller are shared out among idle lanes, and wait where there are too few of
 /// them: here one, and callers with several batches each.
 #[test]
-fn callers_who_bring_more_than_lanes_can_take_get_all_of_it_done() {
+fn callers_with_more_items_than_lanes_can_take_get_all_of_them_done() {
     let device = Simulated::default().failing_at(0).failing_at(1);
     let pipeline = pipeline(&device);
     wait_for(|| device.operations() >= LANES as u64);
@@ -128,7 +128,7 @@ fn callers_who_bring_more_than_lanes_can_take_get_all_of_it_done() {
 }
 
 #[test]
-fn of_items_of_one_caller_those_are_not_done_whose_batch_failed_or_came_after_the_loss() {
+fn items_of_a_failed_batch_or_after_the_loss_of_the_device_are_not_done() {
     let many = 3 * MOST_ITEMS;
     let bytes = 1 << 16; // a whole batch is worth a lane by itself
     for (is_lost, failing) in [false, true]
@@ -207,7 +207,7 @@ fn an_operation_that_fails_spoils_its_own_batch_only_whichever_it_is() {
 }
 
 #[test]
-fn a_lost_device_is_given_up_at_once_and_nobody_waits_for_it() {
+fn a_lost_device_is_given_up_at_once_and_no_caller_waits_for_it() {
     for lost in 0..10 {
         let device = Simulated::default().lost_from(lost);
         let pipeline = pipeline(&device);
@@ -238,7 +238,7 @@ fn a_device_that_fails_time_and_again_is_given_up() {
 }
 
 #[test]
-fn callers_who_wait_for_a_device_that_is_lost_meanwhile_are_told() {
+fn callers_waiting_for_a_device_learn_of_its_loss() {
     let device = Simulated::default().lost_from(LANES as u64);
     device.shut();
     let pipeline = pipeline(&device);
@@ -298,7 +298,7 @@ fn a_device_without_lanes_is_given_up_and_another_goes_on() {
 const SHORT: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_device_that_does_not_answer_gets_nothing_any_more_and_who_waits_for_a_lane_is_told() {
+fn a_hanging_device_gets_no_more_items_and_callers_waiting_for_a_lane_learn_of_it() {
     let device = Simulated::default();
     device.shut();
     let pipeline = Pipeline::start_with(vec![Arc::new(device.clone())], SHORT).expect("threads");
@@ -336,7 +336,7 @@ fn a_device_that_does_not_answer_gets_nothing_any_more_and_who_waits_for_a_lane_
 }
 
 #[test]
-fn who_brought_several_items_to_a_device_that_hangs_waits_for_those_it_has_only() {
+fn a_caller_of_a_hanging_device_waits_only_for_the_items_the_device_has() {
     let device = Simulated::default();
     device.shut();
     let pipeline = Pipeline::start_with(vec![Arc::new(device.clone())], SHORT).expect("threads");
@@ -366,7 +366,7 @@ fn a_lane_for_which_there_was_no_room_is_made_once_there_is() {
 }
 
 #[test]
-fn nobody_waits_for_a_device_that_hangs_while_its_lanes_are_made() {
+fn no_caller_waits_for_a_device_that_hangs_while_its_lanes_are_created() {
     for most in 0..LANES {
         let device = Simulated::default().shut_after_lanes(most);
         let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device.clone())];

@@ -157,7 +157,7 @@ fn stripes_that_wait_to_be_flushed_are_encoded_by_one_call_where_that_is_preferr
 }
 
 #[test]
-fn what_a_device_does_while_it_encodes_all_that_waits_changes_no_byte() {
+fn a_device_that_encodes_all_waiting_stripes_changes_no_byte() {
     for (kind, fault) in FAULTS.into_iter().enumerate() {
         for operation in 0..8 {
             let device = Simulated::default();
@@ -177,7 +177,7 @@ fn what_a_device_does_while_it_encodes_all_that_waits_changes_no_byte() {
 
 /// A device may never give back what it has.
 #[test]
-fn buffers_stay_free_whoever_encodes_ahead_at_the_same_time() {
+fn buffers_stay_free_while_several_callers_encode_ahead() {
     for (limit, most) in [(2, 0), (3, 0), (4, 1), (16, 7)] {
         let buffers = Buffers::new(Pool::pinned(0, None), 2, 2 * BLOCK_SIZE, limit);
         for stripe in 0..limit as u64 {
@@ -214,7 +214,7 @@ impl Accelerator for Panicking {
 }
 
 #[test]
-fn who_waits_for_any_of_the_stripes_whose_encoding_panicked_is_told() {
+fn every_caller_waiting_for_a_stripe_learns_that_its_encoding_panicked() {
     let rig = Rig::with(2, 1, 3, 1, Some(Arc::new(Panicking) as _), None);
     write_while_held_up(&rig);
     let told = rig.volume.writer().wait_flushed();
@@ -241,7 +241,7 @@ fn inspection_has_all_stripes_that_are_whole_compared_by_one_call() {
 /// The file is as it was, and inspection finds what is wrong and nothing else, whatever happens to the device in
 /// the midst of it.
 #[test]
-fn what_a_device_does_in_the_midst_of_a_rebuild_or_an_inspection_changes_no_byte_and_no_verdict() {
+fn a_failing_device_changes_no_byte_of_a_rebuild_and_no_verdict_of_an_inspection() {
     for (kind, fault) in FAULTS.into_iter().enumerate() {
         for operation in 0..30 {
             let device = Simulated::default();
@@ -273,7 +273,7 @@ fn what_a_device_does_in_the_midst_of_a_rebuild_or_an_inspection_changes_no_byte
 }
 
 #[test]
-fn what_a_trusted_device_alone_finds_inconsistent_is_no_verdict_and_costs_it_the_trust() {
+fn an_inconsistency_that_only_a_trusted_device_finds_is_no_verdict_and_costs_it_the_trust() {
     let device = Simulated::default();
     let dispatch = to_simulated(&device);
     let rig = Rig::with_dispatch(2, 1, 3, 0, Some(Arc::clone(&dispatch)));
@@ -333,7 +333,7 @@ impl Accelerator for Slandering {
 }
 
 #[test]
-fn of_a_device_that_finds_what_is_not_there_it_is_not_believed_that_others_are_clean() {
+fn a_device_with_false_findings_is_not_believed_about_clean_stripes() {
     let slandering = Arc::new(Slandering::default());
     let rig = Rig::with(2, 1, 3, 0, Some(Arc::clone(&slandering) as _), None);
     let stripes = write(&rig);

@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_lies_together_and_is_pinned_goes_in_a_batch() {
+    fn only_pinned_neighbours_go_into_a_batch() {
         let is_pinned = |address: usize, bytes: usize| address + bytes <= 100;
         // 3 rows, 2 rows, 1 beyond what is pinned, 2 of which the second is.
         let places = [0, 10, 20, 40, 50, 200, 90, 100];

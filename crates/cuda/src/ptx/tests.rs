@@ -185,7 +185,7 @@ fn matrices() -> Vec<Matrix> {
 }
 
 #[test]
-fn kernels_for_one_matrix_compute_what_the_scalar_engine_computes() {
+fn kernels_for_one_matrix_agree_with_the_scalar_engine() {
     for matrix in matrices() {
         let module = Module::for_matrix(&matrix, Kind::Write);
         Layout::new(matrix, 601, 2).check(&module, 1, "for one");
@@ -193,7 +193,7 @@ fn kernels_for_one_matrix_compute_what_the_scalar_engine_computes() {
 }
 
 #[test]
-fn the_kernel_for_all_matrices_computes_what_the_scalar_engine_computes() {
+fn the_kernel_for_all_matrices_agrees_with_the_scalar_engine() {
     let module = Module::for_any(Kind::Write);
     for matrix in matrices() {
         let layers = matrix.rows().div_ceil(Module::ANY_ROWS);

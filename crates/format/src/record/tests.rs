@@ -224,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn a_shard_set_holds_what_was_put_in(members in prop::collection::btree_set(any::<u8>(), 0..256)) {
+    fn a_shard_set_holds_the_inserted_shards(members in prop::collection::btree_set(any::<u8>(), 0..256)) {
         let mut set: ShardSet = members.iter().copied().map(ShardIndex).collect();
         prop_assert_eq!(set.len(), members.len());
         prop_assert_eq!(set.iter().map(|s| s.0).collect::<Vec<_>>(), members.iter().copied().collect::<Vec<_>>());

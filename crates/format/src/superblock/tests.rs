@@ -250,7 +250,7 @@ fn how_members_were_last_is_left_out_where_there_is_no_room_for_it() {
 }
 
 #[test]
-fn what_does_not_read_says_of_nobody_how_it_was_last_and_is_kept() {
+fn an_unreadable_last_seen_field_describes_no_member_and_is_kept() {
     for extension in [&b"\x07\0\x05\0new"[..], b"\x01", b"eeee"] {
         let mut block = Superblock {
             extension: extension.to_vec(),
@@ -277,7 +277,7 @@ fn replaced(index: u16, path: &[u8]) -> Replaced {
 }
 
 #[test]
-fn who_was_replaced_and_who_is_made_up_for_stand_beside_all_other_fields() {
+fn replaced_and_given_up_members_stand_beside_all_other_fields() {
     let mut block = Superblock {
         extension: UNKNOWN.to_vec(),
         ..largest()
@@ -304,7 +304,7 @@ fn who_was_replaced_and_who_is_made_up_for_stand_beside_all_other_fields() {
 }
 
 #[test]
-fn fields_that_do_not_read_say_nothing_of_who_is_gone() {
+fn unreadable_fields_name_no_absent_member() {
     for extension in [
         &b"\x02\0\x03\0abc"[..],
         b"\x02\0\x05\0\0\0\0\0\xc9",

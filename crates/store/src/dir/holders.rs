@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_a_lock_is_told_from_who_waits_for_it_and_from_other_locks() {
+    fn the_holder_of_a_lock_is_told_from_waiters_and_from_other_locks() {
         let place = "fd:01:77";
         let holder = |line: &str| holder_in(line, place);
         assert_eq!(
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_who_is_not_mapped_is_not_told() {
+    fn an_unmapped_user_is_not_named() {
         let everyone = "         0          0 4294967295\n";
         let some = "         0       1000          1\n         1     100000      65536\n";
         assert!(is_told(65534, everyone, Some(65534)));
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alive_or_only_not_waited_for_is_not_held_up() {
+    fn a_process_that_is_alive_or_a_zombie_does_not_count_as_held_up() {
         assert!(!is_held_up(std::process::id()));
         let mut child = std::process::Command::new("true").spawn().unwrap();
         let stat = PathBuf::from(format!("/proc/{}/stat", child.id()));

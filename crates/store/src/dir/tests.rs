@@ -128,7 +128,7 @@ fn a_segment_file_deleted_by_others_is_absent_and_the_directory_still_there() {
 
 /// Writes go to the new file, by every way, and not to the old file that is still open.
 #[test]
-fn a_file_made_anew_after_others_deleted_it_gets_what_is_written() {
+fn a_file_recreated_after_a_foreign_deletion_gets_the_writes() {
     let pool = Pool::new(1 << 20);
     for direct in [true, false] {
         let (_parent, store) = temporary();
@@ -226,7 +226,7 @@ fn a_directory_is_in_use_for_every_other_opener() {
 }
 
 #[test]
-fn a_directory_may_be_locked_only_while_somebody_has_its_lock() {
+fn a_directory_counts_as_locked_only_while_its_lock_is_held() {
     for hold in [Hold::Shared, Hold::Exclusive] {
         let (_parent, store) = temporary();
         let other = open(store.path()).expect("it is there");
@@ -261,7 +261,7 @@ fn a_lock_that_is_about_to_be_released_is_waited_for() {
 }
 
 #[test]
-fn what_is_no_directory_cannot_be_opened() {
+fn a_path_that_is_no_directory_cannot_be_opened() {
     let (parent, store) = temporary();
     store.create("index", 1).expect("a new file");
     assert_eq!(
@@ -305,7 +305,7 @@ fn ways_past_and_through_the_page_cache_see_the_same_bytes() {
 }
 
 #[test]
-fn a_file_that_cannot_be_filled_is_not_left_behind() {
+fn a_file_that_cannot_be_filled_is_removed() {
     let (_parent, store) = temporary();
     assert!(store.create("chunks/01", u64::MAX).is_err());
     assert_eq!(store.list("chunks").expect("names"), []);
@@ -388,7 +388,7 @@ fn a_filesystem_that_refuses_aligned_io_past_the_page_cache_is_not_asked_again()
 }
 
 #[test]
-fn operations_are_handed_over_by_nobody_who_may_have_to_wait_where_that_may_block() {
+fn operations_that_may_block_are_not_submitted_by_threads_that_must_not_wait() {
     let store = open("/proc/self").expect("it is mounted");
     assert!(!store.is_local);
     let (_parent, mut store) = temporary();

@@ -156,7 +156,7 @@ fn a_store_that_cannot_be_spared_is_waited_for() {
 }
 
 #[test]
-fn who_can_do_without_a_store_goes_on_when_it_does_not_answer() {
+fn a_caller_that_does_not_need_a_store_goes_on_if_it_does_not_answer() {
     for kind in CONCURRENT {
         let executor = Executor::new(kind, Duration::from_secs(600));
         let (healthy, hanging, plan) = healthy_and_hanging();

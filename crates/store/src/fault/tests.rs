@@ -96,7 +96,7 @@ fn a_short_write_writes_its_first_half_and_fails() {
 }
 
 #[test]
-fn wrong_bytes_differ_in_one_bit_and_nobody_is_told() {
+fn wrong_bytes_differ_in_one_bit_without_an_error() {
     for kind in [CallKind::Read, CallKind::Write] {
         let (plan, stores) = pair();
         stores[0].create("f", 8).expect("a new file");

@@ -23,7 +23,7 @@ fn half_synced() -> MemDisk {
 }
 
 #[test]
-fn a_cut_keeps_all_or_nothing_of_what_was_not_synced() {
+fn a_cut_keeps_all_or_nothing_of_unsynced_bytes() {
     let disk = half_synced();
     assert!(disk.has_unsynced());
     disk.cut(CutPolicy::Keep);
@@ -69,7 +69,7 @@ fn reordering_leaves_each_sector_old_or_new_and_over_all_seeds_every_mix() {
 }
 
 #[test]
-fn what_was_synced_survives_every_cut() {
+fn synced_bytes_survive_every_cut() {
     for policy in (0..50)
         .map(CutPolicy::Reorder)
         .chain([CutPolicy::Keep, CutPolicy::Drop])
@@ -140,7 +140,7 @@ fn a_renamed_file_keeps_its_new_name_but_only_its_synced_bytes() {
 }
 
 #[test]
-fn a_full_disk_refuses_without_a_trace_and_takes_again_what_was_given_back() {
+fn a_full_disk_refuses_without_a_trace_and_takes_bytes_again_after_space_came_free() {
     let disk = MemDisk::new("disk", 10 * 4096);
     let store = disk.open();
     assert_eq!(
@@ -260,7 +260,7 @@ fn content_agrees_with_a_vector_of_bytes_under_random_changes() {
 }
 
 #[test]
-fn where_nothing_is_reserved_space_is_taken_by_what_is_written() {
+fn without_reservation_space_is_taken_by_writes() {
     let disk = MemDisk::new("disk", 16 << 10);
     let store = disk.open();
     assert!(store.space().expect("it answers").reserves);

@@ -88,7 +88,7 @@ fn check(dispatch: &Dispatch, context: &dyn std::fmt::Debug) {
 }
 
 #[test]
-fn one_call_has_all_its_passes_with_the_device_at_once_and_what_comes_of_them_is_right() {
+fn one_call_gives_the_device_all_its_passes_at_once_and_gets_right_results() {
     let device = Simulated::default();
     let dispatch = to_simulated(&device);
     device.shut();
@@ -173,8 +173,7 @@ fn a_device_that_lies_is_caught_in_the_call_in_which_it_begins_to_and_nothing_un
 }
 
 #[test]
-fn once_a_device_is_caught_nothing_of_that_call_is_taken_from_it_not_even_what_it_is_trusted_with()
-{
+fn once_a_device_is_caught_none_of_its_results_of_that_call_are_used() {
     let auto = codec("auto");
     // One is of a kind that is new; the other one travels as the one before did.
     for lengths in [[65_537, BYTES], [BYTES, 65_537]] {
@@ -191,7 +190,7 @@ fn once_a_device_is_caught_nothing_of_that_call_is_taken_from_it_not_even_what_i
 }
 
 #[test]
-fn the_cpu_and_devices_share_what_one_call_brings() {
+fn the_cpu_and_devices_share_the_passes_of_one_call() {
     let device = Simulated::default();
     let found = device.clone();
     let mut dispatch = Dispatch::to_fastest(move || Ok(vec![Arc::new(found) as _]));
@@ -209,7 +208,7 @@ fn the_cpu_and_devices_share_what_one_call_brings() {
 }
 
 #[test]
-fn without_a_device_nobody_asks_for_many() {
+fn without_a_device_no_caller_asks_for_many() {
     assert!(!Dispatch::to_cpu().prefers_many());
     check(&Dispatch::to_cpu(), &"cpu");
 }

@@ -172,7 +172,7 @@ fn a_file_is_used_where_the_kernel_does_not_tell_its_mount() {
 
 /// A server may give every file to one user (`all_squash`), who is another than the owner of the exported directory.
 #[test]
-fn a_member_is_used_whose_server_gives_all_files_to_a_user_of_its_own() {
+fn a_member_is_usable_if_its_server_gives_all_files_to_its_own_user() {
     const OTHER: u32 = 1024;
     if !rustix::process::geteuid().is_root() {
         return;
@@ -214,7 +214,7 @@ fn a_member_is_used_whose_server_gives_all_files_to_a_user_of_its_own() {
 }
 
 #[test]
-fn files_are_used_whose_owner_the_server_chose_when_they_were_made() {
+fn files_are_usable_if_the_server_chose_their_owner() {
     use rustix::thread::set_thread_res_uid;
     if !rustix::process::geteuid().is_root() {
         return;
