@@ -115,7 +115,7 @@ fn the_log_names_lost_and_returned_members_and_the_repairs() {
     let (code, said) = volume.command(&["member", "remove"], &[last]);
     assert_eq!(code, Some(0), "{said}");
     log("member 6 is to be drained");
-    log("member 6 is none any more");
+    log("member 6 is removed");
     let (code, said) = volume.command(&["member", "add"], &[last]);
     assert_eq!(code, Some(0), "{said}");
     log("takes part as member 6");
