@@ -127,3 +127,86 @@ pub(super) fn mount_failure(error: &MountError) -> Failure {
         _ => failure,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::failure::Fault;
+    use crate::cli::mounter::MountRefusal;
+    use crate::members::{Remedy, VolumeStep};
+
+    fn no_space() -> VolumeFailure {
+        VolumeFailure {
+            error: "no space left on the members".to_owned(),
+            fault: Fault::Environment,
+            remedy: Some(Remedy::from(VolumeStep::MakeRoom)),
+        }
+    }
+
+    /// Failures, and the exit code of a command that meets each.
+    fn failures() -> Vec<(DaemonFailure, u8)> {
+        let name = "/srv/d9".to_owned();
+        let directory = "/srv/e2".to_owned();
+        let replaced = |is_draining| DaemonFailure::ReplacedInPart {
+            directory: directory.clone(),
+            member: 6,
+            old: 2,
+            is_draining,
+            failure: no_space(),
+        };
+        let failure = no_space();
+        let refusal = MountRefusal::NotOurs;
+        vec![
+            (DaemonFailure::TooManyCommands, 2),
+            (DaemonFailure::MountedReadOnly, 2),
+            (DaemonFailure::NoSuchMember { name }, 1),
+            (DaemonFailure::AlreadyDraining { member: 2 }, 1),
+            (
+                DaemonFailure::OutOfReach {
+                    failure: failure.clone(),
+                },
+                2,
+            ),
+            (replaced(true), 2),
+            (replaced(false), 2),
+            (
+                DaemonFailure::ClosedInPart {
+                    failure: failure.clone(),
+                },
+                2,
+            ),
+            (DaemonFailure::NotUnmounted { refusal }, 2),
+            (DaemonFailure::Volume { failure }, 2),
+        ]
+    }
+
+    #[test]
+    fn each_failure_of_a_daemon_crosses_the_socket_and_gets_one_line_and_one_of_advice() {
+        for (failure, code) in failures() {
+            let line = serde_json::to_string(&failure).unwrap();
+            let read: DaemonFailure = serde_json::from_str(&line).unwrap();
+            assert_eq!(read, failure, "{line}");
+            let failure = failure.at(Path::new("/mnt/my photos"));
+            assert_eq!(Failure::exit_code(failure.fault), code, "{failure:?}");
+            let advice = failure.advice.unwrap_or_default();
+            for text in [&failure.message, &advice] {
+                assert!(
+                    !text.contains('\n') && !text.contains("MOUNTPOINT"),
+                    "{text}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_volume_without_room_is_said_to_need_a_directory_at_its_mountpoint() {
+        let failure = DaemonFailure::from(no_space()).at(Path::new("/mnt/my photos"));
+        assert_eq!(failure.message, "no space left on the members");
+        assert_eq!(
+            failure.advice.as_deref(),
+            Some(
+                "delete something, or add another directory with `cauchyfs member add '/mnt/my photos' DIR`"
+            )
+        );
+    }
+}
