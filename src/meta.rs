@@ -35,7 +35,8 @@
 //!   the journal lacks is newer than everything in the journal, which starts again after it.
 //! - After a failure that leaves journal or index in doubt nothing is written any more.
 //!
-//! Locks, in order: `checkpointing`, `appending`, then the journal's tail, the index's, the overlay.
+//! Locks, in order: `checkpointing`, `appending`, then the journal's tail, those of the index, the overlay. The locks of
+//! [`Backpressure`], [`DirtyGroups`] and [`Writability`] are held for a few instructions, and no other under them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -181,7 +182,7 @@ impl Meta {
         let (writability, churn) = (Arc::clone(&meta.writability), Arc::clone(&meta.churn));
         let replicas = Arc::new(IndexReplicas::new(index, writability, churn));
         if !replicas.keep_reserve() {
-            log::warn!("no space is left to be kept back for the index");
+            log::warn!("no space is left for the reserve of the index");
         }
         Ok(OpenedMeta {
             meta,

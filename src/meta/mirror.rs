@@ -431,8 +431,8 @@ fn is_current(found: &FoundCopy, newest: &Head) -> bool {
     }
     if head.sequence < newest.durable {
         log::warn!(
-            "member {}: its copy of the index is from an earlier time (head {} of at least {}): was the directory put back \
-             from a backup?",
+            "member {}: its copy of the index is from an earlier time (head {} of at least {}): is the directory a stale copy, \
+             restored from a backup?",
             copy.member,
             head.sequence,
             newest.durable

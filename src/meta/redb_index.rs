@@ -2,6 +2,9 @@
 //!
 //! All copies are one database. If that cannot be read although every checksum is right, each copy is tried by itself, and the
 //! index continues with those that are sound: [`RedbIndex::fall_back`].
+//!
+//! Locks, in order: `committing`, `db`, then those of the [`Mirror`]; `latest` and `position` last, for a few instructions.
+//! Readers hold `db` only while they take a snapshot.
 
 use std::collections::BTreeMap;
 use std::io;
