@@ -57,7 +57,6 @@ mod lock;
 mod member;
 mod membership;
 mod open;
-mod outer;
 mod quorum;
 mod reason;
 mod remedy;
@@ -78,16 +77,16 @@ pub use draining::clear;
 pub use epochs::Epochs;
 pub use error::{Absent, Branch, MembersError};
 pub use health::{ErrorClass, ErrorCounts, MemberState, MemberStatus};
-pub use hedged::Patience;
+pub use hedged::Wait;
 pub use io::MemberIo;
-pub use join::{Belongings, MemberChanges, Seat};
+pub use join::{Belongings, JoinAs, MemberChanges};
 pub use membership::{Membership, MembershipSnapshot};
 pub use reason::{AbsenceReason, RecoveryObstacle, Unusable};
 pub use remedy::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
 pub use shape::VolumeShape;
 pub(crate) use slots::chain;
-pub use stale_copies::{PutBack, StaleCopies};
-pub use superblock_recovery::{Bereft, Claims};
+pub use stale_copies::{StaleCopies, UnverifiedCopies};
+pub use superblock_recovery::{MissingSuperblocks, RecoveredMembers};
 pub use superblocks::VerifiedSuperblocks;
 
 use directory_locks::DirectoryLocks;
@@ -144,11 +143,11 @@ impl Members {
         access: Access,
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, MembersError> {
-        Self::open_claiming(stores, &Claims::new(), access, executor)
+        Self::open_recovering(stores, &RecoveredMembers::new(), access, executor)
     }
 
     /// Opens the volume like [`Members::open`], with directories that have lost their superblocks as the members that
-    /// `claims` say they are. [`Epochs::begin`] writes these superblocks again. Those that are not known to be up to
+    /// `recovered` says they are. [`Epochs::begin`] writes these superblocks again. Those that are not known to be up to
     /// date count as [stale copies](StaleCopies). They are also stale if they lack more than a crash may leave on some
     /// members only.
     ///
@@ -156,13 +155,13 @@ impl Members {
     ///
     /// As for [`Members::open`], and if the remaining superblocks are from an earlier time than the claimed
     /// directories.
-    pub fn open_claiming(
+    pub fn open_recovering(
         stores: Vec<StoreRef>,
-        claims: &Claims,
+        recovered: &RecoveredMembers,
         access: Access,
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, MembersError> {
-        let opening = open::open(stores, claims, access, &executor)?;
+        let opening = open::open(stores, recovered, access, &executor)?;
         let mut members = Self::compose(opening, access, executor)?;
         let state = members.epochs.lock();
         for member in state.older() {

@@ -20,7 +20,7 @@ use crate::commit::{CommitError, Maintenance};
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintain::{OrderNumber, RebuildOrders};
-use crate::members::{Access, Members, MembersError, Seat, Unusable, directory};
+use crate::members::{Access, JoinAs, Members, MembersError, Unusable, directory};
 use crate::store::StoreRef;
 
 /// Commands that are answered at once at most; more are refused.
@@ -186,8 +186,8 @@ impl Listener {
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
                     // The data of a lost one may be on others by now, which are fuller for it. The same holds if it
                     // was replaced before, and that was cut off.
-                    let is_own = seat == Seat::Own && old.is_some();
-                    let balance = balance || is_own || matches!(seat, Seat::Of(_));
+                    let is_own = seat == JoinAs::Returning && old.is_some();
+                    let balance = balance || is_own || matches!(seat, JoinAs::InPlaceOf(_));
                     let OrderNumber(order) = orders.order(bytes_per_second, balance);
                     Ok(Answer::Joined { member, order })
                 };
@@ -231,7 +231,7 @@ impl Listener {
         &self,
         old: Option<&str>,
         directory: &Path,
-    ) -> Result<(MemberIndex, Seat), DaemonFailure> {
+    ) -> Result<(MemberIndex, JoinAs), DaemonFailure> {
         let pipeline = self.fs.pipeline();
         let members = pipeline.members();
         let store = directory::open(directory).map_err(|error| {
@@ -243,7 +243,7 @@ impl Listener {
             }
         })?;
         let store: StoreRef = Arc::new(store);
-        let own = members.changes().check(Seat::New, &store).err();
+        let own = members.changes().check(JoinAs::New, &store).err();
         let own = own.as_ref().and_then(own_place);
         let old = old.map(|old| member_to_replace(members, old, own));
         let old = old.transpose()?;
@@ -253,13 +253,13 @@ impl Listener {
             {
                 self.drain_for(old, own, directory)?;
             }
-            return Ok((own, Seat::Own));
+            return Ok((own, JoinAs::Returning));
         }
         let drained = old.filter(|old| members.membership().live().contains(old));
         let seat = match (old, drained) {
-            (None, _) => Seat::New,
-            (_, Some(old)) => Seat::For(old),
-            (Some(old), None) => Seat::Of(old),
+            (None, _) => JoinAs::New,
+            (_, Some(old)) => JoinAs::HeirOf(old),
+            (Some(old), None) => JoinAs::InPlaceOf(old),
         };
         if let Some(old) = drained {
             check_replaceable(members, old)?;
@@ -317,7 +317,7 @@ impl Listener {
             return Ok(None);
         }
         if !members.membership().live().contains(&own) {
-            self.take_in(Seat::Own, Some(own), store)?;
+            self.take_in(JoinAs::Returning, Some(own), store)?;
         }
         if is_kept {
             self.keep(own)?;
@@ -328,7 +328,7 @@ impl Listener {
     /// Has a directory take part, or notes why that of a member must not.
     fn take_in(
         &self,
-        seat: Seat,
+        seat: JoinAs,
         member: Option<MemberIndex>,
         store: &StoreRef,
     ) -> Result<MemberIndex, DaemonFailure> {
@@ -339,14 +339,14 @@ impl Listener {
             .join(seat, store)
             .or_else(|error| match &error {
                 // It came back by itself meanwhile.
-                CommitError::Members(refusal) if seat == Seat::Own => {
+                CommitError::Members(refusal) if seat == JoinAs::Returning => {
                     own_place(refusal).ok_or(error)
                 }
                 _ => Err(error),
             });
         joined.map_err(|error| {
             if let (Some(member), CommitError::Members(refusal)) = (member, &error)
-                && !matches!(seat, Seat::New | Seat::For(_))
+                && !matches!(seat, JoinAs::New | JoinAs::HeirOf(_))
             {
                 pipeline
                     .members()

@@ -15,7 +15,7 @@ use super::report::ElsewhereReport;
 use super::volume::{VolumeFailure, survey_members};
 use crate::codec::Geometry;
 use crate::format::files::SUPERBLOCK;
-use crate::members::{Members, MembersError, Seat, directory};
+use crate::members::{JoinAs, Members, MembersError, directory};
 use crate::store::{Executor, ExecutorKind, Store, StoreRef};
 
 /// Refuses to write to members without which others have gone on; the others are looked for where they lay last.
@@ -99,7 +99,7 @@ pub(super) fn note_apart(members: &Members, directories: &Directories) -> Vec<St
             .check_not_superseded(std::slice::from_ref(&other));
         if is_ahead.is_ok()
             && let Err(error @ MembersError::Diverged { .. }) =
-                members.changes().check(Seat::Own, &other)
+                members.changes().check(JoinAs::Returning, &other)
             && let Some(member) = members.membership().at(&[other.label()])
         {
             members.changes().note_refusal(member, &error);

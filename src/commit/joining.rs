@@ -13,7 +13,7 @@ use super::recheck::Recheck;
 use super::stale_copies::StaleCopies;
 use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::format::MemberIndex;
-use crate::members::{Belongings, Members, MembersError, Seat};
+use crate::members::{Belongings, JoinAs, Members, MembersError};
 use crate::meta::{IndexReplicas, Meta};
 use crate::store::StoreRef;
 use crate::volume::Volume;
@@ -38,18 +38,18 @@ impl Joining {
     ///
     /// [`CommitError::Members`] if the directory is not suitable, or the place is not free; [`CommitError::NoSpace`]
     /// while the index has no room for its own needs; else as for [`Commits::sync`].
-    pub fn join(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
+    pub fn join(&self, seat: JoinAs, store: &StoreRef) -> Result<MemberIndex, CommitError> {
         let joined = self.take_in(seat, store);
         if let Err(CommitError::Members(error)) = &joined
             && let MembersError::OwnMember { index, .. } = **error
-            && seat == Seat::Of(index)
+            && seat == JoinAs::InPlaceOf(index)
         {
             return Ok(index);
         }
         joined
     }
 
-    fn take_in(&self, seat: Seat, store: &StoreRef) -> Result<MemberIndex, CommitError> {
+    fn take_in(&self, seat: JoinAs, store: &StoreRef) -> Result<MemberIndex, CommitError> {
         self.commits.check_writable()?;
         // A refused directory costs nothing, because it may come again and again.
         self.members.changes().check(seat, store)?;
@@ -64,7 +64,7 @@ impl Joining {
             journal_bytes: self.meta.journal_file_bytes()?,
             segments,
         };
-        if seat == Seat::Own {
+        if seat == JoinAs::Returning {
             // Changes it has not made durable count as lost, and nothing tells so once it is back.
             self.commits.sync()?;
         }

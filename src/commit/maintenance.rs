@@ -27,7 +27,7 @@ use super::{
     Rebuild, RebuildStatus, Recheck, RedundancyCounter, Room, Scrubber, StaleCopies, rebuild,
     scrub,
 };
-use crate::members::Claims;
+use crate::members::RecoveredMembers;
 use crate::store::{Executor, StoreRef};
 
 /// An open volume: its transactions, and the parts that maintain it.
@@ -67,7 +67,7 @@ impl Maintenance {
         options: &OpenOptions,
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, CommitError> {
-        Self::open_claiming(stores, &Claims::new(), options, executor)
+        Self::open_recovering(stores, &RecoveredMembers::new(), options, executor)
     }
 
     /// Opens a volume like [`Maintenance::open`], with directories that have lost their superblocks; see
@@ -77,9 +77,9 @@ impl Maintenance {
     /// # Errors
     ///
     /// As for [`Maintenance::open`].
-    pub fn open_claiming(
+    pub fn open_recovering(
         stores: Vec<StoreRef>,
-        claims: &Claims,
+        claims: &RecoveredMembers,
         options: &OpenOptions,
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, CommitError> {

@@ -7,7 +7,7 @@ use super::{CommitError, OpenOptions, Pipeline};
 use crate::coding;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key};
-use crate::members::{Access, Claims, CreateOptions, Members};
+use crate::members::{Access, CreateOptions, Members, RecoveredMembers};
 use crate::meta::{Batch, Meta, MetaOptions, Numbers, StripeData};
 use crate::store::{Executor, StoreRef};
 use crate::volume::{StripeRecords, Volume, VolumeError, VolumeOptions};
@@ -62,11 +62,11 @@ impl Pipeline {
     /// As for [`Maintenance::open`](super::Maintenance::open).
     pub(super) fn recover(
         stores: Vec<StoreRef>,
-        claims: &Claims,
+        claims: &RecoveredMembers,
         options: &OpenOptions,
         executor: Arc<Executor>,
     ) -> Result<Self, CommitError> {
-        let members = Members::open_claiming(stores, claims, options.access, executor)?; // step 1
+        let members = Members::open_recovering(stores, claims, options.access, executor)?; // step 1
         let (engine, dispatch) = coding::open(&options.engine)?;
         let dispatch = Arc::new(dispatch);
         let meta_options = MetaOptions {

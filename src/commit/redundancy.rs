@@ -15,7 +15,7 @@ use super::rebuild_status::RebuildStatus;
 use super::{CommitError, CountLimits};
 use crate::format::record::Backref;
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
-use crate::members::{Members, PutBack};
+use crate::members::{Members, UnverifiedCopies};
 use crate::meta::Meta;
 use crate::volume::{StripeRecords, Volume, joined};
 use stretches::{StretchLen, Stretches};
@@ -151,7 +151,7 @@ struct KnownState {
     /// The change counter of the unrecoverable ranges.
     unrecoverable_ranges: u64,
     /// The members whose files count for nothing yet.
-    unverified: PutBack,
+    unverified: UnverifiedCopies,
 }
 
 impl RedundancyCounter {

@@ -14,7 +14,7 @@ use super::CommitError;
 use super::commits::Commits;
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, Record, SegmentId, key};
-use crate::members::{Members, PutBack};
+use crate::members::{Members, UnverifiedCopies};
 use crate::meta::{Batch, Meta};
 use crate::volume::Volume;
 
@@ -37,9 +37,9 @@ pub struct StaleCopies {
     volume: Arc<Volume>,
     commits: Arc<Commits>,
     /// The stale copies known before the begin of the scrub that is not through. Held while its record changes.
-    covered: Mutex<PutBack>,
+    covered: Mutex<UnverifiedCopies>,
     /// Those of them that the last scrub which went through could not verify.
-    left: Mutex<PutBack>,
+    left: Mutex<UnverifiedCopies>,
 }
 
 impl StaleCopies {
@@ -171,7 +171,7 @@ impl StaleCopies {
             of_unknown,
         } = unread;
         let is_left = |member: &MemberIndex| *of_unknown > 0 || unread.contains_key(member);
-        let (left, verified): (PutBack, PutBack) = verified
+        let (left, verified): (UnverifiedCopies, UnverifiedCopies) = verified
             .into_iter()
             .partition(|(member, _)| is_left(member));
         for member in left.keys() {
@@ -220,8 +220,8 @@ impl StaleCopies {
     fn put_scrub(
         &self,
         scrub: &Scrub,
-        covered: &PutBack,
-        unverified: &PutBack,
+        covered: &UnverifiedCopies,
+        unverified: &UnverifiedCopies,
     ) -> Result<(), CommitError> {
         let noted = if scrub.is_finished || covers(covered, unverified) {
             *scrub
@@ -253,7 +253,7 @@ impl StaleCopies {
 }
 
 /// Returns whether a scrub that covers some verifies all of `unverified`, unless they go meanwhile.
-fn covers(covered: &PutBack, unverified: &PutBack) -> bool {
+fn covers(covered: &UnverifiedCopies, unverified: &UnverifiedCopies) -> bool {
     unverified
         .iter()
         .all(|(member, number)| covered.get(member) == Some(number))

@@ -11,7 +11,9 @@ use std::sync::Arc;
 use super::{CommitError, Maintenance, OpenOptions};
 use crate::format::record::{SegmentStripe, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key};
-use crate::members::{Access, Bereft, Claims, Members, RecoveryObstacle, Unusable, chain};
+use crate::members::{
+    Access, Members, MissingSuperblocks, RecoveredMembers, RecoveryObstacle, Unusable, chain,
+};
 use crate::meta::Meta;
 use crate::store::{Executor, Store, StoreError, StoreErrorKind, StoreRef};
 use crate::volume::{StripeRecords, Volume};
@@ -48,7 +50,7 @@ impl Evidence {
     }
 }
 
-/// Identifies the members whose directories have lost their superblocks, for [`Maintenance::open_claiming`]. Returns
+/// Identifies the members whose directories have lost their superblocks, for [`Maintenance::open_recovering`]. Returns
 /// also the directories that are left out, with reasons. Nothing is written.
 ///
 /// # Errors
@@ -58,21 +60,22 @@ pub fn identify_members(
     stores: &[StoreRef],
     options: &OpenOptions,
     executor: &Arc<Executor>,
-) -> Result<(Claims, Vec<Unusable>), CommitError> {
-    let bereft = Bereft::find(stores, executor)?;
-    if bereft.stores.is_empty() {
-        return Ok((Claims::new(), bereft.others));
+) -> Result<(RecoveredMembers, Vec<Unusable>), CommitError> {
+    let missing = MissingSuperblocks::find(stores, executor)?;
+    if missing.stores.is_empty() {
+        return Ok((RecoveredMembers::new(), missing.others));
     }
     let options = OpenOptions {
         access: Access::ReadOnly,
         threads: 0,
         ..options.clone()
     };
-    let guess = &bereft.guess;
+    let guess = &missing.guess;
     // A hanging member would delay the open once more.
     let answering = stores.iter().filter(|store| !executor.is_hanging(store));
     let answering = answering.cloned().collect();
-    let maintenance = Maintenance::open_claiming(answering, guess, &options, Arc::clone(executor))?;
+    let maintenance =
+        Maintenance::open_recovering(answering, guess, &options, Arc::clone(executor))?;
     let pipeline = maintenance.pipeline();
     let reader = EvidenceReader {
         members: Arc::clone(&pipeline.members),
@@ -81,12 +84,12 @@ pub fn identify_members(
         records: Arc::clone(&pipeline.records),
     };
     let mut evidence = BTreeMap::new();
-    for store in &bereft.stores {
+    for store in &missing.stores {
         evidence.insert(store.label(), reader.read(store)?);
     }
     maintenance.close()?;
     pipeline.members.release();
-    Ok(decide(bereft, evidence))
+    Ok(decide(missing, evidence))
 }
 
 /// Reader of the shards in directories without superblocks.
@@ -207,16 +210,19 @@ impl EvidenceReader {
 }
 
 /// Decides by the evidence which member each directory is. Returns also the directories left out, with reasons.
-fn decide(bereft: Bereft, evidence: BTreeMap<String, Evidence>) -> (Claims, Vec<Unusable>) {
-    let Bereft {
+fn decide(
+    missing: MissingSuperblocks,
+    evidence: BTreeMap<String, Evidence>,
+) -> (RecoveredMembers, Vec<Unusable>) {
+    let MissingSuperblocks {
         nameless,
         holders,
         copies,
-        seats,
+        absent,
         others,
         ..
-    } = bereft;
-    let mut matching = Matching::new(seats, others);
+    } = missing;
+    let mut matching = Matching::new(absent, others);
     for (path, evidence) in evidence {
         if let Some(detail) = evidence.problem {
             matching.leave_out(path, RecoveryObstacle::Unreadable { detail });

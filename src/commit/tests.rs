@@ -20,7 +20,7 @@ use super::{
 use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
 use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
-use crate::members::{Access, Seat};
+use crate::members::{Access, JoinAs};
 use crate::meta::Batch;
 use crate::store::{
     Call, CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore,
@@ -388,7 +388,10 @@ impl TestFs {
     fn take_back(&self, rig: &Rig, disk: usize) {
         rig.disks[disk].fail(None);
         let store: StoreRef = Arc::new(rig.disks[disk].open());
-        self.maintenance.joining().join(Seat::Own, &store).unwrap();
+        self.maintenance
+            .joining()
+            .join(JoinAs::Returning, &store)
+            .unwrap();
     }
 
     /// Looks on the disks whether every shard that a record calls written is there and right.

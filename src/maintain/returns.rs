@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::commit::{CommitError, Joining, Maintenance};
 use crate::format::{MemberIndex, files};
-use crate::members::{AbsenceReason, Members, MembersError, Seat, directory};
+use crate::members::{AbsenceReason, JoinAs, Members, MembersError, directory};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
 /// Most returns of a member within [`SPAN`].
@@ -154,9 +154,11 @@ impl MemberReturns {
             }
             let joined = match absentee.open(Path::new(&path)) {
                 None => continue,
-                Some(Ok(OpenedDirectory::Member(store))) => self.joining.join(Seat::Own, &store),
+                Some(Ok(OpenedDirectory::Member(store))) => {
+                    self.joining.join(JoinAs::Returning, &store)
+                }
                 Some(Ok(OpenedDirectory::Other(store))) => {
-                    if let Err(error) = members.changes().check(Seat::Own, &store) {
+                    if let Err(error) = members.changes().check(JoinAs::Returning, &store) {
                         members.changes().note_refusal(member, &error);
                         absentee.note_other(&error, Instant::now());
                     }

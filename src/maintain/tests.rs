@@ -18,7 +18,7 @@ use crate::commit::{
 };
 use crate::format::record::{Backref, Extent};
 use crate::format::{Ino, Record, files, key};
-use crate::members::{Access, Seat};
+use crate::members::{Access, JoinAs};
 use crate::meta::Batch;
 use crate::store::{
     CallKind, Effect, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store, StoreErrorKind, StoreRef,
@@ -89,7 +89,7 @@ fn to_be_balanced(plan: &FaultPlan) -> Arc<Maintenance> {
     write(&maintenance, &vec![7; 6 << 20]);
     let new: StoreRef = Arc::new(MemDisk::new("new", 32 << 20).open());
     let new: StoreRef = Arc::new(FaultStore::new(new, 4, plan));
-    maintenance.joining().join(Seat::New, &new).unwrap();
+    maintenance.joining().join(JoinAs::New, &new).unwrap();
     maintenance
 }
 
@@ -343,7 +343,10 @@ fn no_shard_waits_once_the_absent_member_returns_with_all_its_shards() {
     rebuilds.scheduler.run().unwrap();
     let waiting = || maintenance.rebuild().status().progress().bytes_waiting;
     assert!(waiting() > 0);
-    maintenance.joining().join(Seat::Own, &store).unwrap();
+    maintenance
+        .joining()
+        .join(JoinAs::Returning, &store)
+        .unwrap();
     for disk in &disks {
         let space = disk.open().space().unwrap();
         disk.set_capacity(space.total_bytes - space.free_bytes);
@@ -461,7 +464,10 @@ fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
     let error = store.open_len("nothing").unwrap_err();
     maintenance.pipeline().members().io().fail(back, &error);
     assert_eq!(scrub(), ScrubState::Never, "it is away");
-    maintenance.joining().join(Seat::Own, &store).unwrap();
+    maintenance
+        .joining()
+        .join(JoinAs::Returning, &store)
+        .unwrap();
     assert_eq!(scrub(), ScrubState::Finished);
     assert!(
         maintenance

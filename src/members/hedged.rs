@@ -14,20 +14,20 @@ use crate::store::{Op, Outcome, Space, Store, StoreError, StoreErrorKind, StoreR
 
 /// The time to wait for members that are read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
+pub enum Wait {
     /// The hedge delay: others have the data that does not come.
-    Brief,
+    HedgeDelay,
     /// Until they answer, or are marked faulted.
     Full,
 }
 
 impl MemberIo {
-    /// Reads like [`MemberIo::run`]. With [`Patience::Brief`], the outcome is [`StoreErrorKind::Slow`] for members that
+    /// Reads like [`MemberIo::run`]. With [`Wait::HedgeDelay`], the outcome is [`StoreErrorKind::Slow`] for members that
     /// do not answer within the hedge delay, and for those that are slow already. This does not apply if they are more
     /// than the others can do without.
     #[must_use]
-    pub fn read(&self, ops: Vec<(MemberIndex, Op)>, patience: Patience) -> Vec<Outcome> {
-        if patience == Patience::Full {
+    pub fn read(&self, ops: Vec<(MemberIndex, Op)>, wait: Wait) -> Vec<Outcome> {
+        if wait == Wait::Full {
             return self.run(ops);
         }
         let (slow, spare) = (self.slow(), self.membership.spare());

@@ -37,17 +37,17 @@ use crate::format::superblock::{MAX_MEMBERS, MemberEntry, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
 use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
 
-/// The place that a directory takes.
+/// The place with which a directory joins the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seat {
-    /// One more.
+pub enum JoinAs {
+    /// A new place.
     New,
-    /// One more, which gets the remaining data of a member: [`Membership::heir_of`].
-    For(MemberIndex),
-    /// The place of a member that is gone for good.
-    Of(MemberIndex),
-    /// Its own: it was away.
-    Own,
+    /// A new place, with the remaining data of this member: [`Membership::heir_of`].
+    HeirOf(MemberIndex),
+    /// The place of this member, which is gone for good.
+    InPlaceOf(MemberIndex),
+    /// Its own place: it was away.
+    Returning,
 }
 
 /// The files that the layers above keep on a member.
@@ -124,7 +124,7 @@ impl MemberChanges {
     /// if it was not empty. Also any error of `heed`.
     pub fn join<G, E: From<MembersError>>(
         &self,
-        seat: Seat,
+        join_as: JoinAs,
         store: &StoreRef,
         belongings: &Belongings,
         heed: impl FnOnce(MemberIndex, Vec<SegmentId>) -> Result<G, E>,
@@ -135,9 +135,9 @@ impl MemberChanges {
             return Err(MembersError::NotNow.into());
         }
         // First without a lock, which leaves a file: it may be a directory whose disk is not mounted.
-        self.seat(seat, store)?;
+        self.place_for(join_as, store)?;
         let lock = self.take(store)?;
-        let joining = self.seat(seat, store)?;
+        let joining = self.place_for(join_as, store)?;
         let index = joining.index;
         let block = self.first_block(&joining);
         let keep = belongings.segments.get(&index).cloned();
@@ -238,8 +238,8 @@ impl MemberChanges {
     /// # Errors
     ///
     /// As for [`MemberChanges::join`].
-    pub fn note_stale_copy(&self, seat: Seat, store: &StoreRef) -> Result<bool, MembersError> {
-        let joining = self.seat(seat, store)?;
+    pub fn note_stale_copy(&self, join_as: JoinAs, store: &StoreRef) -> Result<bool, MembersError> {
+        let joining = self.place_for(join_as, store)?;
         let volume = self.shape.volume_id();
         let is_stale = joining.found.is_some()
             && self
@@ -256,8 +256,8 @@ impl MemberChanges {
     /// # Errors
     ///
     /// As for [`MemberChanges::join`].
-    pub fn check(&self, seat: Seat, store: &StoreRef) -> Result<(), MembersError> {
-        self.seat(seat, store).map(drop)
+    pub fn check(&self, join_as: JoinAs, store: &StoreRef) -> Result<(), MembersError> {
+        self.place_for(join_as, store).map(drop)
     }
 
     /// Notes for status reports why a member's directory was not taken back, and its state now, independent of the
@@ -341,10 +341,10 @@ impl MemberChanges {
     }
 
     /// Finds out which place a directory is to have, and whether it may have it.
-    fn seat(&self, seat: Seat, store: &StoreRef) -> Result<Joining, MembersError> {
+    fn place_for(&self, join_as: JoinAs, store: &StoreRef) -> Result<Joining, MembersError> {
         let (found, problem) = match look(std::slice::from_ref(store), &self.executor) {
             Err(MembersError::Foreign { path, found }) => {
-                return Err(if seat == Seat::Own {
+                return Err(if join_as == JoinAs::Returning {
                     let reason = AbsenceReason::ForeignContent { found };
                     MembersError::NotAMember { path, reason }
                 } else {
@@ -371,10 +371,10 @@ impl MemberChanges {
             && entry.id == found.member
         {
             let index = found.index;
-            let is_own = match seat {
-                Seat::New | Seat::For(_) => false,
-                Seat::Of(wanted) => wanted == index,
-                Seat::Own => true,
+            let is_own = match join_as {
+                JoinAs::New | JoinAs::HeirOf(_) => false,
+                JoinAs::InPlaceOf(wanted) => wanted == index,
+                JoinAs::Returning => true,
             };
             if !is_own || self.membership.is_online(index) {
                 let path = store.label();
@@ -392,16 +392,16 @@ impl MemberChanges {
                 replaces: None,
             });
         }
-        let index = match seat {
-            Seat::Own => {
+        let index = match join_as {
+            JoinAs::Returning => {
                 let reason = other.or(problem).unwrap_or(AbsenceReason::Empty);
                 return Err(not_back(store.label(), former, reason));
             }
-            Seat::Of(index) => {
+            JoinAs::InPlaceOf(index) => {
                 self.check_gone(index)?;
                 index
             }
-            Seat::New | Seat::For(_) => {
+            JoinAs::New | JoinAs::HeirOf(_) => {
                 let table = state.table();
                 let vacant = table.iter().position(MemberEntry::is_vacant);
                 let given = vacant.unwrap_or(table.len());
@@ -425,9 +425,9 @@ impl MemberChanges {
             entry,
             found: None,
             is_older: false,
-            replaces: match seat {
-                Seat::Of(old) | Seat::For(old) => Some(old),
-                Seat::New | Seat::Own => None,
+            replaces: match join_as {
+                JoinAs::InPlaceOf(old) | JoinAs::HeirOf(old) => Some(old),
+                JoinAs::New | JoinAs::Returning => None,
             },
         })
     }

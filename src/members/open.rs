@@ -10,7 +10,7 @@ use super::lock;
 use super::member::Member;
 use super::reason::{AbsenceReason, Unusable};
 use super::slots::{Look, look};
-use super::superblock_recovery::{self, Claims};
+use super::superblock_recovery::{self, RecoveredMembers};
 use crate::format::superblock::MemberEntry;
 use crate::format::{MemberId, MemberIndex, files};
 use crate::store::{Executor, StoreRef};
@@ -32,7 +32,7 @@ pub(super) struct Opening {
 /// 3. Trace the epochs; refuse members that do not belong together or are too few.
 pub(super) fn open(
     stores: Vec<StoreRef>,
-    claims: &Claims,
+    recovered: &RecoveredMembers,
     access: Access,
     executor: &Executor,
 ) -> Result<Opening, MembersError> {
@@ -41,12 +41,12 @@ pub(super) fn open(
     }
     let mut unusable = Vec::new();
     let given = stores.clone();
-    let mut found = find(stores, claims, executor, &mut unusable)?;
+    let mut found = find(stores, recovered, executor, &mut unusable)?;
     let locks = DirectoryLocks::default();
     // Before locking: one directory given twice would be locked out by itself.
     let lineage = trace(found.clone(), &mut unusable.clone())?;
     let stores = lock::lock(found, &lineage, access, executor, &locks, &mut unusable)?;
-    found = find(stores, claims, executor, &mut unusable)?;
+    found = find(stores, recovered, executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     lineage.check_features(access)?;
     if access == Access::ReadWrite {
@@ -74,7 +74,7 @@ fn without_superblock(given: &[StoreRef], unusable: &[Unusable]) -> Vec<StoreRef
 /// Prepares a look at the members, even if they are few.
 pub(super) fn survey(stores: Vec<StoreRef>, executor: &Executor) -> Result<Opening, MembersError> {
     let mut unusable = Vec::new();
-    let found = find(stores, &Claims::new(), executor, &mut unusable)?;
+    let found = find(stores, &RecoveredMembers::new(), executor, &mut unusable)?;
     let lineage = trace(found, &mut unusable)?;
     Ok(Opening {
         lineage,
@@ -85,7 +85,7 @@ pub(super) fn survey(stores: Vec<StoreRef>, executor: &Executor) -> Result<Openi
 
 fn find(
     stores: Vec<StoreRef>,
-    claims: &Claims,
+    recovered: &RecoveredMembers,
     executor: &Executor,
     unusable: &mut Vec<Unusable>,
 ) -> Result<Vec<FoundMember>, MembersError> {
@@ -94,7 +94,7 @@ fn find(
     let mut claimed = Vec::new();
     for (store, look) in stores.into_iter().zip(looks) {
         let path = store.label();
-        match (look, claims.get(&path)) {
+        match (look, recovered.get(&path)) {
             (Look::Member(block), _) => found.push(FoundMember::read(store, *block)),
             (Look::Unusable(reason), Some(member)) if reason.is_missing_superblock() => {
                 claimed.push((store, *member));

@@ -22,11 +22,11 @@ use crate::format::MemberIndex;
 
 /// The stale copies that are not verified yet, and the number of notes before each: a member that is restored once more
 /// has another number.
-pub type PutBack = BTreeMap<MemberIndex, u64>;
+pub type UnverifiedCopies = BTreeMap<MemberIndex, u64>;
 
 /// The stale copies that are not verified yet, and the number of the last note.
 #[derive(Debug, Default)]
-struct Unverified(Mutex<(u64, PutBack)>);
+struct Unverified(Mutex<(u64, UnverifiedCopies)>);
 
 impl Unverified {
     /// Gives a member a number. Returns whether it had none.
@@ -81,12 +81,12 @@ impl StaleCopies {
 
     /// Returns the stale copies that are not verified yet, including absent ones.
     #[must_use]
-    pub fn unverified(&self) -> PutBack {
+    pub fn unverified(&self) -> UnverifiedCopies {
         self.unverified.0.lock().1.clone()
     }
 
     /// Notes that everything was verified since these stale copies came.
-    pub fn set_verified(&self, verified: &PutBack) {
+    pub fn set_verified(&self, verified: &UnverifiedCopies) {
         let is_verified =
             |member: &MemberIndex, number: &mut u64| verified.get(member) == Some(number);
         let mut all = self.unverified.0.lock();

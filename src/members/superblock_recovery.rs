@@ -37,24 +37,24 @@ use crate::format::superblock::{EpochMark, LastSeen, MAX_HISTORY, Superblock};
 use crate::format::{Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
 use crate::store::{Executor, Pool, Store, StoreError, StoreRef};
 
-/// The members whose superblocks are lost, by the paths of their directories.
-pub type Claims = BTreeMap<String, MemberIndex>;
+/// The members whose superblocks are to be recovered, by the paths of their directories.
+pub type RecoveredMembers = BTreeMap<String, MemberIndex>;
 
 /// Directories that have lost their superblocks.
 #[derive(Clone, Debug, Default)]
-pub struct Bereft {
+pub struct MissingSuperblocks {
     /// Those that may be members.
     pub stores: Vec<StoreRef>,
     /// Of these, the ones in which nothing names the volume.
     pub nameless: Vec<String>,
-    /// Claims with which the index can be read, right or wrong.
-    pub guess: Claims,
+    /// An assignment with which the index can be read, right or wrong.
+    pub guess: RecoveredMembers,
     /// Of these, the ones with a copy of the index that may count, as one of `copies`.
     pub holders: BTreeSet<String>,
     /// The absent members whose copies of the index count.
     pub copies: BTreeSet<MemberIndex>,
     /// The members that are not there, and where they were last.
-    pub seats: BTreeMap<MemberIndex, String>,
+    pub absent: BTreeMap<MemberIndex, String>,
     /// Those that cannot be members, and why.
     pub others: Vec<Unusable>,
 }
@@ -94,13 +94,16 @@ impl Traces {
     }
 }
 
-impl Bereft {
+impl MissingSuperblocks {
     /// Looks for directories that have lost their superblocks, where others of the volume have theirs.
     ///
     /// # Errors
     ///
     /// As for [`Members::survey`](super::Members::survey).
-    pub fn find(stores: &[StoreRef], executor: &Executor) -> Result<Bereft, MembersError> {
+    pub fn find(
+        stores: &[StoreRef],
+        executor: &Executor,
+    ) -> Result<MissingSuperblocks, MembersError> {
         let mut found = Vec::new();
         let mut lost = Vec::new();
         let mut unusable = Vec::new();
@@ -113,18 +116,18 @@ impl Bereft {
             }
         }
         if lost.is_empty() || found.is_empty() {
-            return Ok(Bereft::default());
+            return Ok(MissingSuperblocks::default());
         }
         let lineage = trace(found, &mut unusable)?;
         let entries = (0..).map(MemberIndex).zip(&lineage.tip.members);
         let away = entries
             .filter(|(index, entry)| !entry.is_vacant() && !lineage.present.contains_key(index));
         let path = |path: &[u8]| String::from_utf8_lossy(path).into_owned();
-        let mut bereft = Bereft {
-            seats: away
+        let mut missing = MissingSuperblocks {
+            absent: away
                 .map(|(index, entry)| (index, path(&entry.path)))
                 .collect(),
-            ..Bereft::default()
+            ..MissingSuperblocks::default()
         };
         let tip = &lineage.tip;
         let reference = Reference::of(lineage.present.values(), tip, executor);
@@ -158,12 +161,12 @@ impl Bereft {
                 Err(obstacle) => {
                     let path = store.label();
                     let other = Unusable::without_recovery(path, obstacle);
-                    bereft.others.push(other);
+                    missing.others.push(other);
                 }
             }
         }
-        bereft.guess(tip.volume, reference.head.as_ref(), candidates);
-        Ok(bereft)
+        missing.guess(tip.volume, reference.head.as_ref(), candidates);
+        Ok(missing)
     }
 
     /// Gives each directory a place. A directory with a copy of the index, the newest first, gets one of the places
@@ -194,23 +197,23 @@ impl Bereft {
         with_index.sort_by_key(|(_, sequence)| Reverse(*sequence));
         let newest = heads.iter().max_by_key(|head| head.sequence);
         let is_copy = |index: &MemberIndex| newest.is_some_and(|head| head.copies.contains(index));
-        let seats = self.seats.clone().into_iter();
+        let absent = self.absent.clone().into_iter();
         let (mut of_copies, mut free): (BTreeMap<_, _>, BTreeMap<_, _>) =
-            seats.partition(|(index, _)| is_copy(index));
+            absent.partition(|(index, _)| is_copy(index));
         let mut with_index: Vec<_> = with_index.into_iter().map(|(path, _)| path).collect();
         let older = with_index.split_off(of_copies.len().min(with_index.len()));
         self.copies = of_copies.keys().copied().collect();
         self.holders = with_index.iter().cloned().collect();
-        self.seat(with_index, &mut of_copies);
+        self.assign(with_index, &mut of_copies);
         free.append(&mut of_copies);
-        self.seat([without, older].concat(), &mut free);
+        self.assign([without, older].concat(), &mut free);
     }
 
     /// Gives directories places that are free, as far as there are any: their last ones, or else any.
-    fn seat(&mut self, paths: Vec<String>, free: &mut BTreeMap<MemberIndex, String>) {
+    fn assign(&mut self, paths: Vec<String>, free: &mut BTreeMap<MemberIndex, String>) {
         let mut moved = Vec::new();
         for path in paths {
-            let own = free.iter().find(|(_, seat)| **seat == path);
+            let own = free.iter().find(|(_, last)| **last == path);
             match own.map(|(index, _)| *index) {
                 Some(index) => {
                     free.remove(&index);

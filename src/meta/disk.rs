@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::format::MemberIndex;
-use crate::members::{Members, Patience};
+use crate::members::{Members, Wait};
 use crate::store::{Buffer, Op, Pool, Store, StoreError};
 
 /// Memory kept for later use, in bytes: a few journal records.
@@ -112,7 +112,7 @@ impl Disk {
         reads: impl Iterator<Item = (MemberIndex, usize)>,
         name: &Arc<str>,
         offset: u64,
-        patience: Patience,
+        patience: Wait,
     ) -> Vec<(MemberIndex, Result<Buffer, StoreError>)> {
         let read = |(member, len)| {
             let name = Arc::clone(name);

@@ -11,7 +11,7 @@ use super::error::MetaError;
 use super::index::Position;
 use crate::format::journal::{self, Change, Life, Preview, RecordHeader, StripeData};
 use crate::format::{BLOCK_SIZE, Lsn, MemberIndex, files};
-use crate::members::Patience;
+use crate::members::Wait;
 use crate::store::{Buffer, StoreError, StoreErrorKind};
 
 /// Smallest and largest size that a journal file is made with, in bytes.
@@ -324,7 +324,7 @@ impl Journal {
         let len = usize::try_from(len).expect("a piece fits memory");
         let members = self.disk.members().membership().live();
         let reads = members.into_iter().map(|member| (member, len));
-        let read = self.disk.read_each(reads, name, offset, Patience::Full);
+        let read = self.disk.read_each(reads, name, offset, Wait::Full);
         let mut first: Option<Buffer> = None;
         for (member, answer) in read {
             let is_same = match (answer, &first) {
@@ -361,7 +361,7 @@ impl Journal {
             let name = &self.names[location.file];
             let answers = self
                 .disk
-                .read_each(reads, name, location.offset, Patience::Brief);
+                .read_each(reads, name, location.offset, Wait::HedgeDelay);
             let mut answered = 0;
             for (member, answer) in answers {
                 let Some(holds) = self.holds(&answer, location.lsn) else {

@@ -7,14 +7,14 @@ use std::sync::Arc;
 use super::layout::{self, Tally};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex};
-use crate::members::PutBack;
+use crate::members::UnverifiedCopies;
 
 /// The segment files on the online members, and their lengths, as the members' directories list them.
 #[derive(Clone, Debug, Default)]
 pub struct Census {
     pub(super) files: Arc<HashMap<(MemberIndex, SegmentId), u64>>,
     /// The members of which it is not known whether their files hold what they should.
-    pub(super) unverified: Arc<PutBack>,
+    pub(super) unverified: Arc<UnverifiedCopies>,
     /// The first segment that was not made yet when the members were asked.
     pub(super) next: SegmentId,
     /// Members that did not answer in time: what is listed of them is older, and this was the first segment

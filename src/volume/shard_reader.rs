@@ -18,7 +18,7 @@ use super::error::VolumeError;
 use super::locator::{Located, Locator, Rows, mismatches};
 use super::stripe_coder::StripeCoder;
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
-use crate::members::{ErrorClass, Members, Patience};
+use crate::members::{ErrorClass, Members, Wait};
 use crate::store::{Buffer, Op, Pool, StoreError, StoreErrorKind};
 use decode::Lost;
 
@@ -86,11 +86,11 @@ impl ShardReader {
         located: &Located,
         wanted: &[Rows],
     ) -> Result<Vec<Bytes>, VolumeError> {
-        let fetched = self.fetch_directly(located, wanted, Patience::Brief)?;
+        let fetched = self.fetch_directly(located, wanted, Wait::HedgeDelay)?;
         let was_slow = fetched.iter().any(|one| matches!(one, Fetched::Slow));
         match self.complete(located, wanted, fetched) {
             Err(VolumeError::TooFewShards { .. }) if was_slow => {
-                let fetched = self.fetch_directly(located, wanted, Patience::Full)?;
+                let fetched = self.fetch_directly(located, wanted, Wait::Full)?;
                 self.complete(located, wanted, fetched)
             }
             completed => completed,
@@ -181,7 +181,7 @@ impl ShardReader {
         &self,
         located: &Located,
         wanted: &[Rows],
-        patience: Patience,
+        patience: Wait,
     ) -> Result<Vec<Fetched>, VolumeError> {
         let mut fetched: Vec<Fetched> = wanted.iter().map(|_| Fetched::Absent).collect();
         let mut asked = Vec::new();

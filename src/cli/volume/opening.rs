@@ -144,7 +144,7 @@ fn open_restoring(
         path: store.label(),
         reason: AbsenceReason::Silent,
     }));
-    Maintenance::open_claiming(stores, &claims, options, Arc::clone(executor))
+    Maintenance::open_recovering(stores, &claims, options, Arc::clone(executor))
 }
 
 /// Puts into words why a volume could not be opened: absent members may have what is damaged here.

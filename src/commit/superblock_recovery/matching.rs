@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::MemberIndex;
-use crate::members::{Claims, RecoveryObstacle, Unusable};
+use crate::members::{RecoveredMembers, RecoveryObstacle, Unusable};
 
 /// Directories without superblocks, and the members that they may be.
 pub(super) struct Matching {
@@ -13,7 +13,7 @@ pub(super) struct Matching {
     candidates: BTreeMap<String, BTreeSet<MemberIndex>>,
     /// The directories without segments: each serves as any of its candidates.
     interchangeable: BTreeSet<String>,
-    claims: Claims,
+    claims: RecoveredMembers,
     left_out: Vec<Unusable>,
 }
 
@@ -24,7 +24,7 @@ impl Matching {
             vacant,
             candidates: BTreeMap::new(),
             interchangeable: BTreeSet::new(),
-            claims: Claims::new(),
+            claims: RecoveredMembers::new(),
             left_out,
         }
     }
@@ -58,7 +58,7 @@ impl Matching {
     }
 
     /// Decides which member each directory is. Returns also the directories left out, with reasons.
-    pub(super) fn decide(mut self) -> (Claims, Vec<Unusable>) {
+    pub(super) fn decide(mut self) -> (RecoveredMembers, Vec<Unusable>) {
         loop {
             self.widen();
             let Some((path, member)) = self.next_match() else {

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::*;
 use crate::format::MemberIndex;
-use crate::members::Seat;
+use crate::members::JoinAs;
 
 const REMOVED: MemberIndex = MemberIndex(3);
 
@@ -122,7 +122,7 @@ fn shards_of_a_replaced_member_go_to_its_heir_and_not_to_the_emptiest_member() {
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[5].open());
     let old = MemberIndex(4);
-    let new = fs.maintenance.joining().join(Seat::New, &store).unwrap();
+    let new = fs.maintenance.joining().join(JoinAs::New, &store).unwrap();
     let slots = |fs: &TestFs, member| {
         let segments = fs.pipeline.volume.segments().records().into_iter();
         let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(member)));

@@ -19,7 +19,7 @@ fn fill(fs: &TestFs, first: u64, model: &mut Model) {
     }
 }
 
-fn join(fs: &TestFs, seat: Seat, disk: &MemDisk) -> Result<MemberIndex, CommitError> {
+fn join(fs: &TestFs, seat: JoinAs, disk: &MemDisk) -> Result<MemberIndex, CommitError> {
     let store: StoreRef = Arc::new(disk.open());
     fs.maintenance.joining().join(seat, &store)
 }
@@ -57,7 +57,10 @@ fn a_new_directory_replaces_a_lost_member_and_gets_its_exact_bytes() {
         fill(&fs, 1000, &mut model);
         rig.disks[lost] = new_disk();
         let index = MemberIndex(lost as u16);
-        assert_eq!(join(&fs, Seat::Of(index), &rig.disks[lost]).unwrap(), index);
+        assert_eq!(
+            join(&fs, JoinAs::InPlaceOf(index), &rig.disks[lost]).unwrap(),
+            index
+        );
         assert!(
             fs.pipeline.members().epochs().stale().is_empty(),
             "it is admitted"
@@ -91,7 +94,10 @@ fn an_added_directory_takes_new_data_at_once_and_lost_shards() {
     fs.close();
     let fs = rig.open(&[1]);
     rig.disks.push(new_disk());
-    assert_eq!(join(&fs, Seat::New, &rig.disks[4]).unwrap(), MemberIndex(4));
+    assert_eq!(
+        join(&fs, JoinAs::New, &rig.disks[4]).unwrap(),
+        MemberIndex(4)
+    );
     fill(&fs, 1000, &mut model);
     let newest = *fs.stripes().last().unwrap();
     let record = fs.pipeline.stripe(newest).unwrap().unwrap();
@@ -126,7 +132,7 @@ fn changes_before_a_checkpoint_are_durable_on_a_directory_that_just_joined() {
         fs.write(1, &bytes).unwrap();
         fs.sync().unwrap();
         rig.disks[0] = new_disk();
-        join(&fs, Seat::Of(MemberIndex(0)), &rig.disks[0]).unwrap();
+        join(&fs, JoinAs::InPlaceOf(MemberIndex(0)), &rig.disks[0]).unwrap();
         fs.rebuild().unwrap();
         drop(fs);
         rig.cut(CutPolicy::Drop);
@@ -137,7 +143,7 @@ fn changes_before_a_checkpoint_are_durable_on_a_directory_that_just_joined() {
 
 #[test]
 fn a_power_cut_at_any_call_of_joining_loses_nothing() {
-    for seat in [Seat::Of(MemberIndex(2)), Seat::New] {
+    for seat in [JoinAs::InPlaceOf(MemberIndex(2)), JoinAs::New] {
         let base = Rig::new(2, 1, 3);
         let fs = base.open(&[]);
         let mut model = Model::new();
@@ -158,10 +164,10 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
             let struck = plan.triggered() > 0;
             drop(fs);
             match seat {
-                Seat::New => rig.disks.push(new),
+                JoinAs::New => rig.disks.push(new),
                 _ => rig.disks[2] = new,
             }
-            let away: Vec<usize> = (seat == Seat::New).then_some(2).into_iter().collect();
+            let away: Vec<usize> = (seat == JoinAs::New).then_some(2).into_iter().collect();
             for policy in ways_to_cut(call) {
                 let rig = rig.fork();
                 rig.cut(policy);
@@ -211,7 +217,7 @@ fn a_directory_that_joins_a_full_volume_takes_part_and_is_admitted_once_there_is
     }
     let full = fs.pipeline.checkpoint();
     assert!(matches!(full, Err(CommitError::NoSpace)), "{full:?}");
-    let index = join(&fs, Seat::New, &new_disk()).unwrap();
+    let index = join(&fs, JoinAs::New, &new_disk()).unwrap();
     assert_eq!(fs.pipeline.members().epochs().stale(), [index]);
     capacity(DISK);
     fs.pipeline.checkpoint().unwrap();
@@ -223,13 +229,13 @@ fn a_directory_that_joins_a_full_volume_takes_part_and_is_admitted_once_there_is
 /// Data written to a directory counts as soon as it takes part, and the directory is taken into the epoch later.
 #[test]
 fn writes_to_a_stale_member_count_after_a_power_cut() {
-    for seat in [Seat::Of(MemberIndex(3)), Seat::New] {
+    for seat in [JoinAs::InPlaceOf(MemberIndex(3)), JoinAs::New] {
         let mut rig = Rig::new(2, 1, 4);
         let mut model = Model::new();
         let fs = rig.open(&[]);
         fill(&fs, 0, &mut model);
         fs.close();
-        let away: &[usize] = if seat == Seat::New { &[] } else { &[3] };
+        let away: &[usize] = if seat == JoinAs::New { &[] } else { &[3] };
         let fs = rig.open(away);
         let new = new_disk();
         let belongings = Belongings {
@@ -255,7 +261,7 @@ fn writes_to_a_stale_member_count_after_a_power_cut() {
         assert_eq!(members.epochs().stale(), [index], "there was no checkpoint");
         drop(fs);
         match seat {
-            Seat::New => rig.disks.push(new),
+            JoinAs::New => rig.disks.push(new),
             _ => rig.disks[3] = new,
         }
         for policy in [CutPolicy::Drop, CutPolicy::Keep] {
@@ -265,7 +271,7 @@ fn writes_to_a_stale_member_count_after_a_power_cut() {
                 let context = format!("{seat:?}, {policy:?}, lost {lost:?}");
                 let rig = rig.fork();
                 let fs = rig.open_in(&lost, &context);
-                let of_old = |file: &u64| seat != Seat::New && !lost.is_empty() && *file < 1000;
+                let of_old = |file: &u64| seat != JoinAs::New && !lost.is_empty() && *file < 1000;
                 let mut model = model.clone();
                 // No shard of the old directory was rebuilt.
                 model.retain(|file, _| !of_old(file));
@@ -297,14 +303,17 @@ fn a_returned_directory_gets_the_shards_it_missed() {
         fs.maintenance.reaper.reap().unwrap();
     }
     rig.disks[1].fail(None);
-    let back = join(&fs, Seat::Own, &rig.disks[1]).unwrap();
+    let back = join(&fs, JoinAs::Returning, &rig.disks[1]).unwrap();
     assert_eq!(back, MemberIndex(1));
     assert!(matches!(
-        join(&fs, Seat::Own, &rig.disks[1]),
+        join(&fs, JoinAs::Returning, &rig.disks[1]),
         Err(CommitError::Members(error)) if matches!(*error, MembersError::OwnMember { .. })
     ));
     // A request for a rebuild that has happened by itself meanwhile is fulfilled.
-    assert_eq!(join(&fs, Seat::Of(back), &rig.disks[1]).unwrap(), back);
+    assert_eq!(
+        join(&fs, JoinAs::InPlaceOf(back), &rig.disks[1]).unwrap(),
+        back
+    );
     let before = fs.written_shards().len();
     let progress = fs.rebuild().unwrap();
     assert!(progress.bytes_done > 0);
@@ -327,14 +336,14 @@ fn a_stale_copy_of_a_vanished_directory_gets_all_that_it_lacks() {
     // Another comes and goes, so that an epoch passes that the copy knows nothing of.
     fs.lose(&rig, 2);
     rig.disks[2].fail(None);
-    join(&fs, Seat::Own, &rig.disks[2]).unwrap();
+    join(&fs, JoinAs::Returning, &rig.disks[2]).unwrap();
     fs.rebuild().unwrap();
     fill(&fs, 1000, &mut model);
     assert!(fs.pipeline.members().stale_copies().unverified().is_empty());
     fs.lose(&rig, 1);
     fill(&fs, 1500, &mut model);
     rig.disks[1] = copy;
-    join(&fs, Seat::Own, &rig.disks[1]).unwrap();
+    join(&fs, JoinAs::Returning, &rig.disks[1]).unwrap();
     assert!(!fs.pipeline.members().stale_copies().unverified().is_empty());
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
     fs.maintenance
@@ -359,25 +368,25 @@ fn an_unsuitable_directory_is_refused_and_stays_as_it_was() {
     };
     let full = new_disk();
     full.open().create("note", 10).unwrap();
-    assert!(refused(Seat::New, &full).contains("not empty"));
+    assert!(refused(JoinAs::New, &full).contains("not empty"));
     assert_eq!(full.open().list("").unwrap(), [("note".to_owned(), 10)]);
-    let seat = Seat::Of(MemberIndex(0));
+    let seat = JoinAs::InPlaceOf(MemberIndex(0));
     assert!(refused(seat, &new_disk()).contains("is still there"));
-    assert!(refused(Seat::New, &rig.disks[0]).contains("member 0 of this very volume"));
-    let seat = Seat::Of(MemberIndex(9));
+    assert!(refused(JoinAs::New, &rig.disks[0]).contains("member 0 of this very volume"));
+    let seat = JoinAs::InPlaceOf(MemberIndex(9));
     assert!(refused(seat, &new_disk()).contains("no member 9"));
-    assert!(refused(Seat::Own, &new_disk()).contains("not a member"));
+    assert!(refused(JoinAs::Returning, &new_disk()).contains("not a member"));
     // A refused directory causes no checkpoint.
     assert!(!fs.pipeline.commits.arrivals.wait());
     let other = Rig::new(2, 1, 3);
-    assert!(refused(Seat::New, &other.disks[0]).contains("a member of a volume already"));
+    assert!(refused(JoinAs::New, &other.disks[0]).contains("a member of a volume already"));
     let length = other.disks[1].open().open_len("superblock").unwrap();
     let zeros = vec![0; usize::try_from(length).unwrap()];
     other.disks[1]
         .open()
         .write_at("superblock", 0, &zeros)
         .unwrap();
-    let said = refused(Seat::New, &other.disks[1]);
+    let said = refused(JoinAs::New, &other.disks[1]);
     assert!(
         said.contains("cannot be told: its superblock is damaged"),
         "{said}"
@@ -424,7 +433,10 @@ fn a_removed_member_is_drained_and_the_redundancy_stays_full_without_it() {
         let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
         assert_eq!(fs.pipeline.members().membership().live().len(), 4);
         rig.disks.push(new_disk());
-        assert_eq!(join(&fs, Seat::New, &rig.disks[4]).unwrap(), MemberIndex(4));
+        assert_eq!(
+            join(&fs, JoinAs::New, &rig.disks[4]).unwrap(),
+            MemberIndex(4)
+        );
         fill(&fs, 3000, &mut model);
         fs.rebuild().unwrap();
         fs.close();
@@ -610,7 +622,7 @@ fn unrecoverable_ranges_count_again_once_their_member_returns() {
     assert!(model.keys().filter(|&&file| fs.read(file).is_err()).count() > 1);
     assert!(fs.redundancy()[0].0 < 0);
     lost[1].fail(None);
-    join(&fs, Seat::Own, lost[1]).unwrap();
+    join(&fs, JoinAs::Returning, lost[1]).unwrap();
     // A joining member does not wait until all of it is read; and a search that has to stop looks at nothing.
     let all = fs.pipeline.volume.damage().unrecoverable().all().len();
     assert!(all > 1);
@@ -636,7 +648,7 @@ fn balancing_fills_a_new_member_like_the_others_and_loses_nothing() {
         fill(&fs, 1000 * round, &mut model);
     }
     rig.disks.push(new_disk());
-    join(&fs, Seat::New, &rig.disks[3]).unwrap();
+    join(&fs, JoinAs::New, &rig.disks[3]).unwrap();
     let taken = |rig: &Rig| -> Vec<u64> {
         let taken = |disk: &MemDisk| disk.open().taken(files::SEGMENTS).unwrap();
         rig.disks.iter().map(taken).collect()

@@ -285,7 +285,7 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
     let (fs, _) = filled(&rig);
     rig.disks.push(MemDisk::new("new", DISK));
     let store: StoreRef = Arc::new(rig.disks[3].open());
-    fs.maintenance.joining().join(Seat::New, &store).unwrap();
+    fs.maintenance.joining().join(JoinAs::New, &store).unwrap();
     balance(&fs);
     fs.lose(&rig, 3);
     rebuild_while(&fs, &|| ());
@@ -357,7 +357,7 @@ fn a_member_that_fails_to_return_does_not_stop_a_rebuild() {
         assert!(tries.get() < 200, "the rebuild comes to no end");
         fs.maintenance
             .joining()
-            .join(Seat::Own, &returning)
+            .join(JoinAs::Returning, &returning)
             .unwrap_err();
     });
     assert!(tries.get() > 2, "{}", tries.get());

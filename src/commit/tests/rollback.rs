@@ -336,7 +336,10 @@ fn a_stale_copy_that_comes_while_a_scrub_runs_is_known_after_a_crash() {
         pass_epochs(&fs, &rig, 2);
         fs.lose(&rig, 1);
         let store: StoreRef = Arc::new(old.open());
-        fs.maintenance.joining().join(Seat::Own, &store).unwrap();
+        fs.maintenance
+            .joining()
+            .join(JoinAs::Returning, &store)
+            .unwrap();
         assert!(fs.pipeline.members().epochs().stale().is_empty());
         crashes.borrow_mut().push(cut());
         ControlFlow::Continue(())
@@ -371,7 +374,7 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
         scrub(&fs);
         fs.lose(&rig, 1);
         plan.add(power_cut_at(call));
-        let joined = fs.maintenance.joining().join(Seat::Own, &joining);
+        let joined = fs.maintenance.joining().join(JoinAs::Returning, &joining);
         // It is missing until then, and fails with all others.
         let takes_part = fs.pipeline.members().status()[1].state != MemberState::Missing;
         let struck = plan.triggered() > 0;
@@ -472,7 +475,7 @@ fn a_stale_copy_is_forgotten_with_its_place() {
     let store: StoreRef = Arc::new(rig.disks[1].open());
     fs.maintenance
         .joining()
-        .join(Seat::Of(BACK), &store)
+        .join(JoinAs::InPlaceOf(BACK), &store)
         .unwrap();
     assert_eq!(unverified(&fs), []);
     fs.rebuild().unwrap();

@@ -105,7 +105,7 @@ fn balancing_stops_for_more_urgent_work_and_goes_on_afterwards() {
         fs.sync().unwrap();
         rig.disks.push(MemDisk::new("new", DISK));
         let store: StoreRef = Arc::new(rig.disks[5].open());
-        fs.maintenance.joining().join(Seat::New, &store).unwrap();
+        fs.maintenance.joining().join(JoinAs::New, &store).unwrap();
         let lost: &[usize] = if is_lost { &[4] } else { &[] };
         let has_begun = Cell::new(false);
         let wait = |_| {

@@ -185,7 +185,7 @@ fn a_current_directory_is_verified_if_its_first_return_failed_after_its_journals
         let store: StoreRef = Arc::new(rig.disks[5].open());
         let failing: StoreRef = Arc::new(FaultStore::new(store, 5, &plan));
         plan.add(Fault::at(call, Effect::NoSpace).of(Scope::Changing));
-        let first = fs.maintenance.joining().join(Seat::Own, &failing);
+        let first = fs.maintenance.joining().join(JoinAs::Returning, &failing);
         drop(failing);
         if first.is_ok() {
             assert_eq!(unverified(&fs), [], "{context}");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::MemberIndex;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
-use crate::members::{Claims, Members, MembersError, Unusable};
+use crate::members::{Members, MembersError, RecoveredMembers, Unusable};
 
 mod doubts;
 mod evidence;
@@ -46,16 +46,16 @@ fn lose_superblocks(rig: &Rig, lost: &[usize]) {
     }
 }
 
-fn identify(rig: &Rig) -> Result<(Claims, Vec<Unusable>), CommitError> {
+fn identify(rig: &Rig) -> Result<(RecoveredMembers, Vec<Unusable>), CommitError> {
     crate::commit::identify_members(&rig.stores(&[]), &options(Access::ReadOnly), &executor())
 }
 
-fn open_claiming(rig: &Rig, claims: &Claims) -> Result<TestFs, CommitError> {
+fn open_recovering(rig: &Rig, claims: &RecoveredMembers) -> Result<TestFs, CommitError> {
     let options = options(Access::ReadWrite);
-    Maintenance::open_claiming(rig.stores(&[]), claims, &options, executor()).map(TestFs::over)
+    Maintenance::open_recovering(rig.stores(&[]), claims, &options, executor()).map(TestFs::over)
 }
 
-fn claim_of(disks: &[usize]) -> Claims {
+fn claim_of(disks: &[usize]) -> RecoveredMembers {
     let claim = |&disk: &usize| (format!("disk{disk}"), MemberIndex(disk as u16));
     disks.iter().map(claim).collect()
 }
@@ -118,7 +118,7 @@ fn superblocks_of_all_members_but_one_are_recovered_wherever_the_directories_wer
                     (claim_of(&lost), vec![]),
                     "{context}"
                 );
-                let fs = open_claiming(&rig, &found).unwrap();
+                let fs = open_recovering(&rig, &found).unwrap();
                 assert_holds(&fs, &model, &context);
                 assert_eq!(stale_copies(&fs), [0; 0], "{context}");
                 fs.close();
@@ -166,7 +166,7 @@ fn a_stale_copy_without_a_superblock_counts_for_nothing_until_it_is_verified() {
         }
         let (found, others) = identify(&rig).unwrap();
         assert_eq!((found.clone(), others), (claim_of(&[back]), vec![]));
-        let fs = open_claiming(&rig, &found).unwrap();
+        let fs = open_recovering(&rig, &found).unwrap();
         assert_eq!(stale_copies(&fs), [back]);
         assert_holds(&fs, &model, "with the old copy");
         let without = fs.redundancy();
@@ -199,7 +199,7 @@ fn a_stale_copy_is_recognised_wherever_its_superblock_recovery_is_interrupted() 
             plan.add(power_cut_at(call));
             let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
             let options = options(Access::ReadWrite);
-            let opened = Maintenance::open_claiming(stores, &found, &options, executor());
+            let opened = Maintenance::open_recovering(stores, &found, &options, executor());
             is_over &= plan.triggered() == 0;
             drop(opened);
             let rig = rig.fork();
@@ -207,7 +207,7 @@ fn a_stale_copy_is_recognised_wherever_its_superblock_recovery_is_interrupted() 
             let context = format!("call {call}, {policy:?}");
             let (again, others) = identify(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
             assert_eq!(others, [], "{context}");
-            let fs = open_claiming(&rig, &again).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let fs = open_recovering(&rig, &again).unwrap_or_else(|e| panic!("{context}: {e}"));
             assert_eq!(stale_copies(&fs), [4], "{context}");
             assert_holds(&fs, &model, &context);
             fs.close();
@@ -247,7 +247,7 @@ fn no_superblock_is_recovered_from_superblocks_older_than_the_directory_that_los
         rig.disks[5] = kept.disks[5].fork();
         let (found, others) = identify(&rig).unwrap();
         assert_eq!((found.clone(), others), (claim_of(&lost[..4]), vec![]));
-        let fs = open_claiming(&rig, &found).unwrap();
+        let fs = open_recovering(&rig, &found).unwrap();
         assert_holds(&fs, &model_since, "with a newer superblock");
         fs.close();
     }
@@ -318,7 +318,7 @@ fn superblocks_are_recovered_if_few_members_have_the_index_and_all_directories_w
             let claimed = usize::from(found[&format!("disk{holder}")].0);
             assert!(holders.contains(&claimed), "{context}: {found:?}");
         }
-        let fs = open_claiming(&rig, &found).unwrap_or_else(|e| panic!("{context}: {e}"));
+        let fs = open_recovering(&rig, &found).unwrap_or_else(|e| panic!("{context}: {e}"));
         assert_holds(&fs, &model, &context);
         assert_eq!(stale_copies(&fs), [0; 0], "{context}");
         fs.close();
@@ -360,7 +360,7 @@ fn a_stray_directory_that_is_ahead_does_not_stop_recovery_if_the_others_suffice(
             "{stray}"
         );
         let before = rig.disks[0].open().list("").unwrap();
-        let fs = open_claiming(&rig, &found).unwrap();
+        let fs = open_recovering(&rig, &found).unwrap();
         assert_holds(&fs, &model, "without the stray");
         assert_eq!(stale_copies(&fs), [0; 0]);
         fs.close();
@@ -392,7 +392,7 @@ fn a_damaged_record_in_the_only_journal_beside_a_superblock_makes_no_directory_s
                 (claim_of(&lost), vec![]),
                 "{context}"
             );
-            let fs = open_claiming(&rig, &found).unwrap();
+            let fs = open_recovering(&rig, &found).unwrap();
             assert_holds(&fs, &model, &context);
             fs.close();
         }
@@ -433,7 +433,7 @@ fn the_only_current_directories_recover_their_superblocks_from_members_they_mark
             (claim_of(&ahead), vec![]),
             "{context}"
         );
-        let fs = open_claiming(&rig, &found).unwrap();
+        let fs = open_recovering(&rig, &found).unwrap();
         assert_holds(&fs, &model, &context);
         assert_eq!(stale_copies(&fs), [0; 0], "{context}");
         fs.close();
@@ -485,7 +485,7 @@ fn directories_that_are_ahead_recover_their_superblocks_wherever_that_is_interru
             plan.add(power_cut_at(call));
             let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
             let options = options(Access::ReadWrite);
-            let opened = Maintenance::open_claiming(stores, &found, &options, executor());
+            let opened = Maintenance::open_recovering(stores, &found, &options, executor());
             is_over &= plan.triggered() == 0;
             drop(opened);
             let rig = rig.fork();
@@ -493,7 +493,7 @@ fn directories_that_are_ahead_recover_their_superblocks_wherever_that_is_interru
             let context = format!("call {call}, {policy:?}");
             let (again, others) = identify(&rig).unwrap_or_else(|e| panic!("{context}: {e}"));
             assert_eq!(others, [], "{context}");
-            let fs = open_claiming(&rig, &again).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let fs = open_recovering(&rig, &again).unwrap_or_else(|e| panic!("{context}: {e}"));
             assert_holds(&fs, &model, &context);
             fs.close();
         }
@@ -544,7 +544,7 @@ fn a_half_that_lost_its_superblock_neither_becomes_a_member_nor_is_left_out() {
             }
             assert_eq!(
                 (found, others.len()),
-                (Claims::new(), halves[1].len()),
+                (RecoveredMembers::new(), halves[1].len()),
                 "{context}"
             );
             let is_told = |other: &Unusable| {

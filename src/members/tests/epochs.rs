@@ -3,7 +3,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::*;
 use crate::format::superblock::MAX_HISTORY;
-use crate::members::{Belongings, Seat};
+use crate::members::{Belongings, JoinAs};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
 #[test]
@@ -450,12 +450,12 @@ fn a_stale_copy_of_an_absent_member_is_recognised_when_it_returns() {
                 }
                 let members = disks.open([0, 2]).expect("enough members");
                 let store = disks.stores([1]).remove(0);
-                let joined =
-                    members
-                        .changes()
-                        .join(Seat::Own, &store, &Belongings::default(), |_, _| {
-                            Ok::<_, MembersError>(())
-                        });
+                let joined = members.changes().join(
+                    JoinAs::Returning,
+                    &store,
+                    &Belongings::default(),
+                    |_, _| Ok::<_, MembersError>(()),
+                );
                 joined.expect("it is one of them");
                 let known: Vec<_> = members.stale_copies().unverified().into_keys().collect();
                 assert_eq!(known, indices([1]), "{context}, taken in");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::SegmentId;
 use crate::format::superblock::SLOTS;
-use crate::members::{AbsenceReason, Belongings, MemberState, Seat};
+use crate::members::{AbsenceReason, Belongings, JoinAs, MemberState};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
 /// Bytes of a journal file.
@@ -27,7 +27,7 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
         let join = |store: &StoreRef| {
             members
                 .changes()
-                .join(Seat::Own, store, &belongings, |_, _| {
+                .join(JoinAs::Returning, store, &belongings, |_, _| {
                     Ok::<_, MembersError>(())
                 })
         };
@@ -121,12 +121,21 @@ fn the_status_of_an_absent_member_names_what_lies_at_its_path_now() {
     let (state, reason) = seen(&absent.into());
     assert_eq!(state, MemberState::Missing);
     assert_eq!(reason, AbsenceReason::NoDirectory);
-    let refused = |store: StoreRef| members.changes().check(Seat::Own, &store).unwrap_err();
+    let refused = |store: StoreRef| {
+        members
+            .changes()
+            .check(JoinAs::Returning, &store)
+            .unwrap_err()
+    };
     let empty = MemDisk::new("/d1", 1 << 30);
     let (_, reason) = seen(&refused(Arc::new(empty.open())));
     assert_eq!(reason, AbsenceReason::Empty);
     let (_, reason) = seen(&refused(others.stores([1]).remove(0)));
-    let other = others.open(0..3).expect("all are there").volume_id();
+    let other = others
+        .open(0..3)
+        .expect("all are there")
+        .shape()
+        .volume_id();
     assert_eq!(reason, AbsenceReason::OtherVolume { volume: other.0 });
     empty.open().create("photo", 1).expect("there is room");
     let (_, reason) = seen(&refused(Arc::new(empty.open())));
@@ -146,7 +155,7 @@ fn the_status_of_an_unreadable_member_names_the_damage_of_its_superblock() {
     store
         .write_at(files::SUPERBLOCK, 0, &zeroed)
         .expect("there is room");
-    for seat in [Seat::Own, Seat::Of(MemberIndex(1))] {
+    for seat in [JoinAs::Returning, JoinAs::InPlaceOf(MemberIndex(1))] {
         let refused = members.changes().check(seat, &store);
         let error = refused.expect_err("nobody knows who it is");
         assert!(
@@ -177,7 +186,7 @@ fn a_path_means_the_online_member_before_a_dead_one() {
     );
     let joined = members
         .changes()
-        .join(Seat::New, &store, &belongings, |_, _| {
+        .join(JoinAs::New, &store, &belongings, |_, _| {
             Ok::<_, MembersError>(())
         });
     assert_eq!(joined.expect("it is empty"), MemberIndex(4));
@@ -213,7 +222,7 @@ fn a_member_that_failed_while_its_superblock_was_written_is_no_stale_copy() {
             let belongings = Belongings::default();
             let joined = members
                 .changes()
-                .join(Seat::Own, &store, &belongings, |_, _| {
+                .join(JoinAs::Returning, &store, &belongings, |_, _| {
                     Ok::<_, MembersError>(())
                 });
             joined.expect("it is as it was left");
@@ -243,17 +252,17 @@ fn a_removed_member_is_told_from_a_member_of_another_volume() {
             .expect("it may go")
     );
     let store = disks.stores([3]).remove(0);
-    let refused = members.changes().check(Seat::New, &store);
+    let refused = members.changes().check(JoinAs::New, &store);
     let is_former = |error: &MembersError| matches!(error, MembersError::FormerMember { index, .. } if *index == MemberIndex(3));
     assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
     // It is back where it was, as from a copy: so it is not taken in there.
-    let refused = members.changes().check(Seat::Own, &store);
+    let refused = members.changes().check(JoinAs::Returning, &store);
     assert!(refused.as_ref().is_err_and(is_former), "{refused:?}");
     // Without segments it may be left of an attempt that was cut off.
     former.remove(&segment).expect("it works");
     members
         .changes()
-        .check(Seat::New, &store)
+        .check(JoinAs::New, &store)
         .expect("it is as good as empty");
 }
 
@@ -269,13 +278,13 @@ fn a_directory_that_holds_only_directories_is_not_taken_in_and_not_listed() {
     files.create("2026/may", 1).expect("there is room");
     let store: StoreRef = Arc::new(FaultStore::new(Arc::new(files), 9, &plan));
     for (seat, said) in [
-        (Seat::New, "/photos is not empty: it has 2026"),
+        (JoinAs::New, "/photos is not empty: it has 2026"),
         (
-            Seat::Of(MemberIndex(1)),
+            JoinAs::InPlaceOf(MemberIndex(1)),
             "/photos is not empty: it has 2026",
         ),
         (
-            Seat::Own,
+            JoinAs::Returning,
             "/photos is not a member of the volume: what is there is no member of the volume: it has 2026",
         ),
     ] {
@@ -313,13 +322,13 @@ fn the_remains_of_a_member_are_not_taken_in_with_foreign_files() {
     let store = disks.stores([3]).remove(0);
     members
         .changes()
-        .check(Seat::New, &store)
+        .check(JoinAs::New, &store)
         .expect("nothing is on it");
     disks.directories[3]
         .open()
         .create("photos/may", 1)
         .expect("there is room");
-    let refused = members.changes().check(Seat::New, &store);
+    let refused = members.changes().check(JoinAs::New, &store);
     assert!(
         matches!(&refused, Err(MembersError::NotEmpty { found, .. }) if found == "photos"),
         "{refused:?}"

@@ -130,11 +130,12 @@ fn a_returned_directory_is_locked_and_its_former_handle_is_released() {
             members.probe();
         }
         let again = Arc::new(disks.directories[1].open()) as StoreRef;
-        let joined = members
-            .changes()
-            .join(Seat::Own, &again, &Belongings::default(), |_, _| {
-                Ok::<_, MembersError>(())
-            });
+        let joined =
+            members
+                .changes()
+                .join(JoinAs::Returning, &again, &Belongings::default(), |_, _| {
+                    Ok::<_, MembersError>(())
+                });
         assert_eq!(joined.expect("it was a member"), MemberIndex(1));
         members.probe();
         let lock = disks.directories[1].open().lock(Hold::Exclusive);

@@ -28,7 +28,7 @@ fn read(member: u16) -> (MemberIndex, Op) {
 
 fn kinds(members: &Members, reads: impl IntoIterator<Item = u16>) -> Vec<Option<StoreErrorKind>> {
     let reads = reads.into_iter().map(read).collect();
-    let outcomes = members.io().read(reads, Patience::Brief).into_iter();
+    let outcomes = members.io().read(reads, Wait::HedgeDelay).into_iter();
     outcomes
         .map(|outcome| outcome.err().map(|error| error.kind()))
         .collect()

@@ -15,11 +15,12 @@ fn pair(membership: &Membership) -> Pair {
 
 fn take_back(members: &Members, disks: &Disks, index: usize) {
     let store = disks.stores([index]).remove(0);
-    let joined = members
-        .changes()
-        .join(Seat::Own, &store, &Belongings::default(), |_, _| {
-            Ok::<_, MembersError>(())
-        });
+    let joined =
+        members
+            .changes()
+            .join(JoinAs::Returning, &store, &Belongings::default(), |_, _| {
+                Ok::<_, MembersError>(())
+            });
     assert_eq!(joined.expect("it was a member"), indices([index])[0]);
 }
 

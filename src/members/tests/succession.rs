@@ -3,7 +3,7 @@
 use super::super::succession::Succession;
 use super::*;
 use crate::format::superblock::Replaced;
-use crate::members::{Belongings, Seat};
+use crate::members::{Belongings, JoinAs};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
 const NEW: usize = 4;
@@ -15,7 +15,7 @@ fn volume() -> Disks {
     disks
 }
 
-fn join(members: &Members, disks: &Disks, seat: Seat, disk: usize) -> MemberIndex {
+fn join(members: &Members, disks: &Disks, seat: JoinAs, disk: usize) -> MemberIndex {
     let store = disks.stores([disk]).remove(0);
     let belongings = Belongings::default();
     let joined =
@@ -34,7 +34,7 @@ fn an_heir_is_known_until_another_member_has_its_place() {
     let disks = volume();
     let old = MemberIndex(3);
     let members = disks.open(0..4).expect("all members are there");
-    let new = join(&members, &disks, Seat::For(old), NEW);
+    let new = join(&members, &disks, JoinAs::HeirOf(old), NEW);
     // The daemon may die before it tells the old one to leave.
     drop(members);
     let members = disks.open(0..5).expect("all members are there");
@@ -58,7 +58,7 @@ fn an_heir_is_known_until_another_member_has_its_place() {
         assert_eq!(members.membership().successor_of(other), None, "{other}");
     }
     members.changes().clear(&disks.stores([3]).remove(0));
-    assert_eq!(join(&members, &disks, Seat::New, 3), old);
+    assert_eq!(join(&members, &disks, JoinAs::New, 3), old);
     assert_eq!(members.membership().heir_of(old), None, "it is another");
 }
 
@@ -68,7 +68,7 @@ fn a_successor_in_the_same_place_is_found_by_the_path_of_its_predecessor() {
     let gone = MemberIndex(1);
     let members = disks.open(0..4).expect("all members are there");
     members.io().fail(gone, &io_error());
-    assert_eq!(join(&members, &disks, Seat::Of(gone), NEW), gone);
+    assert_eq!(join(&members, &disks, JoinAs::InPlaceOf(gone), NEW), gone);
     drop(members);
     let members = disks.open([0, 2, 3, NEW]).expect("all members are there");
     assert_eq!(members.membership().successor_at(&at("/d1")), Some(gone));
@@ -85,7 +85,7 @@ fn a_member_that_is_kept_after_all_has_no_heir() {
     let disks = volume();
     let old = MemberIndex(3);
     let members = disks.open(0..4).expect("all members are there");
-    let new = join(&members, &disks, Seat::For(old), NEW);
+    let new = join(&members, &disks, JoinAs::HeirOf(old), NEW);
     members
         .changes()
         .set_draining_to(old, new)
@@ -147,7 +147,7 @@ fn a_given_up_member_stays_given_up_after_a_crash_until_it_returns() {
             "without {without}"
         );
     }
-    assert_eq!(join(&members, &disks, Seat::Own, 1), away);
+    assert_eq!(join(&members, &disks, JoinAs::Returning, 1), away);
     assert_eq!(
         members.membership().given_up(),
         [away].into(),

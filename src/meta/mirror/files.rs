@@ -7,7 +7,7 @@ use bytes::{Bytes, BytesMut};
 
 use crate::format::frame::{self, FRAME_BYTES, Frame, HEAD_BYTES, Head, PAGE_BYTES, Place};
 use crate::format::{MemberIndex, VolumeId, files};
-use crate::members::{Members, Patience};
+use crate::members::{Members, Wait};
 use crate::meta::disk::{Disk, MemberAnswer, write_op};
 use crate::store::{Buffer, Op, StoreError};
 
@@ -132,7 +132,7 @@ impl CopyFiles {
         &self,
         reads: impl Iterator<Item = (MemberIndex, usize)>,
         offset: u64,
-        patience: Patience,
+        patience: Wait,
     ) -> Vec<(MemberIndex, Result<Buffer, StoreError>)> {
         self.disk.read_each(reads, &self.name, offset, patience)
     }

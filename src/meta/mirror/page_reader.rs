@@ -17,7 +17,7 @@ use super::files::Page;
 use super::page_set::PageSet;
 use crate::format::MemberIndex;
 use crate::format::frame::{self, FRAME_BYTES, Frame, PAGE_BYTES};
-use crate::members::Patience;
+use crate::members::Wait;
 use crate::store::{Buffer, StoreErrorKind};
 
 /// Sequences that are left out at a mount, so that what was cut off is told from what is written next.
@@ -163,7 +163,7 @@ impl PageReader {
         let mut sequences = BTreeMap::new();
         let order = self.copies.reading_order(first);
         // One that is slow is read only if no other has the pages.
-        let rounds = [Patience::Brief, Patience::Full].into_iter();
+        let rounds = [Wait::HedgeDelay, Wait::Full].into_iter();
         let reads = rounds.flat_map(|patience| order.iter().map(move |copy| (patience, copy)));
         let mut answered = Vec::with_capacity(order.len());
         for (patience, copy) in reads {
@@ -209,12 +209,12 @@ impl PageReader {
         missing: &[u64],
         out: &mut [u8],
     ) -> io::Result<Vec<WrongFrame>> {
-        let mut compared = self.compare(range.clone(), Patience::Brief);
+        let mut compared = self.compare(range.clone(), Wait::HedgeDelay);
         if !missing
             .iter()
             .all(|page| compared.newest.contains_key(page))
         {
-            compared = self.compare(range, Patience::Full);
+            compared = self.compare(range, Wait::Full);
         }
         self.note_walked(missing);
         for page in missing {
@@ -228,9 +228,9 @@ impl PageReader {
         Ok(compared.wrong)
     }
 
-    /// Reads a range of pages from all copies. With [`Patience::Brief`] one that is slow is
+    /// Reads a range of pages from all copies. With [`Wait::HedgeDelay`] one that is slow is
     /// not among them: were it waited for, it would answer or be given up.
-    pub(super) fn compare(&self, range: Range<u64>, patience: Patience) -> Compared {
+    pub(super) fn compare(&self, range: Range<u64>, patience: Wait) -> Compared {
         let first = range.start;
         let read = self.read_frames(patience, &self.copies.reading_order(first), &range);
         let mut compared = Compared {
@@ -275,7 +275,7 @@ impl PageReader {
     /// that cannot be read are left out.
     fn read_frames(
         &self,
-        patience: Patience,
+        patience: Wait,
         copies: &[(MemberIndex, u64)],
         range: &Range<u64>,
     ) -> Vec<(MemberIndex, Buffer)> {

@@ -9,7 +9,7 @@ use super::reserve;
 use super::writer::{CopyWriter, IncomingCopy};
 use crate::format::MemberIndex;
 use crate::format::frame::{self, PAGE_BYTES};
-use crate::members::Patience;
+use crate::members::Wait;
 use crate::store::StoreError;
 
 /// Pages copied in one go: 2 MiB.
@@ -119,7 +119,7 @@ impl CopyWriter {
         let range = incoming.next_page..incoming.next_page + count;
         let pages: Vec<_> = self
             .reader
-            .compare(range, Patience::Full)
+            .compare(range, Wait::Full)
             .newest
             .into_iter()
             .map(|(page, (sequence, bytes))| (page, sequence, bytes))

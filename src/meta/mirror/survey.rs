@@ -13,7 +13,7 @@ use super::page_set::PageSet;
 use super::verify::PIECE_PAGES;
 use crate::format::frame::{HEAD_BYTES, Head};
 use crate::format::{FormatError, MemberIndex};
-use crate::members::Patience;
+use crate::members::Wait;
 use crate::meta::error::MetaError;
 
 /// The content of one copy's head slots: an intact head of this volume, or why there is none.
@@ -73,7 +73,7 @@ impl Survey<'_> {
         let mut first = 1;
         while first < end {
             let count = PIECE_PAGES.min(end - first);
-            let compared = self.reader.compare(first..first + count, Patience::Full);
+            let compared = self.reader.compare(first..first + count, Wait::Full);
             for wrong in compared.wrong {
                 behind.entry(wrong.member).or_default().insert(wrong.page);
             }

@@ -11,7 +11,7 @@ use super::write_mode::WriteMode;
 use super::writer::{CopyWriter, Heads, WriterParts};
 use crate::format::frame::{self, FRAME_BYTES, PAGE_BYTES};
 use crate::format::{MemberIndex, files};
-use crate::members::{Access, Members, Patience};
+use crate::members::{Access, Members, Wait};
 use crate::meta::disk::Disk;
 use crate::meta::tests::rig::{Rig, inline};
 use crate::store::Store;
@@ -70,7 +70,7 @@ impl Fixture {
 
 /// Returns the numbers and first bytes of the pages below 8 that copies have.
 fn pages_on_copies(reader: &PageReader) -> Vec<(u64, u8)> {
-    let compared = reader.compare(1..8, Patience::Full);
+    let compared = reader.compare(1..8, Wait::Full);
     assert!(compared.wrong.is_empty(), "{:?}", compared.wrong);
     let newest = compared.newest.into_iter();
     newest.map(|(page, (_, bytes))| (page, bytes[0])).collect()
@@ -121,7 +121,7 @@ fn a_damaged_frame_is_named_and_another_copy_is_read() {
     let offset = frame::frame_offset(4);
     let disk = &fixture.rig.disks[0];
     assert!(disk.corrupt(files::INDEX, offset, |bytes| bytes.fill(7), FRAME_BYTES));
-    let compared = parts.reader.compare(4..5, Patience::Full);
+    let compared = parts.reader.compare(4..5, Wait::Full);
     let sequence = compared.newest[&4].0;
     let wrong = WrongFrame {
         member: MemberIndex(0),
@@ -138,7 +138,7 @@ fn a_damaged_frame_is_named_and_another_copy_is_read() {
     for disk in &fixture.rig.disks {
         assert!(disk.corrupt(files::INDEX, offset, |bytes| bytes.fill(7), FRAME_BYTES));
     }
-    let compared = parts.reader.compare(4..5, Patience::Full);
+    let compared = parts.reader.compare(4..5, Wait::Full);
     assert_eq!((compared.newest.len(), compared.damaged), (0, 1));
     assert!(parts.reader.read(4, vec![4], &mut out).is_err());
 }

@@ -7,7 +7,7 @@ use super::files::{IndexCopy, PAGE};
 use super::writer::CopyWriter;
 use crate::format::MemberIndex;
 use crate::format::frame::{HEAD_BYTES, Head, PAGE_BYTES};
-use crate::members::Patience;
+use crate::members::Wait;
 
 /// Pages compared in one go: 1 MiB.
 pub(super) const PIECE_PAGES: u64 = (1 << 20) / PAGE_BYTES as u64;
@@ -47,7 +47,7 @@ impl CopyWriter {
             return Ok(false);
         }
         let count = PIECE_PAGES.min(end - first);
-        let compared = self.reader.compare(first..first + count, Patience::Full);
+        let compared = self.reader.compare(first..first + count, Wait::Full);
         self.repair_all(&compared)?;
         self.repairs.count(compared.wrong.len());
         self.reader.note_compared(first + count);
@@ -76,7 +76,7 @@ impl CopyWriter {
             return Ok(None);
         }
         let count = PIECE_PAGES.min(end.saturating_sub(first));
-        let compared = self.reader.compare(first..first + count, Patience::Full);
+        let compared = self.reader.compare(first..first + count, Wait::Full);
         verified.next = first + count;
         verified.damaged = compared.damaged;
         for wrong in &compared.wrong {

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::{Fetched, ShardReader};
 use crate::format::{BLOCK_SIZE, ShardIndex};
-use crate::members::{Access, Patience};
+use crate::members::{Access, Wait};
 use crate::store::{Buffer, Op};
 use crate::volume::error::VolumeError;
 use crate::volume::layout;
@@ -218,9 +218,9 @@ impl ShardReader {
                 None => untried.push(shard),
             }
         }
-        self.gather_from(located, rows, &mut untried, Patience::Brief, &mut gathered)?;
+        self.gather_from(located, rows, &mut untried, Wait::HedgeDelay, &mut gathered)?;
         // The untried shards that remain are the slow ones.
-        self.gather_from(located, rows, &mut untried, Patience::Full, &mut gathered)?;
+        self.gather_from(located, rows, &mut untried, Wait::Full, &mut gathered)?;
         if gathered.present.len() < needed {
             let present = gathered.present.len();
             return Err(VolumeError::TooFewShards {
@@ -238,7 +238,7 @@ impl ShardReader {
         located: &Located,
         rows: &Range<usize>,
         untried: &mut Vec<ShardIndex>,
-        patience: Patience,
+        patience: Wait,
         gathered: &mut Gathered,
     ) -> Result<(), VolumeError> {
         let needed = located.data_shards();

@@ -37,7 +37,10 @@ impl Late {
         rig.disks[member].fail(None);
         let store = Arc::new(rig.disks[member].open());
         let store: StoreRef = Arc::new(FaultStore::new(store, member, &plan));
-        fs.maintenance.joining().join(Seat::Own, &store).unwrap();
+        fs.maintenance
+            .joining()
+            .join(JoinAs::Returning, &store)
+            .unwrap();
         Self {
             rig,
             model,

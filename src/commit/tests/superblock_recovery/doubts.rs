@@ -41,14 +41,14 @@ fn one_record_of_a_later_epoch_is_not_lost_with_the_superblocks_of_its_holders()
                 // Too few are left, and the others cannot be made from these.
                 let error = identify(&left).unwrap_err();
                 assert!(is_refused(&error), "{context}: {error}");
-                let error = open_claiming(&left, &claim_of(&ahead)).err().unwrap();
+                let error = open_recovering(&left, &claim_of(&ahead)).err().unwrap();
                 assert!(is_refused(&error), "{context}: {error}");
                 continue;
             }
             assert!(is_refused(&error), "{context}: {error}");
             let (found, others) = identify(&left).unwrap();
             assert_eq!((&found, others), (&claim_of(&ahead), vec![]), "{context}");
-            let fs = open_claiming(&left, &found).unwrap();
+            let fs = open_recovering(&left, &found).unwrap();
             assert_holds(&fs, &model, &context);
             fs.close();
             let fs = left.open_in(&[], &context);
@@ -92,7 +92,7 @@ fn the_volume_does_not_open_without_the_directory_that_has_the_last_record() {
         assert!(is_refused(&error), "{context}: {error}");
         let (found, others) = identify(&left).unwrap();
         assert_eq!((&found, others), (&claim_of(&[1]), vec![]), "{context}");
-        let fs = open_claiming(&left, &found).unwrap();
+        let fs = open_recovering(&left, &found).unwrap();
         assert!(
             fs.pipeline.get(&change).unwrap().is_some(),
             "{context}: lost"
@@ -169,7 +169,8 @@ fn superblocks_are_recovered_after_a_power_cut_at_any_write_of_records() {
                 lose_superblocks(&left, lost);
                 let (found, others) = identify(&left).unwrap_or_else(|e| panic!("{context}: {e}"));
                 assert_eq!((&found, others), (&claim_of(lost), vec![]), "{context}");
-                let fs = open_claiming(&left, &found).unwrap_or_else(|e| panic!("{context}: {e}"));
+                let fs =
+                    open_recovering(&left, &found).unwrap_or_else(|e| panic!("{context}: {e}"));
                 assert_holds(&fs, &model, &context);
                 let doubted = stale_copies(&fs);
                 assert!(doubted.iter().all(|disk| lost.contains(disk)), "{context}");
@@ -210,7 +211,7 @@ fn a_stale_copy_is_recognised_after_a_superblock_was_recovered() {
         if is_made {
             lose_superblocks(&rig, &[0]);
             let (found, _) = identify(&rig).unwrap();
-            open_claiming(&rig, &found).unwrap().close();
+            open_recovering(&rig, &found).unwrap().close();
         }
         let fs = rig.open(&[]);
         let mut model = Model::new();
@@ -266,14 +267,18 @@ fn a_directory_of_a_half_stays_as_it_is_if_nothing_in_it_names_the_volume() {
     let stores = mixed.stores(&[2]);
     let asked = crate::commit::identify_members(&stores, &options(Access::ReadOnly), &executor());
     let (found, others) = asked.unwrap();
-    assert_eq!((found, others.len()), (Claims::new(), 1), "{others:?}");
+    assert_eq!(
+        (found, others.len()),
+        (RecoveredMembers::new(), 1),
+        "{others:?}"
+    );
     let reason = others[0].reason.to_string();
     assert!(
         reason.contains("whether the volume went on there"),
         "{reason}"
     );
     let options = options(Access::ReadWrite);
-    let opened = Maintenance::open_claiming(stores, &claim_of(&[3]), &options, executor());
+    let opened = Maintenance::open_recovering(stores, &claim_of(&[3]), &options, executor());
     let error = opened.err().unwrap();
     assert!(is_refused(&error), "{error}");
     let after = mixed.disks[3].open().list(files::SEGMENTS).unwrap();
@@ -322,7 +327,7 @@ fn a_failing_directory_does_not_stop_the_superblock_recovery_of_others() {
             other.to_string().contains("nput/output"),
             "{context}: {other:?}"
         );
-        let fs = open_claiming(&rig.fork(), &found).unwrap();
+        let fs = open_recovering(&rig.fork(), &found).unwrap();
         assert_holds(&fs, &model, &context);
         fs.close();
     }

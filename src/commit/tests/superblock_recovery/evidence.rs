@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::commit::tests::*;
 use crate::format::MemberIndex;
-use crate::members::{Claims, Unusable};
+use crate::members::{RecoveredMembers, Unusable};
 
 /// A closed volume with a file in many segments, of which some have shards that are nothing but zeros.
 fn written() -> Rig {
@@ -22,7 +22,7 @@ fn written() -> Rig {
     rig
 }
 
-fn identify_in(stores: &[StoreRef]) -> Result<(Claims, Vec<Unusable>), CommitError> {
+fn identify_in(stores: &[StoreRef]) -> Result<(RecoveredMembers, Vec<Unusable>), CommitError> {
     let options = OpenOptions {
         access: Access::ReadOnly,
         threads: 0,
