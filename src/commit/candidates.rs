@@ -1,8 +1,11 @@
-//! Stripes that compaction may move: first those that lack shards, which are whole in a new place, then the deadest.
+//! Stripes that compaction may move.
+//!
+//! Stripes that lack shards come first, because their live bytes get all shards in a new stripe. The others follow,
+//! those with the smallest live part first.
 //!
 //! A stripe that lost bytes is a candidate without a rank. It gets one once its live bytes are counted, and keeps it
-//! until it loses bytes again. The number of candidates is bounded. A survey of all stripes finds those that were not
-//! remembered, and those from before the mount.
+//! until it loses bytes again. The number of candidates is bounded. A survey of all stripes finds the candidates beyond
+//! the limit, and those from before the mount.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -10,10 +13,10 @@ use bytes::Bytes;
 
 use crate::format::{StripeId, key};
 
-/// Candidates that are remembered.
+/// The most candidates that are remembered.
 const MAX_CANDIDATES: usize = 1 << 16;
 
-/// Parts in a thousand of a stripe that live.
+/// The live part of a stripe, in thousandths.
 pub(super) type Permille = u64;
 
 /// The rank of a stripe by its worth to be moved, the best first.

@@ -11,22 +11,22 @@ use super::growth::Growth;
 use crate::members::Members;
 use crate::meta::{IndexReplicas, Meta};
 
-/// Changes wait at most so long for a commit that no caller asks for.
+/// The longest wait of changes for a commit.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);
 
-/// Changes of so many bytes are committed at once.
+/// The bytes of changes that make a commit due.
 const COMMIT_BYTES: usize = 8 << 20;
 
-/// Committed changes go into the index at least so often, if there are any.
+/// The longest wait of committed changes for a checkpoint.
 const CHECKPOINT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Superblocks are rewritten at least so often, if anything else was written.
+/// The interval at which superblocks are rewritten, if the volume changes.
 const RENEW_INTERVAL: Duration = Duration::from_secs(3600);
 
-/// Copies of the index, and the room that it has, are looked after at least so often.
+/// The interval at which the copies of the index, and its room, are checked.
 const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// A journal fuller than this is emptied by a checkpoint.
+/// The part of the journal whose use makes a checkpoint due.
 const JOURNAL_FILL: f32 = 0.5;
 
 /// The times when each kind of work was last done.
@@ -131,8 +131,8 @@ impl Clock {
         done
     }
 
-    /// The volume was changed: if it was long ago that superblocks were written, they are, so that a directory
-    /// tells whether it is from before.
+    /// Rewrites the superblocks of a changed volume if the last time was long ago. A directory from before that time
+    /// can then be recognised as a stale copy.
     fn renew_superblocks_if_due(&self) {
         let mut clock = self.times.lock();
         let is_due = |renewed: Instant| renewed.elapsed() >= RENEW_INTERVAL;
@@ -149,7 +149,7 @@ impl Clock {
         self.times.lock().checkpointed -= CHECKPOINT_INTERVAL;
     }
 
-    /// Makes the care for the copies of the index due at the next tick.
+    /// Makes the check of the copies of the index due at the next tick.
     #[cfg(test)]
     pub(super) fn look_after_index(&self) {
         self.times.lock().refilled_index = None;

@@ -1,4 +1,4 @@
-//! Making things durable, in numbered steps.
+//! Makes changes durable, in numbered steps.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -18,7 +18,7 @@ use crate::volume::{Fresh, StripeRecords, Unjournaled, Volume, VolumeError};
 /// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
 const JOURNALED_BYTES: usize = 128 << 10;
 
-/// Pieces of a copy of the index that a commit moves which finds no space: some hundred megabytes.
+/// The most pieces of a copy of the index that a commit without space moves: some hundred megabytes.
 const MAX_REFILLED_BY_COMMIT: usize = 128;
 
 /// A journal fuller than this takes no more data: a checkpoint is overdue.
@@ -89,7 +89,7 @@ impl Commits {
     /// # Errors
     ///
     /// [`CommitError::NoSpace`] if neither the journal nor the index takes it; nothing is lost then. Any other
-    /// failure poisons the pipeline: it stays readable, and takes nothing more.
+    /// failure poisons the volume: it stays readable, and accepts nothing more.
     pub fn sync(&self) -> Result<(), CommitError> {
         if self.is_read_only() {
             return Ok(());
@@ -287,10 +287,10 @@ impl Commits {
         }
     }
 
-    /// Does at most so many pieces of what copies of the index lack. Once nothing is left to do, takes
-    /// back members that were away, and takes in new ones: while there are too few copies they cannot stand
-    /// in for others, and before a checkpoint the journal has what they lack.
-    /// Returns whether there may be more to do.
+    /// Writes at most so many of the pieces that copies of the index lack. Returns whether there may be more.
+    ///
+    /// Once all copies are complete, and no member waits for a checkpoint, an epoch takes in the stale members. Before
+    /// that they could not replace others, because they lack a copy, or changes that only the journal has.
     pub(super) fn refill_index(&self, pieces: usize) -> Result<bool, CommitError> {
         let more = if pieces == 1 {
             // Not worth waiting for a commit that is being made.
@@ -319,7 +319,7 @@ impl Commits {
         self.to_checkpoint.load(Ordering::SeqCst)
     }
 
-    /// Accepts nothing more from callers. Returns false if that was so already.
+    /// Closes the volume to further changes. Returns false if it was closed already.
     pub(super) fn close(&self) -> bool {
         !self.closed.swap(true, Ordering::SeqCst)
     }
@@ -367,7 +367,7 @@ impl Commits {
         }
     }
 
-    /// Does work that leaves an unknown state if it panics: then nothing more is accepted.
+    /// Does work that leaves an unknown state if it panics. The volume accepts nothing more after a panic.
     pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> T) -> T {
         let unwinding = guard_on_unwind((), |()| {
             self.poison_because("work on the index or the members panicked");

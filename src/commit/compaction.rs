@@ -1,4 +1,4 @@
-//! Compaction: live bytes out of mostly dead stripes, so that the dead ones' space comes free.
+//! Compaction: moves live bytes out of mostly dead stripes, so that these die and their space comes free.
 //!
 //! Overwriting a file leaves dead bytes in its old stripes; a stripe comes free only when all of it is dead. When
 //! nothing is free, compaction packs the live bytes of the deadest stripes into new ones, and the old stripes die.
@@ -23,13 +23,13 @@ use crate::meta::{Batch, Meta};
 use crate::rate_limit::RateLimit;
 use crate::volume::{StripeRecords, Tally, Volume, member_of};
 
-/// Stripes moved in one go. New ones are filled with their live bytes; the room kept back is enough for that.
+/// The most stripes moved in one pass. The reserve has room for the new stripes with their live bytes.
 const VICTIMS_AT_ONCE: usize = 64;
 
-/// New stripes written in one go at most: the room kept back takes one more.
+/// The most new stripes written in one pass; the reserve has room for one more.
 const STRIPES_AT_ONCE: usize = 3;
 
-/// Stripes looked at in one go.
+/// The most candidates ranked in one pass.
 const CANDIDATES_AT_ONCE: usize = 4096;
 
 /// The largest live part of a stripe that is worth moving.
@@ -231,7 +231,7 @@ impl Compaction {
         Ok(counted)
     }
 
-    /// Returns the rank of a stripe for moving; nothing of it lives if it is gone.
+    /// Returns the rank of a stripe. A removed stripe has no live part.
     fn rank_of(&self, stripe: StripeId) -> Result<Rank, CommitError> {
         let record = self.records.stripe(stripe)?;
         let held = record.map_or(0, |record| u64::from(record.payload_len));
@@ -317,7 +317,7 @@ impl Compaction {
         }
     }
 
-    /// Copies a live run. One that cannot be read stays where it is.
+    /// Copies a live run. A run that cannot be read stays in its stripe.
     fn pack(&self, packed: &mut Packed, run: LiveRun) {
         let Extent {
             stripe,
@@ -336,7 +336,7 @@ impl Compaction {
                 .reader()
                 .read(stripe, stripe_offset, &mut packed.payload[at..])
         {
-            // It is tried again and again.
+            // Later passes try the stripe again.
             let now = Instant::now();
             if let Some(left_out) = self.unreadable.admit(run.ino, now) {
                 if left_out > 0 {
@@ -352,7 +352,7 @@ impl Compaction {
         packed.runs.push((run, at));
     }
 
-    /// Writes the packed bytes as a stripe, and points those extents there that are still the same.
+    /// Writes the packed bytes as a stripe, and points the unchanged extents to it.
     fn move_out(&self, packed: &mut Packed, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
         let Packed { payload, runs, .. } = std::mem::take(packed);
         if runs.is_empty() {

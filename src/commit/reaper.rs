@@ -1,4 +1,4 @@
-//! Giving back the space of dead stripes and empty segments.
+//! Frees the space of dead stripes and empty segments.
 //!
 //! ```text
 //! b'q' stripe ─► no backref left: suspect ─► dead, records removed ─► freed on the members
@@ -28,20 +28,20 @@ use crate::volume::{PinFence, StripeRecords, Volume};
 
 mod audit;
 
-/// Marks looked at in one go.
+/// The most marks read in one pass.
 const MARKS_AT_ONCE: usize = 256;
 
-/// Files of segments that are elsewhere now removed in one go: others wait for the reaper meanwhile.
+/// The most files of moved segments that one pass removes, because other threads wait for the reaper meanwhile.
 const FILES_AT_ONCE: usize = 32;
 
 /// Rounds of "commit, then reap" in which a dead stripe becomes free space: one for the loss of its
 /// backrefs, one for that of its records, and one that frees it.
 const REAPS: usize = 3;
 
-/// Rounds of reaping before something is refused for want of room, if each frees something.
+/// The most rounds of reaping before a request is refused for lack of room, if each round frees something.
 const MAX_REAPS: usize = 1000;
 
-/// Stripes audited in one go.
+/// The most stripes audited in one pass.
 const AUDITED_AT_ONCE: usize = 64;
 
 struct Suspect {
@@ -63,15 +63,15 @@ pub(super) struct Queues {
     suspects: VecDeque<Suspect>,
     suspected: BTreeSet<StripeId>,
     garbage: VecDeque<(CommitNumber, Garbage)>,
-    /// Segments that take no more stripes and may have none.
+    /// Segments that take no more stripes and may be empty.
     closed_segments: Vec<SegmentId>,
     /// The next mark to look at.
     marks_from: Option<bytes::Bytes>,
-    /// The next stripe to audit; `None` once all that a crash may have left unmarked were seen.
+    /// The next stripe to audit; `None` after the last stripe that a crash may have left unmarked.
     audit_from: Option<bytes::Bytes>,
     /// Segments from before the mount that are still to be audited, once that has begun.
     unaudited: Option<VecDeque<SegmentId>>,
-    /// Pieces of space that were given back.
+    /// The number of freed stripes, segments and files.
     freed: u64,
 }
 
@@ -87,7 +87,7 @@ impl Queues {
         !self.suspects.is_empty() || !self.garbage.is_empty()
     }
 
-    /// Returns whether space of a segment waits for a commit to be given back.
+    /// Returns whether dead space of a segment waits for a commit.
     fn is_freeing(&self, segment: SegmentId) -> bool {
         self.garbage.iter().any(|(_, garbage)| match garbage {
             Garbage::Stripe(record) => record.segment == segment,
@@ -112,7 +112,7 @@ impl Queues {
         self.unaudited = None;
     }
 
-    /// Takes a file out of the queue again: the segment is about to move back to the member.
+    /// Takes a file out of the queue, because its segment is about to move back to the member.
     pub(super) fn reclaim_file(&mut self, segment: SegmentId, member: MemberIndex) {
         let is_it = |garbage: &Garbage| matches!(garbage, Garbage::File(s, m) if (*s, *m) == (segment, member));
         self.garbage.retain(|(_, garbage)| !is_it(garbage));
@@ -161,7 +161,7 @@ impl Reaper {
         self.queues.lock().is_under_way()
     }
 
-    /// Returns how many pieces of space were given back.
+    /// Returns the number of freed stripes, segments and files.
     pub(super) fn freed(&self) -> u64 {
         self.queues.lock().freed
     }
@@ -183,7 +183,7 @@ impl Reaper {
         Ok(self.freed() > first)
     }
 
-    /// Commits and reaps until some of the stripes that are dead by now are freed.
+    /// Commits and reaps until the stripes that are dead by now are free, unless readers hold them.
     pub(super) fn reap_now(&self) -> Result<(), CommitError> {
         for _ in 0..REAPS {
             self.reap()?;
@@ -192,8 +192,8 @@ impl Reaper {
         self.reap()
     }
 
-    /// Takes every dead stripe and empty segment a step further on its way to being free space; call it about once a
-    /// second. A later call, after a commit, frees what this one removes.
+    /// Takes every dead stripe and empty segment one step further towards free space. Call it about once a second. A
+    /// later call, after a commit, frees the space whose records this call removes.
     ///
     /// # Errors
     ///
@@ -273,7 +273,7 @@ impl Reaper {
 
     /// Returns whether a stripe is the last one of a segment that takes no more.
     fn is_alone_in_segment(&self, record: &Stripe) -> Result<bool, CommitError> {
-        // Asked first: a stripe added while it is being written is listed once it no longer is.
+        // First, because a stripe that is added to a segment is listed before the writing of the segment ends.
         if self.volume.segments().is_writing(record.segment) {
             return Ok(false);
         }
@@ -300,7 +300,7 @@ impl Reaper {
         Ok(())
     }
 
-    /// Marks stripes that have no backref and no mark: a crash came between their record and the extents that would
+    /// Marks stripes without a backref and without a mark. A crash came between their record and the extents that would
     /// have named them. All of them are from before the mount.
     fn audit(&self, queues: &mut Queues) -> Result<(), CommitError> {
         let Some(from) = queues.audit_from.take() else {

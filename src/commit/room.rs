@@ -1,4 +1,4 @@
-//! Room for more data: made when there is none, and in good time when there is little.
+//! Makes room for data when there is none, and in good time when there is little.
 //!
 //! Making room costs several commits, and in the worst case a look at every stripe. A full volume stays full until
 //! something in it dies or another user frees space, and writes keep coming. So a vain attempt is not repeated before
@@ -18,25 +18,25 @@ use super::pace::pause;
 use super::reaper::Reaper;
 use crate::volume::{Space, Volume};
 
-/// Rounds of compaction in one call: where nearly everything lives, each gains little.
+/// The most rounds of compaction in one call. Each gains little if nearly all bytes live.
 const MAX_ROUNDS: usize = 16;
 
-/// When there is no room, everything is tried.
+/// The effort when there is no room: everything is tried.
 const IN_NEED: Effort = Effort {
     max_live: MAX_LIVE,
     counts: usize::MAX,
 };
 
-/// Before room is needed, each stripe that is moved gains at least as much as it costs.
+/// The effort before room is needed: the move of each stripe gains at least as much as it costs.
 const AHEAD: Effort = Effort {
     max_live: 500,
     counts: 2,
 };
 
-/// Little is free if it is less than one of so many parts of a volume...
+/// Free space is little below one of so many parts of a volume.
 const LITTLE_PARTS: u64 = 16;
 
-/// ... but in no case if it is more than this many bytes, or less than so many stripes.
+/// Free space is never little above so many bytes, and always little below so many stripes.
 const LITTLE_BYTES: u64 = 64 << 30;
 const LITTLE_STRIPES: u64 = 8;
 
@@ -53,9 +53,9 @@ pub struct Room {
     exhaustion: Arc<Exhaustion>,
     /// Held through I/O by the thread that makes room.
     making: Mutex<()>,
-    /// The deaths at which nothing was left to do ahead of need.
+    /// The count of deaths at which no work was left ahead of need.
     done_ahead: Mutex<Option<u64>>,
-    /// When compaction ahead of need goes on, where it may write only so much in a second.
+    /// The time at which compaction ahead of need continues, to keep its rate.
     rests_until: Mutex<Option<Instant>>,
 }
 
@@ -81,7 +81,7 @@ impl Room {
         }
     }
 
-    /// Returns whether the last moves have used up the bytes that may be written for now.
+    /// Returns whether compaction ahead of need rests, to keep its rate.
     fn is_resting(&self) -> bool {
         let until = *self.rests_until.lock();
         until.is_some_and(|until| Instant::now() < until)
@@ -103,7 +103,6 @@ impl Room {
             return Err(CommitError::ReadOnly);
         }
         let freed_before = self.reaper.freed();
-        // Held through I/O; a thread that waits here wants the room that its holder makes.
         let _one_at_a_time = self.making.lock();
         if self.reaper.freed() > freed_before {
             return Ok(true);
@@ -210,7 +209,7 @@ pub(super) fn has_room(volume: &Volume, needed: u64) -> bool {
     volume.space().measure().usable_free >= needed.saturating_add(capacity)
 }
 
-/// Returns how much free space is little.
+/// Returns the bytes below which free space is little.
 fn little(space: Space, stripe_capacity: u64) -> u64 {
     let part = (space.usable_total / LITTLE_PARTS).min(LITTLE_BYTES);
     part.max(LITTLE_STRIPES * stripe_capacity)

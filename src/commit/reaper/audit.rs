@@ -18,7 +18,7 @@ use crate::format::record::Stripe;
 const SEGMENTS_AT_ONCE: usize = 16;
 
 impl Reaper {
-    /// Looks at the next few of the segments that there were at the mount.
+    /// Audits the next few of the segments that existed at the mount.
     pub(super) fn audit_segments(&self, queues: &mut Queues) -> Result<(), CommitError> {
         // If one cannot be looked at, all are, again, by the next call.
         let mut left = queues.unaudited.take().unwrap_or_else(|| {
