@@ -24,7 +24,7 @@ const ROOM_PER_BYTE: u64 = 3;
 /// The part of the reserve that changes may wait for, without as much room.
 const TRIED_PART: u64 = 16;
 
-/// A journal fuller than this is about to take no more.
+/// The part of the journal whose use leaves no room for additions.
 const FULL_JOURNAL: f32 = 0.95;
 
 /// Fewer bytes of waiting changes are no reason for a checkpoint.

@@ -1,5 +1,5 @@
-//! Counts redundancy (P6): stripe by stripe, against the files that are really there. Changed stripes are counted
-//! again; the earlier result holds for the rest.
+//! Counts redundancy (P6), stripe by stripe, against the segment files that the members list. Only changed stripes are
+//! counted again.
 
 use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
@@ -25,8 +25,8 @@ mod files;
 mod live;
 mod stretches;
 
-/// The time for which a count is good while no member comes or goes and nothing is committed. It is limited because
-/// files may vanish behind the daemon's back.
+/// The time for which a count holds while no member comes or goes and nothing is committed. It is limited because
+/// other programs may remove files.
 const GOOD_FOR: Duration = Duration::from_secs(10);
 
 impl CountLimits {
@@ -118,7 +118,7 @@ pub struct MissingShards {
     pub shards: u64,
 }
 
-/// Counts redundancy, and keeps the last count for callers that it serves as well.
+/// Counter of redundancy. It keeps the last count, which may serve other callers.
 pub struct RedundancyCounter {
     members: Arc<Members>,
     meta: Arc<Meta>,
@@ -194,7 +194,7 @@ impl RedundancyCounter {
         self.redundancy_since(Instant::now())
     }
 
-    /// The same, asked for at a moment that has passed.
+    /// Returns a count like [`Self::redundancy`], for a caller that asked at an earlier moment.
     pub(super) fn redundancy_since(&self, asked: Instant) -> Result<Arc<Redundancy>, CommitError> {
         if let Some(known) = self.known_redundancy(asked) {
             return Ok(known);
@@ -218,7 +218,7 @@ impl RedundancyCounter {
         Ok(redundancy)
     }
 
-    /// Returns a count that began after it was asked for, or since when nothing changed that is known of.
+    /// Returns the last count if it began after the caller asked, or if no known change happened since.
     fn known_redundancy(&self, asked: Instant) -> Option<Arc<Redundancy>> {
         let last = self.last.lock();
         let is_good = |counted: &&Counted| {

@@ -44,10 +44,10 @@ pub use followers::Follower;
 /// The interval between notes of a scrub's position.
 const NOTE_INTERVAL: Duration = Duration::from_secs(2);
 
-/// Bytes of shards looked at in one go, of all members together, unless one stripe has more.
+/// The most bytes of shards inspected at once, of all members together, unless one stripe has more.
 const BATCH_BYTES: u64 = 48 << 20;
 
-/// The longest rest without a look whether to stop.
+/// The longest rest without a check whether to stop.
 const MAX_REST: Duration = Duration::from_millis(100);
 
 /// The state of a scrub.
@@ -79,7 +79,7 @@ pub struct ScrubStatus {
 }
 
 impl ScrubStatus {
-    /// Returns whether all that was looked at is whole now.
+    /// Returns whether the scrub finished, and left nothing wrong, missing or lost.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         let Scrub {
@@ -123,7 +123,7 @@ pub struct Scrubber {
     position: Mutex<Option<Scrub>>,
     followers: Followers,
     passed: PassedSegments,
-    /// The position of a scrub that ended with an error: further than noted, like the findings remembered beside it.
+    /// The position of a scrub that ended with an error. It is further than the noted one, and so are the findings.
     cut_off: Mutex<Option<Scrub>>,
     /// The number of pieces of each member that a scrub found wrong or missing since the volume was opened.
     found: Mutex<DefectCounts>,
@@ -145,7 +145,7 @@ pub(super) struct Dependencies {
     pub(super) rebuild: Arc<Rebuild>,
 }
 
-/// Lets others see that no scrub runs any more, however it ended.
+/// Guard of a running scrub. Its drop clears the position, however the scrub ends.
 struct Running<'a>(&'a Scrubber);
 
 impl Drop for Running<'_> {
@@ -235,7 +235,7 @@ impl Scrubber {
         Ok(Some(status))
     }
 
-    /// Goes on from where a scrub is, and notes how far it came.
+    /// Continues a scrub from its position, and notes the position reached.
     fn scrub_from(
         &self,
         scrub: &mut Scrub,
@@ -275,7 +275,7 @@ impl Scrubber {
         self.note_scrub(scrub)
     }
 
-    /// Waits for a scrub that another caller has begun, until the returned value is dropped.
+    /// Registers a caller that waits for the scrub of another one, until the returned value is dropped.
     pub fn follow_scrub(&self) -> Follower<'_> {
         self.followers.join()
     }
@@ -415,7 +415,7 @@ fn log_scrubbed(status: &ScrubStatus) {
     );
 }
 
-/// Returns how many bytes of shards to look at in one go.
+/// Returns the bytes of shards to inspect at once.
 fn batch_bytes(bytes_per_second: Option<u64>) -> u64 {
     step_bytes(bytes_per_second).map_or(BATCH_BYTES, |bytes| bytes.min(BATCH_BYTES))
 }

@@ -74,7 +74,7 @@ impl StaleCopies {
         };
         let new = self.members.stale_copies().unverified();
         self.members.stale_copies().restore(last.named());
-        // A stale member was not there all the time.
+        // A stale member was absent for some time.
         let stale = self.members.epochs().stale();
         let mut covered = self.members.stale_copies().unverified();
         covered.retain(|member, _| !new.contains_key(member) && !stale.contains(member));

@@ -1,4 +1,4 @@
-//! Counting stripes by the files that are there.
+//! Counts stripes by the segment files that the members list.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
@@ -14,7 +14,7 @@ use crate::format::record::{Backref, Stripe};
 use crate::format::{Record, SegmentId, StripeId};
 use crate::volume::{Census, SegmentCensus, Volume, joined};
 
-/// Stripes counted in one go.
+/// The most stripes counted at once.
 const STRIPES_AT_ONCE: usize = 4096;
 
 impl RedundancyCounter {
@@ -23,7 +23,7 @@ impl RedundancyCounter {
         &self,
         stretches: &mut Stretches,
     ) -> Result<Redundancy, CommitError> {
-        // Before anything is read: later changes are counted again the next time.
+        // Taken before anything is read, so that later changes are counted by the next count.
         let dirty = self.meta.take_dirty_groups();
         let known = self.volume.segments().records();
         let (census, segments) = take_census(&self.volume);
@@ -131,8 +131,8 @@ struct Count<'c> {
     stretches: BTreeMap<StretchId, StretchCount>,
     lives: KnownLives,
     unrecoverable: Vec<LostStripe>,
-    /// Stripes, and their live bytes, that lack shards in segments that were being written meanwhile:
-    /// their files may be younger than the look at the members.
+    /// Stripes with their live bytes that lack shards in segments written meanwhile. Their files may be younger than
+    /// the census.
     doubtful: Vec<(StripeId, Stripe, u64)>,
 }
 
@@ -158,7 +158,7 @@ impl<'c> Count<'c> {
         }
     }
 
-    /// Counts the stripes left open, by files as they are now.
+    /// Counts the doubtful stripes by a new census.
     fn look_again(&mut self) -> Result<(), CommitError> {
         if self.doubtful.is_empty() {
             return Ok(());
@@ -209,7 +209,7 @@ impl<'c> Count<'c> {
             let found = unrecoverable_ranges.cloned().unwrap_or_default();
             let bytes: Vec<_> = absent.into_iter().chain(found).collect();
             if !self.are_held(stripe, record, live, &bytes)? {
-                // All that files hold can be had, and no more be lost.
+                // All bytes that files hold can be read, but no further loss is tolerated.
                 tolerated = 0;
             } else if self.unrecoverable.len() < self.counter.limits.max_listed {
                 self.unrecoverable.push(LostStripe { stripe, bytes });

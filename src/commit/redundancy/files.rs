@@ -11,7 +11,7 @@ use crate::format::record::{RepairNote, Segment, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId};
 use crate::volume::{Census, member_of};
 
-/// The most looks at the ledger: dead stripes are out of it in a moment, unless there are very many.
+/// The most reads of the ledger, because dead stripes leave it soon unless there are very many.
 const MOST_LOOKS: usize = 16;
 
 impl RedundancyCounter {
@@ -101,7 +101,7 @@ impl RedundancyCounter {
     }
 
     /// Returns whether stripes that files refer to are known to lack shards. It counts only if segment files
-    /// turned out to be gone or too short; and of very many that are noted it takes some for referred to.
+    /// are gone or too short. If very many stripes are noted, it assumes that files refer to some of them.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl RedundancyCounter {
         self.volume.damage().lacks_files()
     }
 
-    /// Looks whether segment files on online members are gone or too short: one call to each.
+    /// Checks with one call to each member whether segment files are gone or too short.
     pub fn look_for_files(&self) {
         let segments = self.volume.segments().records();
         self.note_files(segments, &self.volume.inventory().census());
@@ -215,8 +215,8 @@ impl RedundancyCounter {
         }
     }
 
-    /// Returns how many members of a segment are away, or not known any more, of the one that lacks most. No stripe has
-    /// two shards on the same, so one that can bear as many losses is not lost without them.
+    /// Returns the number of absent or unknown members of the segment that lacks most. No stripe has two shards on one
+    /// member, so a stripe that tolerates as many losses is not lost without them.
     fn most_absent_of_a_segment(&self) -> u8 {
         let live = self.members.membership().live();
         let is_absent = |slot: &&Option<MemberIndex>| slot.is_none_or(|m| !live.contains(&m));

@@ -7,7 +7,7 @@ use crate::format::StripeId;
 use super::CountLimits;
 use super::stretches::StretchId;
 
-/// Stands for a number that is not known.
+/// Mark of an unknown number.
 const UNKNOWN: u32 = u32::MAX;
 
 /// The number of live bytes of each stripe of a stretch, as far as it is known: half a kilobyte.

@@ -187,7 +187,7 @@ impl Stretches {
         self.lives.len()
     }
 
-    /// Everything that was to be counted has been added.
+    /// Notes that all outdated stretches were added.
     pub(super) fn complete(&mut self) {
         self.is_complete = true;
         if self.known.len() + self.provisional.len() > self.limits.max_stretches {

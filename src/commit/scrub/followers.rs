@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The number of callers that wait.
+/// Counter of the waiting callers.
 #[derive(Debug, Default)]
 pub(super) struct Followers(AtomicUsize);
 
-/// A caller that waits, until this is dropped.
+/// Guard of a waiting caller.
 #[derive(Debug)]
 pub struct Follower<'a>(&'a Followers);
 

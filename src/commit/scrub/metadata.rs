@@ -7,7 +7,7 @@ use super::Scrubber;
 use crate::format::record::Scrub;
 
 impl Scrubber {
-    /// Verifies everything outside of segments, and repairs it from other members, as long as `go_on` says so.
+    /// Verifies everything outside of segments, and repairs it from other members, until `go_on` returns false.
     pub(super) fn scrub_metadata(
         &self,
         scrub: &mut Scrub,

@@ -1,4 +1,4 @@
-//! The findings of a scrub on its way, brought up to date at its end.
+//! The second pass of a scrub, which brings its findings up to date.
 //!
 //! Members come and go during a scrub, and shards of lost members are rebuilt elsewhere. So a scrub passes a segment
 //! once more at the end if some of its shards could not be read or repaired. It reports the state found then. A shard
@@ -21,13 +21,13 @@ pub(super) type DefectCounts = BTreeMap<MemberIndex, u64>;
 /// The outcome of passing stripes of a segment.
 #[derive(Debug, Default)]
 pub(super) struct Passed {
-    /// The counts that add up in the record of the scrub, as of then.
+    /// The counts that the record of the scrub sums up.
     pub(super) counted: Scrub,
     /// Shards that were wrong or missing, repaired or not.
     pub(super) found: DefectCounts,
     /// Shards that were written and could not be verified.
     pub(super) unread: DefectCounts,
-    /// Set if it was passed once more already.
+    /// Set if this is the outcome of the second pass.
     is_second: bool,
 }
 
@@ -69,8 +69,8 @@ pub(super) fn add_defects(
     }
 }
 
-/// Segments that were passed and not found whole. Forgotten when the volume is closed: their counts in the record of a
-/// scrub stay as they are then.
+/// Segments that were passed and not found whole. Closing the volume forgets them; their counts in the record of the
+/// scrub stay.
 #[derive(Debug, Default)]
 pub(super) struct PassedSegments(Mutex<Passes>);
 
@@ -86,7 +86,7 @@ struct Passes {
 #[derive(Debug)]
 struct Again {
     segment: SegmentId,
-    /// The offset at which to go on; `None` once it is through.
+    /// The offset to continue at; `None` at the end of the segment.
     from: Option<u64>,
     passed: Passed,
 }

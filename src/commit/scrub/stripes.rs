@@ -15,22 +15,21 @@ use crate::format::{Record, SegmentId, StripeId, key};
 use crate::meta::Batch;
 use crate::volume::{Remedy, Verdict};
 
-/// Stripes looked at in one go.
+/// The most stripes inspected at once.
 const STRIPES_AT_ONCE: usize = 512;
 
-/// Some stripes that lie one after the other in a segment.
+/// Stripes that lie one after the other in a segment.
 pub(super) struct StripeRun {
-    /// Those that something refers to.
+    /// The stripes with a backref.
     pub(super) live: Vec<StripeId>,
-    /// The offset at which the next one may begin.
+    /// The offset at which the next run may begin.
     pub(super) end: u64,
     /// Set if the segment has more.
     pub(super) has_more: bool,
 }
 
 impl Scrubber {
-    /// Looks at the next stripes of a scrub: as many as may be read at once at this rate. Returns false if
-    /// there are none left.
+    /// Scrubs the next stripes, as many as this rate allows at once. Returns false if none are left.
     pub(super) fn scrub_stripes(
         &self,
         scrub: &mut Scrub,
@@ -63,8 +62,8 @@ impl Scrubber {
         Ok(true)
     }
 
-    /// Looks at the stripes of a segment from some offset on, as many as may be read at once at this rate. Returns the
-    /// outcome, and the offset to go on with if the segment has more.
+    /// Inspects the stripes of a segment from an offset on, as many as this rate allows at once. Returns the outcome,
+    /// and the offset to continue at if the segment has more.
     pub(super) fn pass_stripes(
         &self,
         segment: SegmentId,
@@ -81,7 +80,7 @@ impl Scrubber {
         let restored = self.rebuild.restore_files(segment, &pace)?;
         passed.counted.repaired += restored.values().sum::<u64>();
         add_defects(&mut passed.found, restored);
-        // From before the look for references to them: none of them is freed meanwhile.
+        // Taken before the search for backrefs, so that no stripe of the run is freed meanwhile.
         let pin = self.volume.pins().pin();
         let run = self.next_run(segment, from, batch_bytes(bytes_per_second))?;
         let before = self
@@ -96,7 +95,7 @@ impl Scrubber {
             .record(segment)
             .map(|record| record.slots);
         if before != after {
-            // It was moved to other members meanwhile: shards that were not found may be there.
+            // The segment moved to other members meanwhile. Shards that were not found may be there.
             return Ok((passed, Some(from)));
         }
         self.note_lost(&verdicts)?;
@@ -149,7 +148,7 @@ impl Scrubber {
         Ok(())
     }
 
-    /// Waits; returns whether the scrub is to go on.
+    /// Waits. Returns whether the scrub has to continue.
     fn rest_of_scrub(&self, pause: Duration) -> bool {
         let until = Instant::now() + pause;
         let is_to_stop = || self.is_to_stop.load(Ordering::SeqCst);
