@@ -11,8 +11,8 @@
 //! ```
 //!
 //! [`codec`], [`cuda`], [`mod@format`] and [`store`] are crates of their own, so the compiler keeps them from naming
-//! anything above. Beside these stand [`coding`], which shares the work of the codec out among the CPU and GPUs,
-//! [`workers`], the threads of the CPU for it, and [`mod@bench`], which measures it.
+//! anything above. [`coding`] shares the work of the codec out among the CPU and GPUs, [`workers`] are its threads on the
+//! CPU, and [`mod@bench`] measures it.
 
 pub use cauchyfs_codec as codec;
 pub use cauchyfs_cuda as cuda;

@@ -38,7 +38,7 @@ pub type Devices = Vec<Arc<dyn Device>>;
 /// Passes that a device could not finish are computed again on the CPU, in whole.
 #[derive(Debug)]
 pub struct Dispatch {
-    shared: Arc<Shared>,
+    shared: Arc<DispatchShared>,
     /// The thread that still looks for devices.
     starting: Option<Starting>,
 }
@@ -54,7 +54,7 @@ struct Starting {
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct DispatchShared {
     pipeline: OnceLock<Pipeline>,
     /// Nothing where devices get all that they can do.
     choice: Option<Mutex<Choice>>,
@@ -111,9 +111,9 @@ impl Dispatch {
     }
 
     fn to_devices_from(devices: Devices, takes_short: bool) -> Result<Self, DeviceError> {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DispatchShared {
             takes_short,
-            ..Shared::default()
+            ..DispatchShared::default()
         });
         shared.start(devices)?;
         Ok(Self {
@@ -134,9 +134,9 @@ impl Dispatch {
         find: impl FnOnce() -> Result<Devices, DeviceError> + Send + 'static,
         patience: Duration,
     ) -> Self {
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(DispatchShared {
             choice: Some(Mutex::default()),
-            ..Shared::default()
+            ..DispatchShared::default()
         });
         let (ends, ended) = mpsc::channel();
         let look = {
@@ -261,7 +261,7 @@ impl Pinner for Dispatch {
 #[derive(Debug)]
 struct Pinned {
     device: Arc<dyn Device>,
-    shared: Arc<Shared>,
+    shared: Arc<DispatchShared>,
 }
 
 impl Unpinner for Pinned {
@@ -278,7 +278,7 @@ impl Unpinner for Pinned {
     }
 }
 
-impl Shared {
+impl DispatchShared {
     fn start(&self, devices: Devices) -> Result<(), DeviceError> {
         if devices.is_empty() {
             return Err(DeviceError::NoDevice);

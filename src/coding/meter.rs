@@ -30,10 +30,10 @@ impl Coded {
 
 /// Counts [`Coded`].
 #[derive(Debug, Default)]
-pub(super) struct Meter(Mutex<State>);
+pub(super) struct Meter(Mutex<MeterState>);
 
 #[derive(Debug, Default)]
-struct State {
+struct MeterState {
     coded: Coded,
     under_way: usize,
     busy_since: Option<Instant>,

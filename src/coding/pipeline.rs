@@ -62,12 +62,12 @@ pub(super) struct Ran {
 
 /// Devices with the threads that feed them.
 pub(super) struct Pipeline {
-    shared: Arc<Shared>,
+    shared: Arc<PipelineShared>,
     /// In the order of stations, and lanes of each.
     threads: Vec<JoinHandle<()>>,
 }
 
-struct Shared {
+struct PipelineShared {
     queue: Queue<Ended>,
     stations: Vec<Station>,
     patience: Duration,
@@ -90,7 +90,7 @@ impl Pipeline {
     ) -> std::io::Result<Self> {
         let stations: Vec<Station> = devices.into_iter().map(Station::new).collect();
         let lanes = stations.len() * LANES;
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PipelineShared {
             queue: Queue::new(lanes),
             stations,
             patience,
@@ -195,7 +195,7 @@ impl fmt::Debug for Pipeline {
     }
 }
 
-impl Shared {
+impl PipelineShared {
     /// Makes a lane and feeds it until the queue is closed or the device given up.
     fn feed(&self, device: usize, lane: usize) {
         let station = &self.stations[device];

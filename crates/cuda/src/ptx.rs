@@ -16,7 +16,7 @@ mod writer;
 
 use std::ops::Range;
 
-use self::{kernel::Shape, program::Program, writer::Writer};
+use self::{kernel::Shape, program::Program, writer::PtxWriter};
 use cauchyfs_codec::Matrix;
 
 pub(super) use self::{
@@ -79,7 +79,7 @@ fn print(matrix: &Matrix, rows: Range<usize>, kind: Kind) -> (String, Kernel) {
     let shape = Shape::new(rows.len());
     let name = format!("targets_{}_to_{}", rows.start, rows.end - 1);
     let program = Program::new(matrix, rows.clone(), shape.words);
-    let mut writer = Writer::new(kind, shape.words);
+    let mut writer = PtxWriter::new(kind, shape.words);
     writer.targets(rows.len());
     for step in &program.steps {
         writer.step(step);

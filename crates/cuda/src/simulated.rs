@@ -15,17 +15,17 @@ use cauchyfs_codec::{BLOCK_BYTES, Item, Job, Mode, Plan, Targets, select};
 /// to fail, or all from one on.
 #[derive(Clone, Default)]
 pub struct Simulated {
-    shared: Arc<Shared>,
+    shared: Arc<SimulatedDevice>,
 }
 
 #[derive(Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SimulatedDevice {
+    state: Mutex<SimulatedState>,
     opened: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct SimulatedState {
     operations: u64,
     failing: BTreeSet<u64>,
     lost_from: Option<u64>,
@@ -150,7 +150,7 @@ impl Simulated {
         Ok(())
     }
 
-    fn wait_while(&self, is_shut: impl Fn(&State) -> bool) {
+    fn wait_while(&self, is_shut: impl Fn(&SimulatedState) -> bool) {
         let mut state = self.shared.state.lock();
         state.waiting += 1;
         while is_shut(&state) {

@@ -29,7 +29,7 @@ use super::{
 use calls::retry;
 use handles::Handles;
 use own::{Failed, Oddity, Seen};
-use tree::{Place, Tree};
+use tree::{PathState, Tree};
 
 mod calls;
 mod handles;
@@ -541,11 +541,11 @@ impl Store for DirStore {
 
     fn probe(&self) -> Result<(), StoreError> {
         match self.tree.look(&self.path) {
-            Ok(Place::Ours) => self.probe_open_files(),
-            Ok(Place::Emptied(what)) => {
+            Ok(PathState::Ours) => self.probe_open_files(),
+            Ok(PathState::Emptied(what)) => {
                 Err(self.gone(&format!("{what} was deleted by someone else")))
             }
-            Ok(Place::Taken) => {
+            Ok(PathState::Taken) => {
                 Err(self.gone("another directory is in its place; is its disk mounted?"))
             }
             Err(errno) => Err(Self::gone_if_not_found(self.failed("find", "directory")(

@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 use crate::{Store, StoreError, StoreErrorKind, StoreRef};
 use hedge::HedgeDelay;
-use job::Job;
+use job::RequestInFlight;
 use pools::WorkerPools;
 use rings::Rings;
 use watch::Leniency;
@@ -149,7 +149,7 @@ impl Executor {
         let jobs = requests
             .into_iter()
             .enumerate()
-            .map(|(index, request)| Job::new(index, request));
+            .map(|(index, request)| RequestInFlight::new(index, request));
         match &self.backend {
             Backend::Inline => jobs.for_each(|job| {
                 let index = job.index;
@@ -320,7 +320,7 @@ impl Executor {
 fn run_uring(
     rings: &Rings,
     pools: &WorkerPools,
-    jobs: impl Iterator<Item = Job>,
+    jobs: impl Iterator<Item = RequestInFlight>,
     leniency: Leniency,
     outcomes: &mut [Option<Outcome>],
 ) {

@@ -29,14 +29,14 @@ use random::Random;
 /// A disk in memory, shared by the test that pulls its plug and the stores opened on it.
 #[derive(Clone, Debug)]
 pub struct MemDisk {
-    shared: Arc<Mutex<State>>,
+    shared: Arc<Mutex<DiskState>>,
     label: Arc<str>,
     /// True if the holders of its lock are not to be seen from here.
     is_far: bool,
 }
 
 #[derive(Clone, Debug)]
-struct State {
+struct DiskState {
     files: BTreeMap<String, File>,
     /// Removed files whose removal is not durable yet.
     removed: Vec<(String, File)>,
@@ -52,7 +52,7 @@ struct State {
     reserves: bool,
 }
 
-impl State {
+impl DiskState {
     fn used_bytes(&self) -> u64 {
         self.files.values().map(File::used_bytes).sum()
     }
@@ -85,7 +85,7 @@ impl MemDisk {
     /// Makes an empty disk of `capacity_bytes`; `label` is its name in messages.
     #[must_use]
     pub fn new(label: &str, capacity_bytes: u64) -> Self {
-        let state = State {
+        let state = DiskState {
             files: BTreeMap::new(),
             removed: Vec::new(),
             capacity_bytes,
@@ -238,7 +238,11 @@ impl MemStore {
     }
 
     /// Returns the state, if this store may still use it.
-    fn state(&self, action: &'static str, name: &str) -> Result<MutexGuard<'_, State>, StoreError> {
+    fn state(
+        &self,
+        action: &'static str,
+        name: &str,
+    ) -> Result<MutexGuard<'_, DiskState>, StoreError> {
         let state = self.disk.shared.lock();
         match state.failing {
             Some(kind) => Err(self.error(kind, action, name)),
@@ -435,14 +439,14 @@ impl Store for MemStore {
             return Err(StoreError::in_use(&*self.disk.label, holder));
         }
         state.locks.push(hold);
-        Ok(StoreLock::new(Held(self.clone())))
+        Ok(StoreLock::new(HeldLock(self.clone())))
     }
 }
 
 /// The lock of a disk, freed on drop unless the disk was cut or replaced since.
-struct Held(MemStore);
+struct HeldLock(MemStore);
 
-impl Drop for Held {
+impl Drop for HeldLock {
     fn drop(&mut self) {
         let mut state = self.0.disk.shared.lock();
         if state.generation == self.0.generation {

@@ -19,13 +19,13 @@ const LEAST_BYTES: usize = 4 << 20;
 
 /// Loans that wait for lanes.
 pub(super) struct Queue<R> {
-    state: Mutex<State<R>>,
+    state: Mutex<QueueState<R>>,
     work: Condvar,
     /// For lanes that cannot work now.
     rested: Condvar,
 }
 
-struct State<R> {
+struct QueueState<R> {
     waiting: VecDeque<Loan<R>>,
     /// Lanes that may come for a batch.
     lanes: usize,
@@ -38,7 +38,7 @@ impl<R> Queue<R> {
     /// Returns an empty queue for so many lanes.
     pub(super) fn new(lanes: usize) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(QueueState {
                 waiting: VecDeque::new(),
                 lanes,
                 idle: 0,
@@ -142,7 +142,7 @@ impl<R> Queue<R> {
     }
 }
 
-impl<R> State<R> {
+impl<R> QueueState<R> {
     /// Takes the loan that waits longest, and its share of those that are like it.
     fn take_batch(&mut self) -> Vec<Loan<R>> {
         let Some(first) = self.waiting.pop_front() else {

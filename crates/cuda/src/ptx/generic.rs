@@ -5,7 +5,7 @@
 
 use super::{
     kernel::{Kernel, Kind, Shape},
-    writer::{Writer, lut},
+    writer::{PtxWriter, lut},
 };
 use cauchyfs_codec::Matrix;
 
@@ -45,7 +45,7 @@ pub(super) fn print(kind: Kind) -> (String, Kernel) {
     };
     let sources = list("x", words);
     let sums = list("a", ROWS * words);
-    let mut writer = Writer::new(kind, words);
+    let mut writer = PtxWriter::new(kind, words);
     writer.targets(ROWS);
     for sum in &sums {
         writer.line(&format!("mov.u32 {sum}, 0;"));
@@ -99,7 +99,7 @@ pub(super) fn print(kind: Kind) -> (String, Kernel) {
 
 /// Adds x to the power of `bit`, times the sources, to the sums of those targets whose coefficients have
 /// that bit.
-fn add_bit(writer: &mut Writer, bit: usize, sources: &[String], sums: &[String]) {
+fn add_bit(writer: &mut PtxWriter, bit: usize, sources: &[String], sums: &[String]) {
     let shift = BITS - 1 - bit;
     writer.line(&format!("shl.b32 %shifted, %bits, {shift};"));
     for (row, sums) in sums.chunks(sources.len()).enumerate() {

@@ -29,7 +29,7 @@ const REDUCED: u32 = 0x1D1D_1D1D;
 const SIGNS: u32 = 0xBA98;
 
 /// Lines of one kernel.
-pub(super) struct Writer {
+pub(super) struct PtxWriter {
     kind: Kind,
     words: usize,
     text: String,
@@ -39,7 +39,7 @@ pub(super) struct Writer {
     predicates: usize,
 }
 
-impl Writer {
+impl PtxWriter {
     /// Starts a kernel whose threads take so many words of each shard.
     pub(super) fn new(kind: Kind, words: usize) -> Self {
         let mut writer = Self {

@@ -37,11 +37,11 @@ static SHARERS: AtomicUsize = AtomicUsize::new(0);
 /// until its last user is done. All caches together keep to half of what the process may open.
 #[derive(Debug)]
 pub(super) struct Handles {
-    state: Mutex<State>,
+    state: Mutex<OpenFiles>,
 }
 
 #[derive(Debug)]
-struct State {
+struct OpenFiles {
     files: LruCache<Box<str>, Open>,
     /// Counts removals and renames, so that a descriptor opened before one is not kept after it.
     epoch: u64,
@@ -52,7 +52,7 @@ impl Handles {
     pub(super) fn new() -> Self {
         SHARERS.fetch_add(1, Ordering::Relaxed);
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(OpenFiles {
                 files: LruCache::unbounded(),
                 epoch: 0,
             }),

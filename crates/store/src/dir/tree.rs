@@ -30,7 +30,7 @@ pub(super) struct Tree {
 
 /// The state of the path from which a directory was opened.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum PathState {
     /// The directory itself.
     Ours,
     /// It is there, without this subdirectory.
@@ -89,10 +89,10 @@ impl Tree {
 
     /// Says whether `path`, and the names of the subdirectories in use, still lead to the
     /// directories that are held open.
-    pub(super) fn look(&self, path: &Path) -> Result<Place, Errno> {
+    pub(super) fn look(&self, path: &Path) -> Result<PathState, Errno> {
         let now = retry(|| sys::stat(path))?;
         if (now.st_dev, now.st_ino) != self.identity() {
-            return Ok(Place::Taken);
+            return Ok(PathState::Taken);
         }
         let subdirs: Vec<_> = self
             .subdirs
@@ -104,12 +104,12 @@ impl Tree {
             let held = sys::fstat(&held)?;
             match retry(|| sys::statat(&self.top, dir.as_str(), NO_FOLLOW)) {
                 Ok(now) if (now.st_dev, now.st_ino) == (held.st_dev, held.st_ino) => {}
-                Ok(_) => return Ok(Place::Taken),
-                Err(Errno::NOENT) => return Ok(Place::Emptied(dir)),
+                Ok(_) => return Ok(PathState::Taken),
+                Err(Errno::NOENT) => return Ok(PathState::Emptied(dir)),
                 Err(errno) => return Err(errno),
             }
         }
-        Ok(Place::Ours)
+        Ok(PathState::Ours)
     }
 
     /// Opens a file of the directory's own; `flags` add to those that every file gets. No file of others is opened, and

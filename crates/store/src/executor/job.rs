@@ -10,7 +10,7 @@ use crate::{RawUse, StoreError, StoreRef};
 
 /// A request of a batch.
 #[derive(Debug)]
-pub(super) struct Job {
+pub(super) struct RequestInFlight {
     /// Its place in the batch.
     pub(super) index: usize,
     pub(super) store: StoreRef,
@@ -19,7 +19,7 @@ pub(super) struct Job {
     pub(super) done: usize,
 }
 
-impl Job {
+impl RequestInFlight {
     pub(super) fn new(index: usize, request: Request) -> Self {
         Self {
             index,

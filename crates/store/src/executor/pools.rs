@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::hedge::HedgeDelay;
-use super::job::Job;
+use super::job::RequestInFlight;
 use super::request::Outcome;
 use super::watch::{Leniency, MAX_ABANDONED, Watch, key};
 use crate::{Store, StoreError, StoreRef};
@@ -39,7 +39,7 @@ pub(super) struct WorkerPools {
 struct WorkerPool {
     /// Keeps the address of the store, which is its key, from being used again.
     store: Weak<dyn Store>,
-    state: Mutex<State>,
+    state: Mutex<PoolState>,
     wake: Condvar,
     /// See [`WorkerPools`].
     left: Arc<AtomicUsize>,
@@ -47,7 +47,7 @@ struct WorkerPool {
 }
 
 #[derive(Default)]
-struct State {
+struct PoolState {
     queue: VecDeque<Task>,
     next_task: u64,
     /// The numbers of the tasks that workers are at.
@@ -64,9 +64,9 @@ struct State {
     closed: bool,
 }
 
-impl std::fmt::Debug for State {
+impl std::fmt::Debug for PoolState {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
+        f.debug_struct("PoolState")
             .field("queued", &self.queue.len())
             .field("running", &self.running.len())
             .field("abandoned", &self.abandoned.len())
@@ -123,7 +123,12 @@ impl WorkerPools {
     }
 
     /// Runs jobs and waits for them.
-    pub(super) fn run(&self, jobs: Vec<Job>, leniency: Leniency, outcomes: &mut [Option<Outcome>]) {
+    pub(super) fn run(
+        &self,
+        jobs: Vec<RequestInFlight>,
+        leniency: Leniency,
+        outcomes: &mut [Option<Outcome>],
+    ) {
         let mut batch = self.start(jobs, leniency, outcomes);
         self.finish(&mut batch, outcomes);
     }
@@ -131,7 +136,7 @@ impl WorkerPools {
     /// Puts jobs into their pools; those that no pool takes come to their error here.
     pub(super) fn start(
         &self,
-        jobs: Vec<Job>,
+        jobs: Vec<RequestInFlight>,
         leniency: Leniency,
         outcomes: &mut [Option<Outcome>],
     ) -> Started {
@@ -326,7 +331,7 @@ impl Drop for WorkerPools {
 }
 
 /// Wraps a job so that its outcome reaches the batch, if that still waits.
-fn answering(job: Job, sender: Sender<Answer>) -> Box<dyn FnOnce() + Send> {
+fn answering(job: RequestInFlight, sender: Sender<Answer>) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
         let index = job.index;
         let outcome = job.run();
@@ -426,7 +431,7 @@ impl WorkerPool {
     }
 
     /// Takes a task from the queue, or notes something of one that a worker is at.
-    fn withdraw(&self, number: u64, note: impl FnOnce(&mut State)) {
+    fn withdraw(&self, number: u64, note: impl FnOnce(&mut PoolState)) {
         let mut state = self.state.lock();
         if let Some(at) = state.queue.iter().position(|task| task.number == number) {
             let task = state.queue.remove(at);

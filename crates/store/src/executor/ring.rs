@@ -14,7 +14,7 @@ use io_uring::types::{Fd, FsyncFlags, SubmitArgs, Timespec};
 use io_uring::{IoUring, opcode, squeue};
 use rustix::io::Errno;
 
-use super::job::Job;
+use super::job::RequestInFlight;
 use super::request::Op;
 
 /// The number of operations that one ring can have with the kernel.
@@ -29,7 +29,7 @@ const KERNEL_WORKERS: u32 = 64;
 
 /// An operation that the kernel is at, with all that it uses.
 pub(super) struct Flight {
-    pub(super) job: Job,
+    pub(super) job: RequestInFlight,
     pub(super) file: Arc<OwnedFd>,
     /// The [`key`](super::watch::key) of the store.
     pub(super) key: usize,
@@ -150,7 +150,7 @@ fn entry(flight: &mut Flight) -> squeue::Entry {
         }
         Op::Sync { .. } => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),
         Op::Create { .. } | Op::Remove { .. } | Op::Punch { .. } | Op::Probe => {
-            unreachable!("`Job::raw` has no descriptor for these")
+            unreachable!("`RequestInFlight::raw` has no descriptor for these")
         }
     }
 }

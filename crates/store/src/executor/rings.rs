@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::hedge::HedgeDelay;
-use super::job::Job;
+use super::job::RequestInFlight;
 use super::request::{Op, Outcome};
 use super::ring::{DEPTH, Flight, Ring};
 use super::watch::{Leniency, MAX_ABANDONED, Watch, key};
@@ -50,10 +50,10 @@ impl Rings {
     /// which are to be finished in another way.
     pub(super) fn run(
         &self,
-        mut jobs: Vec<(Job, Arc<OwnedFd>)>,
+        mut jobs: Vec<(RequestInFlight, Arc<OwnedFd>)>,
         leniency: Leniency,
         outcomes: &mut [Option<Outcome>],
-    ) -> Vec<Job> {
+    ) -> Vec<RequestInFlight> {
         if self.parked_count.load(Ordering::Relaxed) > 0 {
             self.reap();
             jobs.retain(|(job, _)| {
@@ -72,7 +72,7 @@ impl Rings {
                 return jobs.into_iter().map(|(job, _)| job).collect();
             }
         };
-        let mut batch = Batch {
+        let mut batch = RingBatch {
             ring,
             queue: jobs.into(),
             flying: 0,
@@ -81,7 +81,7 @@ impl Rings {
             outcomes,
         };
         batch.run(self.timeout);
-        let Batch {
+        let RingBatch {
             ring, unfinished, ..
         } = batch;
         self.put_back(ring);
@@ -153,17 +153,17 @@ impl Rings {
 }
 
 /// A batch on its ring.
-struct Batch<'a> {
+struct RingBatch<'a> {
     ring: Ring,
-    queue: VecDeque<(Job, Arc<OwnedFd>)>,
+    queue: VecDeque<(RequestInFlight, Arc<OwnedFd>)>,
     /// Operations with the kernel that were not given up.
     flying: usize,
     watch: Watch,
-    unfinished: Vec<Job>,
+    unfinished: Vec<RequestInFlight>,
     outcomes: &'a mut [Option<Outcome>],
 }
 
-impl Batch<'_> {
+impl RingBatch<'_> {
     fn run(&mut self, timeout: Duration) {
         loop {
             self.launch();
@@ -267,7 +267,7 @@ impl Batch<'_> {
     /// The ring itself is broken: nothing more can be learnt from it.
     fn fail_all(&mut self, error: &io::Error) {
         log::error!("io_uring failed: {error}");
-        let fail = |job: &Job, outcomes: &mut [Option<Outcome>]| {
+        let fail = |job: &RequestInFlight, outcomes: &mut [Option<Outcome>]| {
             let (name, action) = job.op.describe();
             let again = error
                 .raw_os_error()
@@ -292,10 +292,10 @@ impl Batch<'_> {
 enum Verdict {
     Done(Outcome),
     /// Not refused and not whole: the attempt to go on gets the same refusal, or the rest.
-    Partly(Job),
+    Partly(RequestInFlight),
 }
 
-fn judge(mut job: Job, answer: i32) -> Verdict {
+fn judge(mut job: RequestInFlight, answer: i32) -> Verdict {
     let count = match usize::try_from(answer) {
         Ok(count) => count,
         // Refused past the page cache, or interrupted: the other way round decides.

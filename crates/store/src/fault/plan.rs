@@ -155,17 +155,17 @@ impl Fault {
 /// The faults of a test volume and the count of its calls; clones share both.
 #[derive(Clone, Debug, Default)]
 pub struct FaultPlan {
-    shared: Arc<Shared>,
+    shared: Arc<SharedPlan>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
+struct SharedPlan {
+    state: Mutex<PlanState>,
     released: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct PlanState {
     /// Each fault with the number of calls that it has counted.
     faults: Vec<(Fault, u64)>,
     calls: u64,
