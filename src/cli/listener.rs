@@ -398,13 +398,13 @@ impl Listener {
 
 /// Refuses to put a directory in the place of a member that is there if that could not be drained.
 fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), DaemonFailure> {
-    let leaving = members.membership().draining();
-    if leaving.contains(&old) {
+    let draining = members.membership().draining();
+    if draining.contains(&old) {
         return Err(DaemonFailure::AlreadyDraining { member: old.0 });
     }
     // The new one makes up for the old.
     let live = members.membership().live().into_iter();
-    let staying = live.filter(|member| !leaving.contains(member)).count();
+    let staying = live.filter(|member| !draining.contains(member)).count();
     let needed = members.shape().geometry().total_shards();
     if staying < needed {
         let index = old;

@@ -430,7 +430,7 @@ pub(super) fn member_report(
         id: status.id.to_string(),
         path: Some(status.path).filter(|path| !path.is_empty()),
         state: match status.state {
-            members::MemberState::Online if status.leaving => MemberState::Removing,
+            members::MemberState::Online if status.draining => MemberState::Removing,
             members::MemberState::Online => MemberState::Online,
             members::MemberState::Missing => MemberState::Missing,
             members::MemberState::Faulted => MemberState::Faulted,

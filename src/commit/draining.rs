@@ -42,7 +42,7 @@ impl Draining {
     ///
     /// # Errors
     ///
-    /// The member stays, as far as [`Members::leaving`] does not say otherwise. [`CommitError::Members`] if the others
+    /// The member stays, as far as `Membership::draining` does not say otherwise. [`CommitError::Members`] if the others
     /// would be too few; [`CommitError::NoSpace`] if they have too little room; else as for [`Commits::sync`].
     pub fn drain(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.begin(member, None)

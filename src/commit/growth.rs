@@ -199,11 +199,11 @@ impl Growth {
         let (held, others): (Vec<_>, Vec<_>) = spaces
             .iter()
             .partition(|(member, _)| holders.contains(member));
-        let leaving = self.members.membership().draining();
+        let draining = self.members.membership().draining();
         let staying = held.iter().filter(|(member, _)| !full.contains(member));
         let others = others
             .iter()
-            .filter(|(member, _)| !leaving.contains(member));
+            .filter(|(member, _)| !draining.contains(member));
         let mut new: Vec<u64> = others
             .map(|(_, space)| share(space).saturating_sub(needed))
             .collect();

@@ -64,7 +64,7 @@ pub struct MemberStatus {
     /// The reason why its directory, which is there again, is not taken back.
     pub refusal: Option<AbsenceReason>,
     /// Set if it is being drained for removal.
-    pub leaving: bool,
+    pub draining: bool,
     /// Bytes that its files take on its filesystem; 0 if it is not online.
     pub bytes_used: u64,
     /// Bytes that its filesystem has left; 0 if it is not online.

@@ -55,7 +55,7 @@ impl Members {
                     state: health.state,
                     reason: health.reason.or(unverified).or(waiting),
                     refusal: health.refusal,
-                    leaving: snapshot.is_draining(index),
+                    draining: snapshot.is_draining(index),
                     bytes_used: 0,
                     bytes_free: 0,
                     errors: member.observed().errors(),

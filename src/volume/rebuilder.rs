@@ -192,11 +192,11 @@ impl ShardRebuilder {
     /// with most room, as for a new segment.
     #[must_use]
     pub(crate) fn homes_for_slot(&self, segment: &Segment, bytes: u64) -> Vec<MemberIndex> {
-        let leaving = self.members.membership().draining();
+        let draining = self.members.membership().draining();
         let mut candidates = self.segments.candidates(Need::New);
         candidates.retain(|candidate| {
             !segment.slots.contains(&Some(candidate.member))
-                && !leaving.contains(&candidate.member)
+                && !draining.contains(&candidate.member)
                 && candidate.available >= bytes
         });
         candidates.sort_by_key(|candidate| {

@@ -107,9 +107,9 @@ impl SpaceMeter {
     /// Measures the online members; asks each of them.
     pub(crate) fn measure(&self) -> Space {
         let geometry = self.geometry;
-        let leaving = self.members.membership().draining();
+        let draining = self.members.membership().draining();
         let mut spaces = self.members.io().spaces();
-        spaces.retain(|(member, _)| !leaving.contains(member));
+        spaces.retain(|(member, _)| !draining.contains(member));
         // With members missing, stripes are written with what is left.
         let slots = geometry.total_shards().min(spaces.len());
         if slots < geometry.data_shards() {
@@ -141,7 +141,7 @@ impl SpaceMeter {
             total.push((space.total_bytes / sharing).min(room.saturating_add(usage.taken)));
         }
         let data_shards = geometry.data_shards() as u64;
-        let to_be_moved = leaving.iter().filter_map(|member| by_member.get(member));
+        let to_be_moved = draining.iter().filter_map(|member| by_member.get(member));
         let to_be_moved = to_be_moved.map(|usage| usage.taken).sum::<u64>() / slots as u64;
         let free_slots = (slot_capacity(&free, slots) + left).saturating_sub(to_be_moved);
         let usable_free = free_slots * data_shards;

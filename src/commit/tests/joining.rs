@@ -501,7 +501,7 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_the_removal_goes_on() 
             let context = format!("cut {call}, {policy:?}");
             let fs = rig.open_in(&[], &context);
             assert_holds(&fs, &model, &context);
-            let was_leaving = !fs.pipeline.members().membership().draining().is_empty();
+            let was_draining = !fs.pipeline.members().membership().draining().is_empty();
             let was_there = fs.pipeline.members().membership().count();
             fs.rebuild().unwrap();
             assert_eq!(
@@ -511,7 +511,7 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_the_removal_goes_on() 
             );
             // One that was on its way goes; one without a known wish to remove it stays.
             let left = fs.pipeline.members().membership().count();
-            let expected = if was_leaving { 3 } else { was_there };
+            let expected = if was_draining { 3 } else { was_there };
             assert_eq!(left, expected, "{context}");
             assert!(struck || left == 3, "{context}");
             fs.assert_shards_lie_on(&rig, &[], &context);

@@ -339,9 +339,9 @@ fn the_remains_of_a_member_are_not_taken_in_with_foreign_files() {
 fn a_member_that_is_kept_after_all_is_not_removed() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
-    let set_leaving = |leaving| members.changes().set_draining(MemberIndex(3), leaving);
-    set_leaving(true).expect("three suffice");
-    set_leaving(false).expect("it is there");
+    let set_draining = |draining| members.changes().set_draining(MemberIndex(3), draining);
+    set_draining(true).expect("three suffice");
+    set_draining(false).expect("it is there");
     assert!(
         !members
             .changes()
