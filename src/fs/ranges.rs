@@ -1,57 +1,45 @@
 //! Sets of ranges that take bounded memory.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
+
+use rangemap::RangeSet;
 
 /// Most ranges of one set. If there are more, neighbours become one, together with what lies between them.
 const MOST_RANGES: usize = 1024;
 
-/// Ranges that neither overlap nor touch: where each starts, and where it ends. Their number is bounded.
+/// A bounded number of ranges that neither overlap nor touch.
 #[derive(Debug, Default)]
-pub(super) struct Ranges(BTreeMap<u64, u64>);
+pub(super) struct Ranges(RangeSet<u64>);
 
 impl Ranges {
     /// Adds a range. If there are too many ranges then, it becomes one with the range before it.
-    pub(super) fn add(&mut self, mut range: Range<u64>) {
-        let adjacent = self.0.range(..=range.end);
-        let adjacent = adjacent.filter(|(_, end)| **end >= range.start);
-        let adjacent: Vec<(u64, u64)> = adjacent.map(|(start, end)| (*start, *end)).collect();
-        for (start, end) in adjacent {
-            self.0.remove(&start);
-            range = range.start.min(start)..range.end.max(end);
+    pub(super) fn add(&mut self, range: Range<u64>) {
+        if range.is_empty() {
+            return;
         }
-        self.0.insert(range.start, range.end);
+        self.0.insert(range.clone());
         if self.0.len() > MOST_RANGES {
-            // The range between two others counts only where the file holds nothing.
-            let before = self.0.range(..range.start).next_back();
-            let other = before.or_else(|| self.0.range(range.end..).next());
-            if let Some((&start, &end)) = other {
-                self.add(start.min(range.start)..end.max(range.end));
+            // The bytes between two ranges count only where the file holds nothing.
+            let before = self.0.overlapping(0..range.start).next_back();
+            let neighbour = before.or_else(|| self.0.overlapping(range.end..u64::MAX).next());
+            if let Some(neighbour) = neighbour {
+                let joined = neighbour.start.min(range.start)..neighbour.end.max(range.end);
+                self.0.insert(joined);
             }
         }
     }
 
     /// Removes a range.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
-        for found in self.within(range) {
-            let before = self.0.range(..=found.start).next_back();
-            let Some((&start, &end)) = before else {
-                continue;
-            };
-            self.0.remove(&start);
-            if start < found.start {
-                self.0.insert(start, found.start);
-            }
-            if found.end < end {
-                self.0.insert(found.end, end);
-            }
+        if !range.is_empty() {
+            self.0.remove(range.clone());
         }
     }
 
     /// Returns the parts that lie in `range`.
     pub(super) fn within(&self, range: &Range<u64>) -> Vec<Range<u64>> {
-        let all = self.0.range(..range.end);
-        let cut = all.map(|(start, end)| range.start.max(*start)..range.end.min(*end));
+        let all = self.0.overlapping(range);
+        let cut = all.map(|found| range.start.max(found.start)..range.end.min(found.end));
         cut.filter(|part| !part.is_empty()).collect()
     }
 
@@ -66,11 +54,15 @@ mod tests {
     use super::*;
 
     fn listed(ranges: &Ranges) -> Vec<(u64, u64)> {
-        ranges.0.iter().map(|(start, end)| (*start, *end)).collect()
+        ranges
+            .0
+            .iter()
+            .map(|range| (range.start, range.end))
+            .collect()
     }
 
     #[test]
-    fn ranges_that_touch_are_one_and_what_is_removed_splits_them() {
+    fn adding_joins_ranges_that_touch_and_removing_splits_them() {
         let mut ranges = Ranges::default();
         ranges.add(10..20);
         ranges.add(30..40);
@@ -88,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn many_ranges_take_bounded_memory_and_none_is_forgotten() {
+    fn many_ranges_take_bounded_memory_and_every_byte_of_them_is_kept() {
         for order in [1, -1] {
             let mut ranges = Ranges::default();
             let starts = (0..10 * MOST_RANGES as u64).map(|number| 10 * number);
