@@ -11,8 +11,8 @@
 //! | [`Names`] | look up, make, link, remove and rename |
 //! | [`Directories`] | open and list directories |
 //! | [`OpenFiles`] | open, flush and release files, forget look-ups |
-//! | [`Reader`] | read, find data and holes |
-//! | [`Writer`] | write, allocate, punch, copy ranges |
+//! | [`FileReader`] | read, find data and holes |
+//! | [`FileWriter`] | write, allocate, punch, copy ranges |
 //! | [`Attributes`] | read and change attributes, sizes included |
 //! | [`Xattrs`] | extended attributes and ACLs |
 //!
@@ -84,12 +84,12 @@ pub use error::FsError;
 pub use limits::{INLINE_MAX, LINKS_MAX, SIZE_MAX};
 pub use names::Names;
 pub use open_files::OpenFiles;
-pub use reader::Reader;
+pub use reader::FileReader;
 pub use types::{
     Allocation, AtimePolicy, Attr, Caller, Changes, Clock, DirItem, FsOptions, GroupLookup, Handle,
     OpenFlags, RenameMode, SpaceReport, TimeOrNow, Whence, WriteFlags, XattrMode,
 };
-pub use writer::Writer;
+pub use writer::FileWriter;
 pub use xattr::Xattrs;
 
 /// An open filesystem. All calls may come from any number of threads.
@@ -103,8 +103,8 @@ pub struct Fs {
     names: Names,
     directories: Directories,
     open_files: Arc<OpenFiles>,
-    reader: Arc<Reader>,
-    writer: Arc<Writer>,
+    reader: Arc<FileReader>,
+    writer: Arc<FileWriter>,
     attributes: Arc<Attributes>,
     xattrs: Arc<Xattrs>,
 }
@@ -141,14 +141,14 @@ impl Fs {
         let references = Arc::new(References::new(&removal));
         let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &pipeline));
         let xattrs = Arc::new(Xattrs::new(&inodes, &pipeline));
-        let reader = Arc::new(Reader::new(
+        let reader = Arc::new(FileReader::new(
             &inodes,
             &pipeline,
             &references,
             &failed_writeback,
             &access_times,
         ));
-        let writer = Arc::new(Writer::new(
+        let writer = Arc::new(FileWriter::new(
             &inodes,
             &pipeline,
             &references,
@@ -240,13 +240,13 @@ impl Fs {
 
     /// Returns the part that reads the data of files.
     #[must_use]
-    pub fn reader(&self) -> &Reader {
+    pub fn reader(&self) -> &FileReader {
         &self.reader
     }
 
     /// Returns the part that changes the data of files.
     #[must_use]
-    pub fn writer(&self) -> &Writer {
+    pub fn writer(&self) -> &FileWriter {
         &self.writer
     }
 

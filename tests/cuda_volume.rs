@@ -74,7 +74,7 @@ fn write_all(fs: &Fs, pieces: usize) -> Vec<Ino> {
             while !bytes.is_empty() {
                 let written = fs
                     .writer()
-                    .write(ROOT, handle, offset, bytes, WriteFlags::default());
+                    .write(handle, offset, bytes, WriteFlags::default());
                 let written = written.unwrap();
                 offset += written as u64;
                 bytes = &bytes[written..];

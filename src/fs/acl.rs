@@ -66,7 +66,7 @@ impl Tag {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct AclEntry {
     tag: Tag,
     permissions: u16,
     id: u32,
@@ -75,7 +75,7 @@ struct Entry {
 /// A valid list: owner, owning group and other once each, users and groups in the order of their ids,
 /// and a mask if there are any.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Acl(Vec<Entry>);
+struct Acl(Vec<AclEntry>);
 
 impl Acl {
     /// Reads a list; `None` if it is empty, which means that there is to be none.
@@ -92,7 +92,7 @@ impl Acl {
         if entries.is_empty() {
             return Ok(None);
         }
-        let entries: Vec<Entry> = entries
+        let entries: Vec<AclEntry> = entries
             .iter()
             .copied()
             .map(parse_entry)
@@ -178,14 +178,14 @@ impl Acl {
     }
 }
 
-fn parse_entry(bytes: [u8; 8]) -> Result<Entry, FsError> {
+fn parse_entry(bytes: [u8; 8]) -> Result<AclEntry, FsError> {
     let mut reader = Reader::new("ACL entry", &bytes);
     let (tag, permissions, id) = (reader.u16()?, reader.u16()?, reader.u32()?);
     let tag = Tag::from_number(tag).ok_or(FsError::Invalid)?;
     if permissions > 7 || (tag.has_id() && id == NO_ID) {
         return Err(FsError::Invalid);
     }
-    Ok(Entry {
+    Ok(AclEntry {
         tag,
         permissions,
         id: if tag.has_id() { id } else { NO_ID },

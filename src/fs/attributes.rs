@@ -13,7 +13,7 @@ use super::inodes::Inodes;
 use super::mode::{check_regular, clear_privileges};
 use super::references::References;
 use super::types::{Attr, Caller, Changes, TimeOrNow};
-use super::writer::Writer;
+use super::writer::FileWriter;
 use super::xattr::Xattrs;
 
 /// Attributes of inodes.
@@ -21,7 +21,7 @@ pub struct Attributes {
     inodes: Arc<Inodes>,
     references: Arc<References>,
     xattrs: Arc<Xattrs>,
-    writer: Arc<Writer>,
+    writer: Arc<FileWriter>,
     access_times: Arc<AccessTimes>,
 }
 
@@ -30,7 +30,7 @@ impl Attributes {
         inodes: &Arc<Inodes>,
         references: &Arc<References>,
         xattrs: &Arc<Xattrs>,
-        writer: &Arc<Writer>,
+        writer: &Arc<FileWriter>,
         access_times: &Arc<AccessTimes>,
     ) -> Self {
         Self {

@@ -9,13 +9,13 @@ use crate::format::record::Inode;
 use super::edit::Edit;
 use super::error::FsError;
 use super::extents::{self, PAGE};
-use super::locks::Exclusive;
+use super::locks::ExclusiveLock;
 
 /// Removes a bounded part of the extents behind the end of a file with a mark. Returns whether none is left, and removes
 /// the mark then.
 pub(super) fn cut_behind_end(
     pipeline: &Pipeline,
-    lock: &Exclusive<'_>,
+    lock: &ExclusiveLock<'_>,
     ino: Ino,
     mut inode: Inode,
 ) -> Result<bool, FsError> {
@@ -40,7 +40,7 @@ pub(super) fn behind(size: u64) -> Range<u64> {
 /// Takes the first extents of a range out, in a batch. Returns whether that was all of them.
 pub(super) fn cut_part(
     pipeline: &Pipeline,
-    lock: &Exclusive<'_>,
+    lock: &ExclusiveLock<'_>,
     ino: Ino,
     inode: &mut Inode,
     range: &Range<u64>,

@@ -25,7 +25,7 @@ use super::error::FsError;
 use super::extents;
 use super::inodes::Inodes;
 use super::limits::SIZE_MAX;
-use super::locks::Exclusive;
+use super::locks::ExclusiveLock;
 use super::ranges::Ranges;
 use super::run::Run;
 use super::spill::Spilled;
@@ -116,7 +116,7 @@ impl FailedWriteback {
     /// the file is so long. Returns `false` if a stripe must be opened first.
     pub(super) fn mark(
         &self,
-        lock: &Exclusive<'_>,
+        lock: &ExclusiveLock<'_>,
         ino: Ino,
         inode: &mut Inode,
         range: &Range<u64>,

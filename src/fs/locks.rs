@@ -44,16 +44,16 @@ pub(super) struct Locks {
 pub(super) struct RenameLock<'a>(#[expect(dead_code, reason = "held")] MutexGuard<'a, ()>);
 
 /// Proof that no thread changes the inode meanwhile.
-pub(super) struct Shared<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
+pub(super) struct SharedLock<'a>(#[expect(dead_code, reason = "held")] RwLockReadGuard<'a, ()>);
 
 /// Proof that no other thread reads or changes the inodes it was asked for.
-pub(super) struct Exclusive<'a> {
+pub(super) struct ExclusiveLock<'a> {
     inos: [Option<Ino>; MOST_AT_ONCE],
     #[expect(dead_code, reason = "held until dropped")]
     guards: [Option<RwLockWriteGuard<'a, ()>>; MOST_AT_ONCE],
 }
 
-impl Exclusive<'_> {
+impl ExclusiveLock<'_> {
     /// Returns whether the lock covers `ino`, for assertions.
     pub(super) fn covers(&self, ino: Ino) -> bool {
         self.inos.contains(&Some(ino))
@@ -74,8 +74,8 @@ impl Locks {
     }
 
     /// Waits until no thread changes `ino`.
-    pub(super) fn shared(&self, ino: Ino) -> Shared<'_> {
-        Shared(self.slots[slot(ino)].read())
+    pub(super) fn shared(&self, ino: Ino) -> SharedLock<'_> {
+        SharedLock(self.slots[slot(ino)].read())
     }
 
     /// Waits until no thread uses any of `inos`.
@@ -83,7 +83,7 @@ impl Locks {
     /// # Panics
     ///
     /// If there are more than four.
-    pub(super) fn exclusive(&self, inos: &[Ino]) -> Exclusive<'_> {
+    pub(super) fn exclusive(&self, inos: &[Ino]) -> ExclusiveLock<'_> {
         assert!(
             inos.len() <= MOST_AT_ONCE,
             "a call locks at most four inodes"
@@ -102,7 +102,7 @@ impl Locks {
                 guards[index] = Some(self.slots[slots[index]].write());
             }
         }
-        Exclusive {
+        ExclusiveLock {
             inos: covered,
             guards,
         }

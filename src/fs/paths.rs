@@ -48,17 +48,17 @@ pub(super) fn find(
     }
     left.retain(|_, names| *names > 0);
     let names = names_of(pipeline, left, most)?;
-    let mut directories = Directories::default();
+    let mut ancestors = Ancestors::default();
     for (parent, _) in names.values().flatten() {
-        directories.want(pipeline, *parent)?;
+        ancestors.want(pipeline, *parent)?;
     }
-    directories.find_names(pipeline)?;
+    ancestors.find_names(pipeline)?;
     let mut paths = Paths::new();
     let mut bytes_left = BYTES_MAX;
     for ino in inos {
         let names = names.get(ino).into_iter().flatten();
         let mut through = |(parent, name): &Named| {
-            let mut path = directories.path(*parent)?;
+            let mut path = ancestors.path(*parent)?;
             path.push(name);
             let len = path.iter().map(|name| name.len() + 1).sum();
             bytes_left = bytes_left.checked_sub(len)?;
@@ -117,15 +117,15 @@ fn names_of(
     Ok(names)
 }
 
-/// Directories that paths lead through.
+/// Ancestors that paths lead through.
 #[derive(Default)]
-struct Directories {
+struct Ancestors {
     /// The parent of each.
     parents: BTreeMap<Ino, Ino>,
     names: HashMap<Ino, Vec<u8>>,
 }
 
-impl Directories {
+impl Ancestors {
     /// Adds a directory and those it lies in.
     fn want(&mut self, pipeline: &Pipeline, ino: Ino) -> Result<(), FsError> {
         let mut at = ino;

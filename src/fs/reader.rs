@@ -34,7 +34,7 @@ struct Snapshot {
 }
 
 /// Reads the data of files.
-pub struct Reader {
+pub struct FileReader {
     inodes: Arc<Inodes>,
     pipeline: Arc<Pipeline>,
     references: Arc<References>,
@@ -42,7 +42,7 @@ pub struct Reader {
     access_times: Arc<AccessTimes>,
 }
 
-impl Reader {
+impl FileReader {
     pub(super) fn new(
         inodes: &Arc<Inodes>,
         pipeline: &Arc<Pipeline>,

@@ -6,7 +6,7 @@ use crate::format::{Cookie, Ino};
 
 use super::error::FsError;
 use super::handles::Handles;
-use super::locks::Exclusive;
+use super::locks::ExclusiveLock;
 use super::nodes::Nodes;
 use super::removal::Removal;
 use super::types::{Handle, OpenFlags};
@@ -68,7 +68,7 @@ impl References {
     }
 
     /// Notes that an inode lost its last name, and removes it if no reference is left. Releases the lock before.
-    pub(super) fn unlinked(&self, lock: Exclusive<'_>, ino: Ino) {
+    pub(super) fn unlinked(&self, lock: ExclusiveLock<'_>, ino: Ino) {
         debug_assert!(lock.covers(ino));
         let is_idle = self.nodes.unlinked(ino);
         drop(lock);

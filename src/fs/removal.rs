@@ -22,13 +22,13 @@ use super::error::FsError;
 use super::extents::{self, PAGE};
 use super::inodes::read_inode;
 use super::limits::SIZE_MAX;
-use super::locks::{Exclusive, Locks};
+use super::locks::{ExclusiveLock, Locks};
 
 /// Inodes that wait to be removed; a thread that finds the queue full removes its inode itself.
 const QUEUE: usize = 1024;
 
 /// The work of the thread.
-enum Job {
+enum RemovalJob {
     /// Remove an inode without a name.
     Remove(Ino),
     /// Remove what lies behind the end of a file.
@@ -42,7 +42,7 @@ enum Job {
 /// Removes inodes, with a thread for the big ones.
 pub(super) struct Removal {
     remover: Arc<Remover>,
-    queue: Mutex<Option<SyncSender<Job>>>,
+    queue: Mutex<Option<SyncSender<RemovalJob>>>,
     threads: Threads,
 }
 
@@ -75,17 +75,17 @@ impl Removal {
         if self.remover.remove_part(ino)? {
             return Ok(());
         }
-        if self.send(Job::Remove(ino)) {
+        if self.send(RemovalJob::Remove(ino)) {
             return Ok(());
         }
         self.remover.remove(ino)
     }
 
     /// Removes what lies behind the end of a file with a mark, soon.
-    pub(super) fn cut_later(&self, lock: &Exclusive<'_>, ino: Ino) -> Result<(), FsError> {
+    pub(super) fn cut_later(&self, lock: &ExclusiveLock<'_>, ino: Ino) -> Result<(), FsError> {
         debug_assert!(lock.covers(ino));
         let had_job = self.remover.cutting.lock().insert(ino, true) == Some(true);
-        if had_job || self.send(Job::Cut(ino)) {
+        if had_job || self.send(RemovalJob::Cut(ino)) {
             return Ok(());
         }
         while !self.remover.cut_part(lock, ino)? {}
@@ -107,7 +107,7 @@ impl Removal {
     /// grow.
     pub(super) fn clear_behind(
         &self,
-        lock: &Exclusive<'_>,
+        lock: &ExclusiveLock<'_>,
         ino: Ino,
         inode: &mut Inode,
         end: u64,
@@ -138,7 +138,7 @@ impl Removal {
         }
         let all = |has_job| inos.iter().map(move |ino| (*ino, has_job));
         self.remover.cutting.lock().extend(all(true));
-        if !self.send(Job::Resume(inos.clone())) {
+        if !self.send(RemovalJob::Resume(inos.clone())) {
             log::warn!("what a crash cut off is to be finished at the next mount");
             self.remover.cutting.lock().extend(all(false));
         }
@@ -150,14 +150,14 @@ impl Removal {
         let sender = self.queue.lock().clone();
         let Some(sender) = sender else { return };
         let (done, wait) = sync_channel(1);
-        if sender.send(Job::Barrier(done)).is_ok() {
+        if sender.send(RemovalJob::Barrier(done)).is_ok() {
             // An error says that the thread is gone, and with it whatever it had to do.
             let _gone = wait.recv();
         }
     }
 
     /// Returns whether the job found a place in the queue.
-    fn send(&self, job: Job) -> bool {
+    fn send(&self, job: RemovalJob) -> bool {
         let mut queue = self.queue.lock();
         let sender = match &*queue {
             Some(sender) => sender,
@@ -170,7 +170,7 @@ impl Removal {
     }
 
     /// Starts the thread; most volumes never need it. Without one, each thread removes its inodes itself.
-    fn spawn(&self) -> Option<SyncSender<Job>> {
+    fn spawn(&self) -> Option<SyncSender<RemovalJob>> {
         let (sender, jobs) = sync_channel(QUEUE);
         let remover = Arc::clone(&self.remover);
         let started = self
@@ -195,17 +195,17 @@ impl Drop for Removal {
 }
 
 impl Remover {
-    fn work(&self, jobs: &Receiver<Job>) {
+    fn work(&self, jobs: &Receiver<RemovalJob>) {
         for job in jobs {
             match job {
-                Job::Remove(ino) => log_failure(ino, self.remove(ino)),
-                Job::Cut(ino) => log_failure(ino, self.cut(ino)),
-                Job::Resume(inos) => {
+                RemovalJob::Remove(ino) => log_failure(ino, self.remove(ino)),
+                RemovalJob::Cut(ino) => log_failure(ino, self.cut(ino)),
+                RemovalJob::Resume(inos) => {
                     for ino in inos {
                         log_failure(ino, self.resume(ino));
                     }
                 }
-                Job::Barrier(done) => {
+                RemovalJob::Barrier(done) => {
                     // The caller may have stopped waiting.
                     let _unread = done.send(());
                 }
@@ -229,7 +229,7 @@ impl Remover {
 
     /// Removes a bounded part of what lies behind the end of a file. Returns whether nothing is left. If that fails, the
     /// file must not grow over what is left.
-    fn cut_part(&self, lock: &Exclusive<'_>, ino: Ino) -> Result<bool, FsError> {
+    fn cut_part(&self, lock: &ExclusiveLock<'_>, ino: Ino) -> Result<bool, FsError> {
         let outcome = match read_inode(&self.pipeline, ino) {
             Ok(Some(inode)) => cut::cut_behind_end(&self.pipeline, lock, ino, inode),
             Ok(None) => Ok(true),

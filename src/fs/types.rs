@@ -237,7 +237,7 @@ pub enum XattrMode {
     Replace,
 }
 
-/// The target of [`super::Reader::seek`].
+/// The target of [`super::FileReader::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whence {
     /// The next byte that is stored (`SEEK_DATA`).
@@ -246,7 +246,7 @@ pub enum Whence {
     Hole,
 }
 
-/// The effect of [`super::Writer::fallocate`] on a range.
+/// The effect of [`super::FileWriter::fallocate`] on a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// Makes sure that it can be written; the file grows if the range ends behind it.

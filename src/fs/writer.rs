@@ -18,27 +18,27 @@ use super::failed_writeback::FailedWriteback;
 use super::handles::OpenFile;
 use super::inodes::Inodes;
 use super::limits::{INLINE_MAX, SIZE_MAX};
-use super::locks::Exclusive;
+use super::locks::ExclusiveLock;
 use super::mode::{check_regular, clear_privileges};
-use super::reader::Reader;
+use super::reader::FileReader;
 use super::references::References;
 use super::removal::Removal;
 use super::spill::Spilled;
-use super::types::{Caller, Handle, WriteFlags};
+use super::types::{Handle, WriteFlags};
 use super::xattr::Xattrs;
 
 /// Changes the data of files.
-pub struct Writer {
+pub struct FileWriter {
     inodes: Arc<Inodes>,
     pipeline: Arc<Pipeline>,
     references: Arc<References>,
     xattrs: Arc<Xattrs>,
     failed_writeback: Arc<FailedWriteback>,
     removal: Arc<Removal>,
-    reader: Arc<Reader>,
+    reader: Arc<FileReader>,
 }
 
-impl Writer {
+impl FileWriter {
     pub(super) fn new(
         inodes: &Arc<Inodes>,
         pipeline: &Arc<Pipeline>,
@@ -46,7 +46,7 @@ impl Writer {
         xattrs: &Arc<Xattrs>,
         failed_writeback: &Arc<FailedWriteback>,
         removal: &Arc<Removal>,
-        reader: &Arc<Reader>,
+        reader: &Arc<FileReader>,
     ) -> Self {
         Self {
             inodes: Arc::clone(inodes),
@@ -73,7 +73,6 @@ impl Writer {
     /// [`FsError::NoSpace`] with nothing changed.
     pub fn write(
         &self,
-        _caller: &Caller,
         handle: Handle,
         offset: u64,
         data: &[u8],
@@ -144,7 +143,7 @@ impl Writer {
     /// puts failed ranges on record that would become holes. Returns `false` if a stripe must be opened first.
     fn prepare(
         &self,
-        lock: &Exclusive<'_>,
+        lock: &ExclusiveLock<'_>,
         ino: Ino,
         inode: &mut Inode,
         range: &Range<u64>,

@@ -328,7 +328,6 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let context = self.context("write", request, number);
-        let caller = caller(request, 0);
         let handle = Handle(handle.0);
         let how = WriteFlags {
             from_page_cache: write_flags.contains(RawWriteFlags::FUSE_WRITE_CACHE),
@@ -341,16 +340,13 @@ impl Filesystem for Adapter {
                 at_once: true,
                 ..how
             };
-            let outcome = context.attempt(|| {
-                match self
-                    .fs
-                    .writer()
-                    .write(&caller, handle, offset, data, at_once)
-                {
-                    Err(FsError::NoSpace) => Ok(None),
-                    outcome => outcome.map(Some),
-                }
-            });
+            let outcome =
+                context.attempt(
+                    || match self.fs.writer().write(handle, offset, data, at_once) {
+                        Err(FsError::NoSpace) => Ok(None),
+                        outcome => outcome.map(Some),
+                    },
+                );
             match outcome {
                 Ok(Some(len)) => return written(reply, len as u64),
                 Ok(None) => {}
@@ -361,7 +357,7 @@ impl Filesystem for Adapter {
         // reading requests.
         let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
         self.write_slowly(context, number, reply, how.from_page_cache, move || {
-            fs.writer().write(&caller, handle, offset, &data, how)
+            fs.writer().write(handle, offset, &data, how)
         });
     }
 

@@ -113,7 +113,7 @@ fn file(fs: &Fs, parent: Ino, name: &[u8], mode: u32) -> Ino {
     let (attr, handle) = fs.names().create(ROOT, parent, name, mode, flags).unwrap();
     let written = fs
         .writer()
-        .write(ROOT, handle, 0, b"#!/bin/sh\n", WriteFlags::default());
+        .write(handle, 0, b"#!/bin/sh\n", WriteFlags::default());
     written.unwrap();
     fs.open_files().release(handle).unwrap();
     attr.ino

@@ -31,7 +31,7 @@ pub(crate) fn create(fs: &Fs, name: &str) -> (Ino, Handle) {
 
 pub(crate) fn write(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) -> Result<usize, FsError> {
     fs.writer()
-        .write(ROOT, handle, offset, data, WriteFlags::default())
+        .write(handle, offset, data, WriteFlags::default())
 }
 
 pub(crate) fn read(fs: &Fs, handle: Handle, offset: u64, len: usize) -> Vec<u8> {

@@ -38,7 +38,7 @@ impl Volume {
         for index in 0..3 {
             let offset = index * 10_000;
             fs.writer()
-                .write(ROOT, handle, offset, &[1; 5_000], WriteFlags::default())
+                .write(handle, offset, &[1; 5_000], WriteFlags::default())
                 .unwrap();
         }
         fs.open_files().release(handle).unwrap();
@@ -96,7 +96,7 @@ impl OnDisks {
             .create(ROOT, Ino::ROOT, b"file", 0o644, flags)
             .unwrap();
         fs.writer()
-            .write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+            .write(handle, 0, &vec![1; 500_000], WriteFlags::default())
             .unwrap();
         fs.open_files().release(handle).unwrap();
         fs.syncfs().unwrap();
@@ -548,7 +548,7 @@ fn a_file_that_was_restored_is_repaired_although_a_member_is_away() {
             .create(ROOT, Ino::ROOT, b"file", 0o644, flags)
             .unwrap();
         fs.writer()
-            .write(ROOT, handle, 0, &vec![1; 500_000], WriteFlags::default())
+            .write(handle, 0, &vec![1; 500_000], WriteFlags::default())
             .unwrap();
         fs.open_files().release(handle).unwrap();
         fs.syncfs().unwrap();

@@ -102,7 +102,7 @@ fn write_back(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) -> Result<usize
         from_page_cache: true,
         ..WriteFlags::default()
     };
-    fs.writer().write(ROOT, handle, offset, data, flags)
+    fs.writer().write(handle, offset, data, flags)
 }
 
 #[track_caller]

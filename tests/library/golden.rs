@@ -63,7 +63,7 @@ fn put(fs: &Fs, dir: Ino, name: &str, offset: u64, data: &[u8]) -> Ino {
         .create(ROOT, dir, name.as_bytes(), 0o640, OpenFlags::read_write())
         .unwrap();
     fs.writer()
-        .write(ROOT, handle, offset, data, WriteFlags::default())
+        .write(handle, offset, data, WriteFlags::default())
         .unwrap();
     fs.open_files().release(handle).unwrap();
     attr.ino

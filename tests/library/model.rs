@@ -380,10 +380,7 @@ impl Run {
                     from_page_cache: cached,
                     kill_suid_sgid: false,
                 };
-                let got = self
-                    .fs
-                    .writer()
-                    .write(&caller, handle, offset as u64, &data, how);
+                let got = self.fs.writer().write(handle, offset as u64, &data, how);
                 assert_eq!(got.unwrap(), written);
             }
             3 => {

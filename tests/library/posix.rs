@@ -383,7 +383,7 @@ fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
         ..WriteFlags::default()
     };
     arm(0o6755);
-    fs.writer().write(user, handle, 0, b"x", kill).unwrap();
+    fs.writer().write(handle, 0, b"x", kill).unwrap();
     check(0o755, "written");
     arm(0o6755);
     write(&fs, handle, 0, b"x").unwrap();

@@ -41,7 +41,7 @@ impl Session {
         let data = vec![8; len];
         let written = self
             .writer()
-            .write(ROOT, self.kept().1, 3_000, &data, WriteFlags::default());
+            .write(self.kept().1, 3_000, &data, WriteFlags::default());
         written.map(drop)
     }
 }
@@ -85,7 +85,7 @@ fn write(fs: &Fs, path: &str, offset: u64, len: usize, seed: u8) -> Result<(), F
     let data: Vec<u8> = (0..len).map(|at| at.to_le_bytes()[0] ^ seed).collect();
     with_file(fs, path, |handle| {
         fs.writer()
-            .write(ROOT, handle, offset, &data, WriteFlags::default())
+            .write(handle, offset, &data, WriteFlags::default())
     })
     .map(drop)
 }
@@ -135,7 +135,7 @@ fn scatter(fs: &Fs, name: &str) -> Result<(), FsError> {
         for index in (0..MANY).rev() {
             let data = [index.to_le_bytes()[0]; 50];
             fs.writer()
-                .write(ROOT, handle, index * STRIDE, &data, WriteFlags::default())?;
+                .write(handle, index * STRIDE, &data, WriteFlags::default())?;
         }
         Ok(())
     })
@@ -233,7 +233,7 @@ pub(crate) const SCRIPT: &[Step] = &[
         };
         let handle = open_with(fs, "a/small", flags)?;
         fs.writer()
-            .write(ROOT, handle, 0, &[7; 5_000], WriteFlags::default())?;
+            .write(handle, 0, &[7; 5_000], WriteFlags::default())?;
         fs.open_files().release(handle)
     }),
     ("make without a name", |fs| {

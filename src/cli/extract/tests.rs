@@ -73,10 +73,10 @@ impl Hostile {
             .create(ROOT, parent, name.as_bytes(), mode, flags);
         let (attr, handle) = created.unwrap();
         let content = format!("content of {name}");
-        let written =
-            self.fs
-                .writer()
-                .write(ROOT, handle, 0, content.as_bytes(), WriteFlags::default());
+        let written = self
+            .fs
+            .writer()
+            .write(handle, 0, content.as_bytes(), WriteFlags::default());
         written.unwrap();
         self.fs.open_files().release(handle).unwrap();
         attr.ino

@@ -5,7 +5,7 @@ use crate::format::{Ino, key};
 use crate::fs::edit::Edit;
 use crate::fs::entries::{check_name, drop_directory, drop_link, is_dot};
 use crate::fs::error::FsError;
-use crate::fs::locks::Exclusive;
+use crate::fs::locks::ExclusiveLock;
 
 use super::Names;
 
@@ -70,7 +70,7 @@ impl Names {
     }
 
     /// Finds an entry and locks it together with its directory.
-    fn lock_entry(&self, parent: Ino, name: &[u8]) -> Result<(Exclusive<'_>, Dirent), FsError> {
+    fn lock_entry(&self, parent: Ino, name: &[u8]) -> Result<(ExclusiveLock<'_>, Dirent), FsError> {
         self.inodes.directory(parent)?;
         loop {
             let entry = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
@@ -92,7 +92,7 @@ impl Names {
     }
 
     /// Removes `dropped`, an inode that just lost a name, if nothing of it is left.
-    pub(super) fn after_drop(&self, lock: Exclusive<'_>, (ino, dropped): (Ino, &Inode)) {
+    pub(super) fn after_drop(&self, lock: ExclusiveLock<'_>, (ino, dropped): (Ino, &Inode)) {
         if dropped.links == 0 {
             self.references.unlinked(lock, ino);
         }

@@ -19,7 +19,7 @@ fn with_extents(fs: &Fs, name: &[u8], extents: &[(u64, u64, u32)]) -> (Ino, Hand
         .create(ROOT, Ino::ROOT, name, 0o644, flags)
         .unwrap();
     fs.writer()
-        .write(ROOT, handle, 0, &vec![7; 64 << 10], WriteFlags::default())
+        .write(handle, 0, &vec![7; 64 << 10], WriteFlags::default())
         .unwrap();
     let (from, end) = key::extents_from(attr.ino, 0);
     let own = fs.pipeline.scan(&from, &end, 10).unwrap();
@@ -68,7 +68,7 @@ fn extents_that_no_file_has_are_errors_and_never_panics() {
         drop(fs.reader().seek(handle, 0, Whence::Hole));
         drop(
             fs.writer()
-                .write(ROOT, handle, 50, &[1; 9000], WriteFlags::default()),
+                .write(handle, 50, &[1; 9000], WriteFlags::default()),
         );
         let cut = Changes {
             size: Some(10),

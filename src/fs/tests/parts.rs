@@ -10,10 +10,10 @@ use crate::fs::access_time::AccessTimes;
 use crate::fs::edit::Edit;
 use crate::fs::failed_writeback::FailedWriteback;
 use crate::fs::inodes::Inodes;
-use crate::fs::reader::Reader;
+use crate::fs::reader::FileReader;
 use crate::fs::references::References;
 use crate::fs::removal::Removal;
-use crate::fs::writer::Writer;
+use crate::fs::writer::FileWriter;
 use crate::fs::xattr::Xattrs;
 use crate::fs::{
     AtimePolicy, FsError, FsOptions, Handle, OpenFlags, Whence, WriteFlags, XattrMode, root_inode,
@@ -32,8 +32,8 @@ struct FileData {
     references: Arc<References>,
     failed_writeback: Arc<FailedWriteback>,
     xattrs: Arc<Xattrs>,
-    reader: Arc<Reader>,
-    writer: Writer,
+    reader: Arc<FileReader>,
+    writer: FileWriter,
 }
 
 impl FileData {
@@ -51,14 +51,14 @@ impl FileData {
         let references = Arc::new(References::new(&removal));
         let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &pipeline));
         let xattrs = Arc::new(Xattrs::new(&inodes, &pipeline));
-        let reader = Arc::new(Reader::new(
+        let reader = Arc::new(FileReader::new(
             &inodes,
             &pipeline,
             &references,
             &failed_writeback,
             &access_times,
         ));
-        let writer = Writer::new(
+        let writer = FileWriter::new(
             &inodes,
             &pipeline,
             &references,
@@ -101,7 +101,7 @@ impl FileData {
 
     fn write(&self, handle: Handle, offset: u64, data: &[u8]) {
         let flags = WriteFlags::default();
-        let written = self.writer.write(ROOT, handle, offset, data, flags);
+        let written = self.writer.write(handle, offset, data, flags);
         assert_eq!(written.unwrap(), data.len());
     }
 

@@ -7,13 +7,13 @@ use crate::format::record::{Inline, Inode};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::extents::{self, PAGE};
-use crate::fs::locks::Exclusive;
+use crate::fs::locks::ExclusiveLock;
 use crate::fs::mode::{check_regular, clear_privileges};
 use crate::fs::types::{Allocation, Caller, Handle};
 
-use super::{Writer, end_of};
+use super::{FileWriter, end_of};
 
-impl Writer {
+impl FileWriter {
     /// Allocates, punches out or zeroes a range of a file, as `fallocate(2)`.
     ///
     /// Every write goes to a new place, so nothing is reserved: allocating checks that the volume has
@@ -114,7 +114,7 @@ impl Writer {
     /// a file with a smaller hole. The first batch has what is in `edit`, too.
     fn punch(
         &self,
-        lock: &Exclusive<'_>,
+        lock: &ExclusiveLock<'_>,
         mut edit: Edit,
         ino: Ino,
         mut inode: Inode,

@@ -14,17 +14,17 @@ use crate::fs::run::Run;
 use crate::fs::spill::Spilled;
 use crate::fs::types::{Caller, Handle, WriteFlags};
 
-use super::{Writer, end_of, fits_inline};
+use super::{FileWriter, end_of, fits_inline};
 
 /// The result of an attempt to share bytes.
-enum Shared {
+enum Sharing {
     /// So many have a second file that points at them.
     Bytes(u64),
     /// They are better copied.
     Nothing,
 }
 
-impl Writer {
+impl FileWriter {
     /// Copies up to `len` bytes from one place to another and returns how many: fewer where the source
     /// ends, or where a great many extents were involved (call again for the rest).
     ///
@@ -61,8 +61,8 @@ impl Writer {
         let share = || self.share(caller, &from, &to, &wanted, target_offset);
         let shared = self.inodes.with_room(0, || self.with_open_stripe(share))?;
         let copied = match shared {
-            Shared::Bytes(copied) => copied,
-            Shared::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
+            Sharing::Bytes(copied) => copied,
+            Sharing::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
         };
         if to.flags.sync {
             self.pipeline.sync()?;
@@ -78,7 +78,7 @@ impl Writer {
         to: &OpenFile,
         wanted: &Range<u64>,
         target_offset: u64,
-    ) -> Result<Option<Shared>, FsError> {
+    ) -> Result<Option<Sharing>, FsError> {
         self.pipeline.growth().check_growth()?;
         let lock = self.inodes.locks().exclusive(&[from.ino, to.ino]);
         let mut source = self.inodes.get(from.ino)?;
@@ -97,7 +97,7 @@ impl Writer {
         if wanted.start >= end {
             let failed = self.failed_writeback.within(from.ino, wanted);
             check_hole(from.ino, &failed, wanted)?;
-            return Ok(Some(Shared::Bytes(0)));
+            return Ok(Some(Sharing::Bytes(0)));
         }
         let whole = wanted.start..end;
         let target_end = end_of(target_offset, end - wanted.start)?;
@@ -105,7 +105,7 @@ impl Writer {
         let in_record =
             matches!(&source.inline, Inline::Data(data) if whole.start < data.len() as u64);
         if little || in_record {
-            return Ok(Some(Shared::Nothing));
+            return Ok(Some(Sharing::Nothing));
         }
         let (part, runs) = self.first_runs(from.ino, &whole)?;
         let moved: Vec<Run> = runs
@@ -138,7 +138,7 @@ impl Writer {
         self.inodes.apply(edit)?;
         self.failed_writeback.clear(to.ino, &range);
         drop(spilled);
-        Ok(Some(Shared::Bytes(copied)))
+        Ok(Some(Sharing::Bytes(copied)))
     }
 
     /// Returns as much of `range` as one batch should take, and the runs in it.
@@ -170,7 +170,7 @@ impl Writer {
             kill_suid_sgid: !caller.is_root(),
             at_once: false,
         };
-        self.write(caller, target, target_offset, &bytes[..len], flags)
+        self.write(target, target_offset, &bytes[..len], flags)
             .map(|written| written as u64)
     }
 }

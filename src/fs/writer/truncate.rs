@@ -11,15 +11,15 @@ use crate::fs::cut::{behind, take_out};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::limits::SIZE_MAX;
-use crate::fs::locks::Exclusive;
+use crate::fs::locks::ExclusiveLock;
 
-use super::Writer;
+use super::FileWriter;
 
-impl Writer {
+impl FileWriter {
     /// Gives a regular file another size and writes its inode, together with whatever `edit` holds.
     pub(in crate::fs) fn set_size(
         &self,
-        lock: &Exclusive<'_>,
+        lock: &ExclusiveLock<'_>,
         ino: Ino,
         mut inode: Inode,
         mut edit: Edit,

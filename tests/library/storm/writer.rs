@@ -331,7 +331,7 @@ impl Step<'_> {
         let written = with_file(self.fs, ino, flags, |handle| {
             self.fs
                 .writer()
-                .write(ROOT, handle, at, &fresh, WriteFlags::default())
+                .write(handle, at, &fresh, WriteFlags::default())
         });
         (what, written.map(|_| flags.sync))
     }
@@ -351,7 +351,7 @@ impl Step<'_> {
         let written = with_file(self.fs, ino, flags, |handle| {
             self.fs
                 .writer()
-                .write(ROOT, handle, 0, &fresh, WriteFlags::default())
+                .write(handle, 0, &fresh, WriteFlags::default())
         });
         (
             format!("append {} to {name}", fresh.len()),
@@ -545,7 +545,7 @@ impl Step<'_> {
         let written = with_file(self.fs, self.writer.log_file, flags, |handle| {
             self.fs
                 .writer()
-                .write(ROOT, handle, 0, &record, WriteFlags::default())
+                .write(handle, 0, &record, WriteFlags::default())
         });
         (format!("log record {number}"), written.map(|_| false))
     }

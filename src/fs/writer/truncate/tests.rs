@@ -50,9 +50,7 @@ impl Cut {
             let content = [byte(seed, block); BLOCK_SIZE];
             for handle in [file, other] {
                 let flags = WriteFlags::default();
-                let written = fs
-                    .writer()
-                    .write(ROOT, handle, block * BLOCK, &content, flags);
+                let written = fs.writer().write(handle, block * BLOCK, &content, flags);
                 written.unwrap();
             }
             bytes.extend_from_slice(&content);
@@ -111,7 +109,7 @@ impl Cut {
                 let content = vec![0xee; usize::try_from(len).unwrap()];
                 let flags = WriteFlags::default();
                 fs.writer()
-                    .write(ROOT, self.file, offset, &content, flags)
+                    .write(self.file, offset, &content, flags)
                     .unwrap();
                 self.bytes[start..end].fill(0xee);
             }
