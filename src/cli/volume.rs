@@ -451,13 +451,13 @@ pub(super) fn member_report(
 pub(super) fn files_in(
     fs: &Fs,
     counter: &RedundancyCounter,
-    counted: &Redundancy,
+    redundancy: &Redundancy,
 ) -> Result<LostFiles, VolumeFailure> {
-    if counted.unrecoverable.is_empty() {
+    if redundancy.unrecoverable.is_empty() {
         return Ok(LostFiles::default());
     }
     let inodes = counter
-        .inodes_in(&counted.unrecoverable, MOST_LISTED)
+        .inodes_in(&redundancy.unrecoverable, MOST_LISTED)
         .map_err(VolumeFailure::from)?;
     let paths = fs
         .paths_of(&inodes, MOST_LISTED)
@@ -465,6 +465,6 @@ pub(super) fn files_in(
     let shown = paths.iter().map(|path| String::from_utf8_lossy(path));
     Ok(LostFiles {
         paths: shown.map(Cow::into_owned).collect(),
-        are_all: counted.lists_all_lost() && inodes.len().max(paths.len()) < MOST_LISTED,
+        are_all: redundancy.lists_all_lost() && inodes.len().max(paths.len()) < MOST_LISTED,
     })
 }

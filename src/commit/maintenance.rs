@@ -25,7 +25,7 @@ use super::candidates::Candidates;
 use super::{
     CommitError, Compaction, CountLimits, Draining, Joining, OpenOptions, Pipeline, Reaper,
     Rebuild, RebuildStatus, Recheck, RedundancyCounter, Room, Scrubber, StaleCopies, rebuild,
-    scrub,
+    redundancy, scrub,
 };
 use crate::members::RecoveredMembers;
 use crate::store::{Executor, StoreRef};
@@ -119,7 +119,7 @@ impl Maintenance {
             Arc::clone(&reaper),
         ));
         let status = Arc::new(RebuildStatus::default());
-        let redundancy = redundancy(&pipeline, &status, count_limits);
+        let redundancy = redundancy_counter(&pipeline, &status, count_limits);
         let rebuild = Arc::new(Rebuild::new(rebuild::Dependencies {
             members: Arc::clone(&pipeline.members),
             volume: Arc::clone(&pipeline.volume),
@@ -263,21 +263,21 @@ fn space(pipeline: &Pipeline) -> (Arc<Reaper>, Arc<Compaction>, Arc<Room>) {
     (reaper, compaction, room)
 }
 
-fn redundancy(
+fn redundancy_counter(
     pipeline: &Pipeline,
     status: &Arc<RebuildStatus>,
     limits: CountLimits,
 ) -> Arc<RedundancyCounter> {
-    Arc::new(RedundancyCounter::new(
-        Arc::clone(&pipeline.members),
-        Arc::clone(&pipeline.meta),
-        Arc::clone(&pipeline.volume),
-        Arc::clone(&pipeline.records),
-        Arc::clone(&pipeline.catalog),
-        Arc::clone(&pipeline.commits),
-        Arc::clone(status),
-        limits,
-    ))
+    let dependencies = redundancy::Dependencies {
+        members: Arc::clone(&pipeline.members),
+        meta: Arc::clone(&pipeline.meta),
+        volume: Arc::clone(&pipeline.volume),
+        records: Arc::clone(&pipeline.records),
+        catalog: Arc::clone(&pipeline.catalog),
+        commits: Arc::clone(&pipeline.commits),
+        rebuild_status: Arc::clone(status),
+    };
+    Arc::new(RedundancyCounter::new(dependencies, limits))
 }
 
 fn scrubber(

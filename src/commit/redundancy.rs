@@ -133,6 +133,17 @@ pub struct RedundancyCounter {
     last: Mutex<Option<Counted>>,
 }
 
+/// The parts that a [`RedundancyCounter`] uses.
+pub(super) struct Dependencies {
+    pub(super) members: Arc<Members>,
+    pub(super) meta: Arc<Meta>,
+    pub(super) volume: Arc<Volume>,
+    pub(super) records: Arc<StripeRecords>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) commits: Arc<Commits>,
+    pub(super) rebuild_status: Arc<RebuildStatus>,
+}
+
 /// A count and the state for which it was true.
 #[derive(Debug)]
 struct Counted {
@@ -155,16 +166,16 @@ struct KnownState {
 }
 
 impl RedundancyCounter {
-    pub(super) fn new(
-        members: Arc<Members>,
-        meta: Arc<Meta>,
-        volume: Arc<Volume>,
-        records: Arc<StripeRecords>,
-        catalog: Arc<Catalog>,
-        commits: Arc<Commits>,
-        rebuild_status: Arc<RebuildStatus>,
-        limits: CountLimits,
-    ) -> Self {
+    pub(super) fn new(dependencies: Dependencies, limits: CountLimits) -> Self {
+        let Dependencies {
+            members,
+            meta,
+            volume,
+            records,
+            catalog,
+            commits,
+            rebuild_status,
+        } = dependencies;
         meta.track_dirty_groups(Box::new(limits.stretch_len()));
         Self {
             members,

@@ -58,7 +58,7 @@ fn scrub(
     };
     loop {
         let before = scrubber.scrub_status().map_err(VolumeFailure::from)?;
-        let scrubbed = scrubber.scrub(&*fs.inode_locks(), bytes_per_second, |status| {
+        let outcome = scrubber.scrub(&*fs.inode_locks(), bytes_per_second, |status| {
             // Followers would be told that it was stopped half way.
             if tell(status) && !scrubber.has_scrub_followers() {
                 ControlFlow::Break(())
@@ -66,7 +66,7 @@ fn scrub(
                 ControlFlow::Continue(())
             }
         });
-        if let Some(status) = scrubbed.map_err(VolumeFailure::from)? {
+        if let Some(status) = outcome.map_err(VolumeFailure::from)? {
             return result_of(fs, maintenance, &status, tell(&status));
         }
         let _follower = scrubber.follow_scrub();

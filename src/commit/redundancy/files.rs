@@ -178,7 +178,7 @@ impl RedundancyCounter {
             }
             match notes.last() {
                 Some((last, _)) if notes.len() == self.limits.notes_at_once => {
-                    from = successor(last)
+                    from = successor(last);
                 }
                 _ => return Ok(false),
             }
