@@ -283,8 +283,9 @@ impl Growth {
 
     /// Keeps space back again that a commit had to take, if need be by compacting the index.
     pub(super) fn restore_reserve(&self) -> Result<(), CommitError> {
-        if !self.replicas.keep_reserve() && self.replicas.compact()? {
-            self.replicas.keep_reserve();
+        let is_kept = || self.replicas.keep_reserve();
+        if !is_kept() && self.replicas.compact()? && !is_kept() {
+            log::debug!("the index lacks a part of its reserve");
         }
         Ok(())
     }

@@ -145,6 +145,7 @@ impl IndexReplicas {
     }
 
     /// Keeps space in reserve for the day when there is none. Returns whether every copy has its reserve.
+    #[must_use]
     pub fn keep_reserve(&self) -> bool {
         self.writability.is_read_only() || self.mirror().keep_reserve()
     }

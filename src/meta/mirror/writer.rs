@@ -86,7 +86,7 @@ pub(super) struct WriterParts {
     pub(super) repairs: Arc<RepairLog>,
 }
 
-/// CopyWriter to the copies: the only one that changes them.
+/// Writer of pages and heads: nothing else changes the copies.
 #[derive(Debug)]
 pub(super) struct CopyWriter {
     pub(super) copies: Arc<CopySet>,
