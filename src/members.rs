@@ -147,9 +147,9 @@ impl Members {
     }
 
     /// Opens the volume like [`Members::open`], with directories that have lost their superblocks as the members that
-    /// `recovered` says they are. [`Epochs::begin`] writes these superblocks again. Those that are not known to be up to
-    /// date count as [stale copies](StaleCopies). They are also stale if they lack more than a crash may leave on some
-    /// members only.
+    /// `recovered` says they are. [`Epochs::begin`] writes these superblocks again. Those that are not known to be up
+    /// to date count as [stale copies](StaleCopies). They are also stale if they lack more than a crash may leave on
+    /// some members only.
     ///
     /// # Errors
     ///

@@ -42,8 +42,8 @@ impl Draining {
     ///
     /// # Errors
     ///
-    /// The member stays, as far as `Membership::draining` does not say otherwise. [`CommitError::Members`] if the others
-    /// would be too few; [`CommitError::NoSpace`] if they have too little room; else as for [`Commits::sync`].
+    /// The member stays, as far as `Membership::draining` does not say otherwise. [`CommitError::Members`] if the
+    /// others would be too few; [`CommitError::NoSpace`] if they have too little room; else as for [`Commits::sync`].
     pub fn drain(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.begin(member, None)
     }

@@ -74,12 +74,13 @@ impl Acknowledged {
         !records.is_removed && (records.first..=records.last).contains(&lsn)
     }
 
-    /// Returns whether a directory that comes in a member's place is not known to hold all that the member acknowledged.
+    /// Returns whether a directory that comes in a member's place is not known to hold all that the member
+    /// acknowledged.
     ///
     /// # Errors
     ///
-    /// If the directory does not answer. A journal that cannot be read, or is longer than any of the volume can be, proves
-    /// nothing, and is no error.
+    /// If the directory does not answer. A journal that cannot be read, or is longer than any of the volume can be,
+    /// proves nothing, and is no error.
     pub(super) fn ends_early(
         &self,
         volume: VolumeId,

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use crate::format::files;
 use crate::store::{DirStore, FileRoles, StoreError, Trust};
 
-/// The roles of a member's files. What lies in segments and journals is cached once already, above the stores. All other
-/// files, the index before all, want the page cache. A member goes on without a segment file, whose bytes others can
-/// replace, and without a superblock, whose content is all known.
+/// The roles of a member's files. What lies in segments and journals is cached once already, above the stores. All
+/// other files, the index before all, want the page cache. A member goes on without a segment file, whose bytes others
+/// can replace, and without a superblock, whose content is all known.
 static ROLES: FileRoles = FileRoles {
     lock: files::LOCK,
     owners: &[files::SUPERBLOCK, files::LOCK],

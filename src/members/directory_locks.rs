@@ -58,8 +58,8 @@ impl DirectoryLocks {
         });
     }
 
-    /// Notes that a directory is held already under its path, and was opened once more; returns whether it is held. From
-    /// then on it stays held while `store` is in use.
+    /// Notes that a directory is held already under its path, and was opened once more; returns whether it is held.
+    /// From then on it stays held while `store` is in use.
     pub(super) fn add_again(&self, store: &StoreRef) -> bool {
         let path = store.label();
         let mut all = self.0.lock();

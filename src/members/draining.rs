@@ -18,7 +18,8 @@ impl MemberChanges {
         self.change_draining(index, is_draining, None)
     }
 
-    /// Marks a member as draining, and names the heir of its data: [`Membership::heir_of`](super::membership::Membership::heir_of). Durable on return.
+    /// Marks a member as draining, and names the heir of its data:
+    /// [`Membership::heir_of`](super::membership::Membership::heir_of). Durable on return.
     ///
     /// # Errors
     ///

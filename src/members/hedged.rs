@@ -22,9 +22,9 @@ pub enum Wait {
 }
 
 impl MemberIo {
-    /// Reads like [`MemberIo::run`]. With [`Wait::HedgeDelay`], the outcome is [`StoreErrorKind::Slow`] for members that
-    /// do not answer within the hedge delay, and for those that are slow already. This does not apply if they are more
-    /// than the others can do without.
+    /// Reads like [`MemberIo::run`]. With [`Wait::HedgeDelay`], the outcome is [`StoreErrorKind::Slow`] for members
+    /// that do not answer within the hedge delay, and for those that are slow already. This does not apply if they are
+    /// more than the others can do without.
     #[must_use]
     pub fn read(&self, ops: Vec<(MemberIndex, Op)>, wait: Wait) -> Vec<Outcome> {
         if wait == Wait::Full {

@@ -156,15 +156,16 @@ impl MemberIo {
 
     /// Marks a member missing or faulted because of `error`. Nothing reaches it from now on, and when this returns an
     /// epoch without it is durable on the others. A member that is absent already stays so. The volume is failed
-    /// instead, and no epoch is begun, if fewer than `data_shards` are left. The same applies if so few of the epoch are
-    /// left that the absent ones could go on by themselves.
+    /// instead, and no epoch is begun, if fewer than `data_shards` are left. The same applies if so few of the epoch
+    /// are left that the absent ones could go on by themselves.
     pub fn fail(&self, member: MemberIndex, error: &StoreError) {
         self.membership.mark_failed(member, error);
         self.epochs.publish_failures();
     }
 
     /// Marks a member missing whose journal does not hold what it acknowledged any more, as long as the volume goes on
-    /// without it. The caller has noted durably that it is a stale copy. It returns with a new journal, and is verified.
+    /// without it. The caller has noted durably that it is a stale copy. It returns with a new journal, and is
+    /// verified.
     pub fn fail_stale_copy(&self, member: MemberIndex) {
         if self.membership.spare() == 0 {
             return;

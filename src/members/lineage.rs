@@ -122,8 +122,8 @@ pub(super) fn trace(
     })
 }
 
-/// Returns whether a member belongs to the newest epoch. One that knows of it from the proposal does. If any data had been
-/// written in it since, the member would have begun it too, or a further epoch would have left it out.
+/// Returns whether a member belongs to the newest epoch. One that knows of it from the proposal does. If any data had
+/// been written in it since, the member would have begun it too, or a further epoch would have left it out.
 fn belongs(block: &Superblock, tip: &Superblock) -> bool {
     let entry = &tip.members[usize::from(block.index.0)];
     let head = tip.head();

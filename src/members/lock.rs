@@ -81,8 +81,8 @@ pub(super) fn lock(
     })
 }
 
-/// Tries to lock directories, one after the other; once one is held by others, which is waited for, all that are left at
-/// the same time.
+/// Tries to lock directories, one after the other; once one is held by others, which is waited for, all that are left
+/// at the same time.
 fn try_all(
     found: Vec<FoundMember>,
     hold: Hold,

@@ -8,9 +8,9 @@ pub(super) fn needed_to_write(in_epoch: usize, data: usize, parity: usize) -> us
         .max(data.min(in_epoch / 2 + 1))
 }
 
-/// Returns how many members of the newest epoch, which has `in_epoch`, an open volume needs to go on: with more data than
-/// parity shards so many that all others are too few to be opened without them. With fewer the volume may have gone on in
-/// two halves anyway, and one is enough.
+/// Returns how many members of the newest epoch, which has `in_epoch`, an open volume needs to go on: with more data
+/// than parity shards so many that all others are too few to be opened without them. With fewer the volume may have
+/// gone on in two halves anyway, and one is enough.
 pub(super) fn needed_to_go_on(in_epoch: usize, data: usize, parity: usize) -> usize {
     if data <= parity {
         return 1;

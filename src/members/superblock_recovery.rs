@@ -312,9 +312,9 @@ impl Reference {
         })
     }
 
-    /// Returns whether a directory went through the same changes as the current members. A record of an epoch that these
-    /// do not know was written without them. In halves, so was one of another life, and one beyond theirs in an epoch
-    /// that they may have begun without each other.
+    /// Returns whether a directory went through the same changes as the current members. A record of an epoch that
+    /// these do not know was written without them. In halves, so was one of another life, and one beyond theirs in an
+    /// epoch that they may have begun without each other.
     fn standing(&self, traces: &Traces) -> Standing {
         let Some((one, other)) = self.record.zip(traces.record) else {
             return Standing::Doubtful;
@@ -366,8 +366,8 @@ impl Reference {
     }
 }
 
-/// Returns whether two journals end as a crash may leave them: one may lack the other's last record, also if that is the first
-/// of a life.
+/// Returns whether two journals end as a crash may leave them: one may lack the other's last record, also if that is
+/// the first of a life.
 fn are_level(one: &RecordHeader, other: &RecordHeader) -> bool {
     let (older, newer) = if age(one) <= age(other) {
         (one, other)

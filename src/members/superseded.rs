@@ -33,8 +33,8 @@ impl Epochs {
             .collect()
     }
 
-    /// Returns whether a directory is a member of this volume that has not gone on without those that are here: they know
-    /// the last epoch it was in. The answer is no for an unreadable directory.
+    /// Returns whether a directory is a member of this volume that has not gone on without those that are here: they
+    /// know the last epoch it was in. The answer is no for an unreadable directory.
     #[must_use]
     pub fn is_known(&self, other: &StoreRef) -> bool {
         let Some(block) = self.block_of(other) else {
@@ -77,8 +77,8 @@ impl Epochs {
         })
     }
 
-    /// Returns whether a superblock is of this volume, and begins where the members that are here end, or may do so: its
-    /// history knows the last epochs alone.
+    /// Returns whether a superblock is of this volume, and begins where the members that are here end, or may do so:
+    /// its history knows the last epochs alone.
     fn is_behind(&self, other: &Superblock) -> bool {
         let state = self.lock();
         let head = other.head();
