@@ -86,6 +86,8 @@ pub use batch::{Batch, Key, Value};
 pub use dirty::Grouping;
 pub use error::MetaError;
 pub use index::Visit;
+#[cfg(test)]
+pub(crate) use map::MemoryMap;
 pub use map::{RecordError, RecordMap};
 pub use mirror::VerifiedIndex;
 pub use numbers::Numbers;

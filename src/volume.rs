@@ -59,11 +59,11 @@ mod unrecoverable;
 mod writer;
 
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
-pub use census::{Census, SegmentCensus, SegmentFiles};
+pub use census::{Census, FileLengths, SegmentCensus};
 pub use error::VolumeError;
 pub use inspector::{Inconsistent, Remedy, Verdict};
 pub use pins::Pin;
-pub use rebuilder::{Lacking, Rebuilt, Target, TargetFailed};
+pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError};
 pub use records::{FlushedStripe, LostShard, StripeRecords};
 pub use space::{Load, Space};
 

@@ -43,3 +43,38 @@ impl From<MetaError> for RecordError {
         Self::Meta(Arc::new(error))
     }
 }
+
+/// Map in memory, for tests of records.
+#[cfg(test)]
+#[derive(Default)]
+pub(crate) struct MemoryMap(parking_lot::Mutex<std::collections::BTreeMap<super::Key, Value>>);
+
+#[cfg(test)]
+impl MemoryMap {
+    /// Returns the keys and values from `from` to before `end`, in order.
+    pub(crate) fn range(&self, from: super::Key, end: super::Key) -> Vec<(super::Key, Value)> {
+        let values = self.0.lock();
+        let found = values.range(from..end);
+        found
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+}
+
+#[cfg(test)]
+impl RecordMap for MemoryMap {
+    fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        Ok(self.0.lock().get(key).cloned())
+    }
+
+    fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError> {
+        let mut values = self.0.lock();
+        for (key, value) in batch {
+            match value {
+                Some(value) => values.insert(key, value),
+                None => values.remove(&key),
+            };
+        }
+        Ok(())
+    }
+}

@@ -65,3 +65,32 @@ impl Numbers {
         Ok(covered.start - 1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::MemoryMap;
+
+    #[test]
+    fn no_number_is_given_out_twice_whenever_the_counter_is_read_again() {
+        let map = MemoryMap::default();
+        let mut given = Vec::new();
+        for count in [0, 1, 3, 4, 9] {
+            let numbers = Numbers::open(&map, key::NEXT_STRIPE, 1, 4).unwrap();
+            for _ in 0..count {
+                given.push(numbers.next(|batch| map.apply_stripes(batch)).unwrap());
+            }
+        }
+        assert_eq!(given[0], 1);
+        assert!(given.is_sorted_by(|one, next| one < next), "{given:?}");
+    }
+
+    #[test]
+    fn a_counter_that_cannot_be_moved_on_covers_no_number() {
+        let map = MemoryMap::default();
+        let numbers = Numbers::open(&map, key::NEXT_INO, 2, 10).unwrap();
+        assert!(numbers.next(|_| Err(MetaError::NoSpace)).is_err());
+        let next = numbers.next(|batch| map.apply_stripes(batch)).unwrap();
+        assert_eq!(next, 2);
+    }
+}

@@ -81,11 +81,11 @@ impl Census {
 /// The files of one segment on the online members, as each of them reports at this moment. A [`Census`] may be older
 /// than the return of a member.
 #[derive(Clone, Debug)]
-pub struct SegmentFiles {
+pub struct FileLengths {
     pub(super) lens: BTreeMap<MemberIndex, Option<u64>>,
 }
 
-impl SegmentFiles {
+impl FileLengths {
     /// Returns whether a member has the segment, and is online.
     #[must_use]
     pub fn are_known_of(&self, member: MemberIndex) -> bool {

@@ -37,7 +37,7 @@ use restore::Restored;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Remedy {
     /// They are recomputed and written where they lie.
-    Mend,
+    Repair,
     /// Nothing.
     Report,
 }
@@ -184,7 +184,7 @@ impl Inspector {
         let of_stripes = located.iter().zip(found).zip(restored);
         for (at, ((located, found), restored)) in of_stripes.enumerate() {
             verdicts.push(self.judge(located, &found, &restored));
-            if remedy == Remedy::Mend {
+            if remedy == Remedy::Repair {
                 repairs.extend(repairs_of(located, &found, restored).map(|repair| (at, repair)));
             }
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::census::{Census, SegmentFiles};
+use super::census::{Census, FileLengths};
 use super::segment_io::SegmentIo;
 use super::segments::Segments;
 use crate::format::{MemberIndex, SegmentId, files};
@@ -110,7 +110,7 @@ impl FileInventory {
 
     /// Asks the members of a segment how long their files of it are at this moment; `None` if one that is online does
     /// not answer.
-    pub(crate) fn files_of(&self, id: SegmentId) -> Option<SegmentFiles> {
+    pub(crate) fn files_of(&self, id: SegmentId) -> Option<FileLengths> {
         let handle = self.segments.get(id)?;
         let live = self.members.membership().live();
         let mut lens = BTreeMap::new();
@@ -134,7 +134,7 @@ impl FileInventory {
                 Err(error) => log::debug!("segment {id}: {error}"),
             }
         }
-        Some(SegmentFiles { lens })
+        Some(FileLengths { lens })
     }
 
     /// Removes files of segments that the index does not know, or knows on other members only. They were made before a

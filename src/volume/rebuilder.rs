@@ -47,7 +47,7 @@ const BATCH_PARTS: usize = 4;
 
 /// A slot of a segment, and the member on which its shards are to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Target {
+pub struct RebuildTarget {
     /// The slot.
     pub slot: usize,
     /// The member.
@@ -56,7 +56,7 @@ pub struct Target {
 
 /// A stripe, and which of its shards are to be written.
 #[derive(Clone, Copy, Debug)]
-pub struct Lacking {
+pub struct IncompleteStripe {
     /// Its number.
     pub stripe: StripeId,
     /// Its record.
@@ -65,7 +65,7 @@ pub struct Lacking {
     pub shards: ShardSet,
 }
 
-impl Lacking {
+impl IncompleteStripe {
     fn start(&self) -> u64 {
         self.record.offset
     }
@@ -99,7 +99,7 @@ fn shard_of(slot: usize, rotation: u8, total_shards: usize) -> ShardIndex {
 
 /// The result of rebuilding a batch of stripes.
 #[derive(Debug, Default)]
-pub struct Rebuilt {
+pub struct RebuiltStripes {
     /// The bytes of shards that were to be written.
     pub bytes: u64,
     /// The stripes whose shards were written, and those shards; not synced.
@@ -108,15 +108,15 @@ pub struct Rebuilt {
     pub failed: Vec<(StripeId, VolumeError)>,
 }
 
-impl Rebuilt {
+impl RebuiltStripes {
     /// None of the stripes, which have a code that cannot be used.
-    fn nothing(stripes: &[Lacking], source: &CodecError) -> Self {
-        let failed = |lacking: &Lacking| {
-            let (stripe, source) = (lacking.stripe, source.clone());
+    fn nothing(stripes: &[IncompleteStripe], source: &CodecError) -> Self {
+        let failed = |incomplete: &IncompleteStripe| {
+            let (stripe, source) = (incomplete.stripe, source.clone());
             (stripe, VolumeError::Codec { stripe, source })
         };
         Self {
-            bytes: stripes.iter().map(Lacking::bytes).sum(),
+            bytes: stripes.iter().map(IncompleteStripe::bytes).sum(),
             written: Vec::new(),
             failed: stripes.iter().map(failed).collect(),
         }
@@ -126,7 +126,7 @@ impl Rebuilt {
 /// The reason why shards could not be written to a member.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("member {member} does not take the shards")]
-pub struct TargetFailed {
+pub struct TargetError {
     /// The member.
     pub member: MemberIndex,
     /// The error that it answered.
@@ -135,8 +135,8 @@ pub struct TargetFailed {
 }
 
 /// Returns the ranges of a segment's files that stripes take, neighbours joined.
-fn ranges(stripes: &[Lacking]) -> Vec<Range<u64>> {
-    let touch = |a: &Lacking, b: &Lacking| b.start() == a.end();
+fn ranges(stripes: &[IncompleteStripe]) -> Vec<Range<u64>> {
+    let touch = |a: &IncompleteStripe, b: &IncompleteStripe| b.start() == a.end();
     let joined = stripes.chunk_by(touch);
     joined
         .map(|stripes| stripes[0].start()..stripes[stripes.len() - 1].end())
@@ -216,8 +216,8 @@ impl ShardRebuilder {
         &self,
         segment: SegmentId,
         member: MemberIndex,
-        stripes: &[Lacking],
-    ) -> Result<(), TargetFailed> {
+        stripes: &[IncompleteStripe],
+    ) -> Result<(), TargetError> {
         let Some(handle) = self.segments.get(segment) else {
             return Ok(());
         };
@@ -231,7 +231,7 @@ impl ShardRebuilder {
             if is_new {
                 self.segments.remove_file(segment, member);
             }
-            TargetFailed { member, source }
+            TargetError { member, source }
         })
     }
 
@@ -253,7 +253,7 @@ impl ShardRebuilder {
         &self,
         segment: SegmentId,
         member: MemberIndex,
-    ) -> Result<(), TargetFailed> {
+    ) -> Result<(), TargetError> {
         let Some(handle) = self.segments.get(segment) else {
             return Ok(());
         };
@@ -261,7 +261,7 @@ impl ShardRebuilder {
         let outcomes = self.members.io().run(vec![(member, Op::Sync { name })]);
         let mut failures = outcomes.into_iter().filter_map(Result::err);
         match failures.next() {
-            Some(source) => Err(TargetFailed { member, source }),
+            Some(source) => Err(TargetError { member, source }),
             None => Ok(()),
         }
     }
@@ -276,17 +276,17 @@ impl ShardRebuilder {
     pub(crate) fn rebuild(
         &self,
         segment: SegmentId,
-        stripes: &[Lacking],
-        targets: &[Target],
+        stripes: &[IncompleteStripe],
+        targets: &[RebuildTarget],
         most_bytes: &dyn Fn() -> u64,
-        on_batch: &mut dyn FnMut(Rebuilt) -> ControlFlow<()>,
-    ) -> Result<ControlFlow<()>, TargetFailed> {
+        on_batch: &mut dyn FnMut(RebuiltStripes) -> ControlFlow<()>,
+    ) -> Result<ControlFlow<()>, TargetError> {
         let Some(handle) = self.segments.get(segment) else {
             return Ok(ControlFlow::Continue(()));
         };
         let codec = match self.coder.codec_of(&handle.record) {
             Ok(codec) => codec,
-            Err(source) => return Ok(on_batch(Rebuilt::nothing(stripes, &source))),
+            Err(source) => return Ok(on_batch(RebuiltStripes::nothing(stripes, &source))),
         };
         let rows = usize::from(handle.record.data_shards) + targets.len();
         let in_memory = (self.batch_bytes / rows) as u64;
@@ -321,13 +321,17 @@ impl ShardRebuilder {
     }
 
     /// Gives back the space on targets of a stripe whose records were removed while it was rebuilt.
-    pub(crate) fn free_rebuilt(&self, record: &Stripe, targets: &[Target]) {
+    pub(crate) fn free_rebuilt(&self, record: &Stripe, targets: &[RebuildTarget]) {
         let members: Vec<MemberIndex> = targets.iter().map(|target| target.member).collect();
         self.segments.free_on(&members, record);
     }
 
     /// Reconstructs and writes a batch of which everything was read.
-    fn finish_batch(&self, batch: &Batch<'_>, inputs: Inputs) -> Result<Rebuilt, TargetFailed> {
+    fn finish_batch(
+        &self,
+        batch: &Batch<'_>,
+        inputs: Inputs,
+    ) -> Result<RebuiltStripes, TargetError> {
         let zeros = self.pool.zeroed(batch.tallest_implied());
         let buffers_for = |len: usize| {
             let targets = batch.targets.iter();
@@ -377,7 +381,7 @@ impl ShardRebuilder {
         inputs: &Inputs,
         zeros: &[u8],
         outputs: &mut [Vec<Buffer>],
-    ) -> Rebuilt {
+    ) -> RebuiltStripes {
         let mut works = batch.works(inputs, zeros, outputs);
         if self.coder.prefers_batches() {
             self.reconstruct_all(batch, &mut works);
@@ -389,18 +393,18 @@ impl ShardRebuilder {
             let mut work = works[index].lock();
             work.is_right = self.work_out(batch, &mut work, alone);
         });
-        let mut rebuilt = Rebuilt::default();
+        let mut rebuilt = RebuiltStripes::default();
         for work in works {
             let mut work = work.into_inner();
-            let stripe = work.lacking.stripe;
-            rebuilt.bytes += work.lacking.bytes();
+            let stripe = work.incomplete.stripe;
+            rebuilt.bytes += work.incomplete.bytes();
             let done = if work.is_right {
                 Ok(())
             } else {
                 self.rebuild_carefully(&mut work)
             };
             match done {
-                Ok(()) => rebuilt.written.push((stripe, work.lacking.shards)),
+                Ok(()) => rebuilt.written.push((stripe, work.incomplete.shards)),
                 Err(error) => rebuilt.failed.push((stripe, error)),
             }
         }
@@ -458,7 +462,7 @@ impl ShardRebuilder {
                 }
             }
         }
-        let stripe = work.lacking.stripe;
+        let stripe = work.incomplete.stripe;
         work.outputs.iter().all(|(shard, bytes)| {
             let sums = self.locator.sums(stripe, layout::shard(*shard));
             let sums = sums.ok().flatten();
@@ -468,14 +472,14 @@ impl ShardRebuilder {
 
     /// Reads the shards of a stripe as a reader would that found its blocks wrong.
     fn rebuild_carefully(&self, work: &mut Work<'_>) -> Result<(), VolumeError> {
-        let lacking = work.lacking;
-        let located = self.locator.locate(lacking.stripe)?;
+        let incomplete = work.incomplete;
+        let located = self.locator.locate(incomplete.stripe)?;
         let wanted: Vec<Rows> = work
             .outputs
             .iter()
             .map(|(shard, _)| Rows {
                 shard: layout::shard(*shard),
-                range: 0..lacking.height(),
+                range: 0..incomplete.height(),
             })
             .collect();
         let fetched = self.shards.fetch_or_note(&located, &wanted)?;
@@ -489,20 +493,20 @@ impl ShardRebuilder {
         &self,
         batch: &Batch<'_>,
         outputs: Vec<Vec<Buffer>>,
-        rebuilt: &Rebuilt,
-    ) -> Result<(), TargetFailed> {
+        rebuilt: &RebuiltStripes,
+    ) -> Result<(), TargetError> {
         let right: BTreeSet<StripeId> = rebuilt.written.iter().map(|(stripe, _)| *stripe).collect();
         let total = layout::total_shards(&batch.segment.record);
         let mut ops = Vec::new();
         for (run, outputs) in batch.runs.iter().zip(outputs) {
             for (target, output) in batch.targets.iter().zip(outputs) {
                 let output = output.freeze();
-                let is_right = |lacking: &&Lacking| {
-                    right.contains(&lacking.stripe)
-                        && lacking.shard_in(target.slot, total).is_some()
+                let is_right = |incomplete: &&IncompleteStripe| {
+                    right.contains(&incomplete.stripe)
+                        && incomplete.shard_in(target.slot, total).is_some()
                 };
                 let rows = run.stripes.iter().filter(is_right);
-                for rows in joined(rows.map(|lacking| run.rows_of(lacking))) {
+                for rows in joined(rows.map(|incomplete| run.rows_of(incomplete))) {
                     ops.push((target.member, batch.write_op(run, &output, rows)));
                 }
             }
@@ -510,7 +514,7 @@ impl ShardRebuilder {
         let members: Vec<MemberIndex> = ops.iter().map(|(member, _)| *member).collect();
         for (member, outcome) in members.into_iter().zip(self.members.io().run(ops)) {
             if let Err(source) = outcome {
-                return Err(TargetFailed { member, source });
+                return Err(TargetError { member, source });
             }
         }
         Ok(())

@@ -308,3 +308,101 @@ fn note_repair(
         );
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::MemberIndex;
+    use crate::meta::{Key, MemoryMap};
+
+    const STRIPE: StripeId = StripeId(7);
+
+    fn segment() -> Segment {
+        Segment {
+            data_shards: 2,
+            parity_shards: 1,
+            code: 1,
+            len: 1 << 20,
+            slots: (0..3).map(|slot| Some(MemberIndex(slot))).collect(),
+        }
+    }
+
+    fn shards(indices: impl IntoIterator<Item = u8>) -> ShardSet {
+        indices.into_iter().map(ShardIndex).collect()
+    }
+
+    /// Returns records of one stripe that was flushed with these shards, and their map.
+    fn flushed_with(written: ShardSet) -> (Arc<MemoryMap>, StripeRecords) {
+        let map = Arc::new(MemoryMap::default());
+        let records = StripeRecords::open(Arc::clone(&map) as _).unwrap();
+        let record = Stripe {
+            segment: SegmentId(1),
+            offset: 4096,
+            height: 4096,
+            payload_len: 8192,
+            rotation: 0,
+            written,
+        };
+        let sums = (0..3).map(|shard| (ShardIndex(shard), ShardSums(vec![u32::from(shard)])));
+        let flushed = FlushedStripe {
+            stripe: STRIPE,
+            record,
+            sums: sums.collect(),
+            segment: segment(),
+            fresh: true,
+        };
+        records.put_flushed(flushed).unwrap();
+        (map, records)
+    }
+
+    fn repair_notes(map: &MemoryMap) -> Vec<ShardSet> {
+        let (from, end) = key::repairs();
+        let notes = map.range(from, end).into_iter();
+        notes
+            .map(|(_, value)| RepairNote::decode(&value).unwrap().missing)
+            .collect()
+    }
+
+    #[test]
+    fn a_repair_note_names_the_missing_shards_from_their_loss_until_they_are_restored() {
+        let (map, records) = flushed_with(shards(0..3));
+        assert!(repair_notes(&map).is_empty());
+        let lost = |shard| LostShard {
+            stripe: STRIPE,
+            shard: ShardIndex(shard),
+        };
+        let segment_of = |_| Some(segment());
+        let forgotten = records.forget_shards(&[lost(1)], segment_of);
+        assert_eq!(forgotten.unwrap(), None, "one loss is tolerated");
+        assert_eq!(repair_notes(&map), [shards([1])]);
+        let forgotten = records.forget_shards(&[lost(2)], segment_of);
+        assert_eq!(forgotten.unwrap(), Some(STRIPE), "two are not");
+        assert_eq!(repair_notes(&map), [shards([1, 2])]);
+        let restored = [(STRIPE, shards([1, 2]))];
+        records.restore_shards(&restored, segment_of).unwrap();
+        assert!(repair_notes(&map).is_empty());
+        let record = records.stripe(STRIPE).unwrap().unwrap();
+        assert_eq!(record.written, shards(0..3));
+    }
+
+    #[test]
+    fn a_removed_stripe_leaves_no_record() {
+        for written in [shards(0..3), shards([0, 2])] {
+            let (map, records) = flushed_with(written);
+            let record = records.stripe(STRIPE).unwrap().unwrap();
+            assert!(records.sums(STRIPE, ShardIndex(2)).unwrap().is_some());
+            records.remove(STRIPE, &record, &segment(), true).unwrap();
+            let (from, end) = (Key::from(vec![0]), Key::from(vec![u8::MAX; 16]));
+            let left = map.range(from, end);
+            assert!(left.is_empty(), "{left:?}");
+        }
+    }
+
+    #[test]
+    fn a_segment_is_reported_as_finished_once() {
+        let (_, records) = flushed_with(shards(0..3));
+        records.finish_segment(SegmentId(1), &segment()).unwrap();
+        assert_eq!(records.take_finished(), [SegmentId(1)]);
+        assert!(records.take_finished().is_empty());
+    }
+}

@@ -124,3 +124,79 @@ impl StripeCoder {
         self.workers.run(count, work);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+    use crate::codec::{self, CodingTask};
+
+    /// Device that is never asked to compute in these tests.
+    #[derive(Debug, Default)]
+    struct Device {
+        is_distrusted: AtomicBool,
+    }
+
+    impl Accelerator for Device {
+        fn compute(&self, _: &mut [CodingTask<'_, '_>]) {}
+
+        fn prefers_many(&self) -> bool {
+            true
+        }
+
+        fn distrust(&self) {
+            self.is_distrusted.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn coder(device: Option<&Arc<Device>>) -> StripeCoder {
+        let geometry = Geometry::new(2, 1).unwrap();
+        let engine = codec::select("auto").unwrap();
+        let codec = Codec::new(CodeId::RS_CAUCHY, geometry, engine).unwrap();
+        let workers = Arc::new(Workers::new(1).unwrap());
+        StripeCoder::new(codec, workers, device.map(|device| Arc::clone(device) as _))
+    }
+
+    /// Computes with results that are right or wrong in this order; returns the final verdict and the number of calls.
+    fn compute(coder: &StripeCoder, results: &[bool]) -> (bool, usize) {
+        let mut calls = 0;
+        let verdict = coder.compute_verified(coder.codec(), |_| {
+            calls += 1;
+            Ok(results[calls - 1])
+        });
+        (verdict.unwrap(), calls)
+    }
+
+    #[test]
+    fn a_wrong_result_is_repeated_only_if_a_device_may_have_computed_it() {
+        let device = Arc::new(Device::default());
+        assert_eq!(compute(&coder(None), &[false]), (false, 1));
+        assert_eq!(compute(&coder(Some(&device)), &[true]), (true, 1));
+        assert_eq!(compute(&coder(Some(&device)), &[false, false]), (false, 2));
+        assert!(!device.is_distrusted.load(Ordering::Relaxed));
+        assert_eq!(compute(&coder(Some(&device)), &[false, true]), (true, 2));
+        assert!(device.is_distrusted.load(Ordering::Relaxed));
+    }
+
+    #[test]
+    fn a_segment_with_another_geometry_gets_its_own_codec_and_only_one() {
+        let coder = coder(None);
+        let mut segment = Segment {
+            data_shards: 2,
+            parity_shards: 1,
+            code: CodeId::RS_CAUCHY.0,
+            len: 4096,
+            slots: Vec::new(),
+        };
+        assert!(Arc::ptr_eq(
+            &coder.codec_of(&segment).unwrap(),
+            &coder.codec
+        ));
+        segment.data_shards = 4;
+        let (first, second) = (coder.codec_of(&segment), coder.codec_of(&segment));
+        assert!(Arc::ptr_eq(&first.unwrap(), &second.unwrap()));
+        segment.data_shards = 0;
+        assert!(coder.codec_of(&segment).is_err());
+    }
+}

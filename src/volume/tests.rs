@@ -1,6 +1,5 @@
 //! A volume over disks in memory, with a map of records that does on cue what another thread might.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{OnceLock, Weak};
 use std::time::Duration;
@@ -15,7 +14,7 @@ use crate::cuda::Simulated;
 use crate::format::record::Stripe;
 use crate::format::{BLOCK_SIZE, Record, ShardIndex, StripeId, key};
 use crate::members::{Access, CreateOptions};
-use crate::meta::{Batch, Key, MetaError, RecordMap, Value};
+use crate::meta::{Batch, Key, MemoryMap, MetaError, RecordMap, Value};
 use crate::store::{CallKind, FaultPlan, FaultStore, MemDisk, Pinner, Store, Unpinner};
 
 mod together;
@@ -28,7 +27,7 @@ type Interlude = Box<dyn Fn(&Volume) + Send + Sync>;
 /// The map of records in memory.
 #[derive(Default)]
 struct TestMap {
-    values: Mutex<BTreeMap<Key, Value>>,
+    values: MemoryMap,
     volume: OnceLock<Weak<Volume>>,
     /// Runs before the record of a stripe is taken.
     before_flushed: Mutex<Option<Interlude>>,
@@ -49,12 +48,11 @@ impl TestMap {
     /// Returns the records of all stripes, in the order of their numbers.
     fn stripes(&self) -> Vec<(StripeId, Stripe)> {
         let (from, end) = key::stripes();
-        let values = self.values.lock();
-        let records = values.range(from..end);
-        let record = |(key, value): (&Key, &Value)| {
-            let stripe = key::parse_stripe(key).unwrap();
-            (stripe, Stripe::decode(value).unwrap())
+        let record = |(key, value): (Key, Value)| {
+            let stripe = key::parse_stripe(&key).unwrap();
+            (stripe, Stripe::decode(&value).unwrap())
         };
+        let records = self.values.range(from, end).into_iter();
         records.map(record).collect()
     }
 }
@@ -66,21 +64,14 @@ impl RecordMap for TestMap {
         } else if key::parse_sums(key).is_ok() {
             self.run(&self.before_sums);
         }
-        Ok(self.values.lock().get(key).cloned())
+        self.values.get(key)
     }
 
     fn apply_stripes(&self, batch: Batch) -> Result<(), MetaError> {
         if batch.iter().any(|(key, _)| key::parse_stripe(key).is_ok()) {
             self.run(&self.before_flushed);
         }
-        let mut values = self.values.lock();
-        for (key, value) in batch {
-            match value {
-                Some(value) => values.insert(key, value),
-                None => values.remove(&key),
-            };
-        }
-        Ok(())
+        self.values.apply_stripes(batch)
     }
 }
 
@@ -596,8 +587,8 @@ struct LostFile {
     segment: SegmentId,
     name: String,
     before: Vec<u8>,
-    lacking: Vec<Lacking>,
-    target: Target,
+    lacking: Vec<IncompleteStripe>,
+    target: RebuildTarget,
 }
 
 impl LostFile {
@@ -621,7 +612,7 @@ impl LostFile {
             let shard = ShardIndex(u8::try_from(shard).unwrap());
             record.written.remove(shard);
             let shards = [shard].into_iter().collect();
-            Lacking {
+            IncompleteStripe {
                 stripe,
                 record,
                 shards,
@@ -632,7 +623,7 @@ impl LostFile {
             name,
             before,
             lacking: lacking.collect(),
-            target: Target { slot, member },
+            target: RebuildTarget { slot, member },
         }
     }
 
@@ -647,7 +638,7 @@ impl LostFile {
     /// Rebuilds it, and holds it against what it was; returns the bytes of each batch.
     fn rebuild(&self, rig: &Rig) -> Vec<u64> {
         let mut batches = Vec::new();
-        let mut heed = |rebuilt: Rebuilt| {
+        let mut heed = |rebuilt: RebuiltStripes| {
             assert!(rebuilt.failed.is_empty(), "{:?}", rebuilt.failed);
             batches.push(rebuilt.bytes);
             std::ops::ControlFlow::Continue(())

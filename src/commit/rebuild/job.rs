@@ -5,16 +5,16 @@ use std::collections::{BTreeSet, HashMap};
 use super::plan;
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
-use crate::volume::{Lacking, LostShard, SegmentFiles, Target};
+use crate::volume::{FileLengths, IncompleteStripe, LostShard, RebuildTarget};
 
 /// Work on one segment: the shards to write, and the members that get them.
 pub(super) struct SegmentJob {
     pub(super) segment: SegmentId,
     pub(super) record: Segment,
     /// The slots, and the members that get their shards.
-    pub(super) targets: Vec<Target>,
+    pub(super) targets: Vec<RebuildTarget>,
     /// The stripes that lack shards, in disk order.
-    pub(super) stripes: Vec<Lacking>,
+    pub(super) stripes: Vec<IncompleteStripe>,
     /// All its stripes, in disk order.
     pub(super) all: Vec<(StripeId, Stripe)>,
     /// The shards that a record calls written although their files lack them.
@@ -28,8 +28,8 @@ impl SegmentJob {
         segment: SegmentId,
         record: Segment,
         all: Vec<(StripeId, Stripe)>,
-        files: &SegmentFiles,
-        targets: Vec<Target>,
+        files: &FileLengths,
+        targets: Vec<RebuildTarget>,
     ) -> Self {
         let mut job = Self {
             segment,
@@ -39,7 +39,7 @@ impl SegmentJob {
             all,
             missing: Vec::new(),
         };
-        let mut lacking = BTreeSet::new();
+        let mut incomplete = BTreeSet::new();
         for &(stripe, record) in &job.all {
             let mut shards = ShardSet::default();
             for target in &job.targets {
@@ -54,10 +54,10 @@ impl SegmentJob {
                 } else {
                     continue;
                 }
-                lacking.insert(target.slot);
+                incomplete.insert(target.slot);
             }
             if !shards.is_empty() {
-                job.stripes.push(Lacking {
+                job.stripes.push(IncompleteStripe {
                     stripe,
                     record,
                     shards,
@@ -65,9 +65,9 @@ impl SegmentJob {
             }
         }
         let mut targets = std::mem::take(&mut job.targets);
-        let lacks_file = |target: &Target| files.len(target.member) < Some(job.record.len);
+        let lacks_file = |target: &RebuildTarget| files.len(target.member) < Some(job.record.len);
         targets.retain(|target| {
-            job.is_moved(target) || lacking.contains(&target.slot) || lacks_file(target)
+            job.is_moved(target) || incomplete.contains(&target.slot) || lacks_file(target)
         });
         job.targets = targets;
         job
@@ -80,7 +80,7 @@ impl SegmentJob {
     }
 
     /// Returns whether the slot of a target moves to another member.
-    pub(super) fn is_moved(&self, target: &Target) -> bool {
+    pub(super) fn is_moved(&self, target: &RebuildTarget) -> bool {
         self.record.slots[target.slot] != Some(target.member)
     }
 
@@ -90,22 +90,22 @@ impl SegmentJob {
         for lost in &self.missing {
             missing.entry(lost.stripe).or_default().insert(lost.shard);
         }
-        for lacking in &mut self.stripes {
+        for incomplete in &mut self.stripes {
             for shard in missing
-                .get(&lacking.stripe)
+                .get(&incomplete.stripe)
                 .iter()
                 .flat_map(|shards| shards.iter())
             {
-                lacking.record.written.remove(shard);
+                incomplete.record.written.remove(shard);
             }
         }
     }
 
-    /// Returns the lacking stripes with a shard for a target.
-    pub(super) fn stripes_for(&self, target: &Target) -> Vec<Lacking> {
-        let has_shard = |lacking: &&Lacking| {
-            let shard = plan::shard_in(&self.record, &lacking.record, target.slot);
-            shard.is_some_and(|shard| lacking.shards.contains(shard))
+    /// Returns the incomplete stripes with a shard for a target.
+    pub(super) fn stripes_for(&self, target: &RebuildTarget) -> Vec<IncompleteStripe> {
+        let has_shard = |incomplete: &&IncompleteStripe| {
+            let shard = plan::shard_in(&self.record, &incomplete.record, target.slot);
+            shard.is_some_and(|shard| incomplete.shards.contains(shard))
         };
         self.stripes.iter().filter(has_shard).copied().collect()
     }

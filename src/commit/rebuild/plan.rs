@@ -8,7 +8,7 @@ use crate::commit::catalog::Catalog;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::members::Members;
-use crate::volume::{Census, SegmentFiles, Tally, Volume, member_of};
+use crate::volume::{Census, FileLengths, Tally, Volume, member_of};
 
 /// Plan for one segment: the slots that get shards, and those that move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +125,7 @@ pub(super) fn missing(
 pub(super) fn is_unreadable(
     segment: &Segment,
     stripes: &[(StripeId, Stripe)],
-    files: &SegmentFiles,
+    files: &FileLengths,
 ) -> bool {
     stripes.iter().any(|(_, stripe)| {
         let is_there = |shard: ShardIndex| {

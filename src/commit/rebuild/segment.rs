@@ -23,7 +23,8 @@ use crate::format::{MemberIndex, StripeId};
 use crate::members::Members;
 use crate::store::StoreErrorKind;
 use crate::volume::{
-    Lacking, LostShard, Rebuilt, SegmentFiles, StripeRecords, Target, TargetFailed, Volume,
+    FileLengths, IncompleteStripe, LostShard, RebuildTarget, RebuiltStripes, StripeRecords,
+    TargetError, Volume,
 };
 
 /// Rebuild of single segments.
@@ -71,7 +72,7 @@ impl SegmentRebuild {
                 self.abandon(&job);
                 return Ok(SegmentOutcome::Stopped);
             }
-            Err(TargetFailed { member, source }) => {
+            Err(TargetError { member, source }) => {
                 log::warn!(
                     "segment {}: member {member} gets no shards: {source}",
                     job.segment
@@ -148,12 +149,12 @@ impl SegmentRebuild {
         &self,
         plan: &SegmentPlan,
         record: &Segment,
-        files: &SegmentFiles,
+        files: &FileLengths,
         is_unreadable: bool,
         round: &Round<'_>,
-    ) -> Vec<Target> {
+    ) -> Vec<RebuildTarget> {
         let lacks_file = |member| files.len(member) < Some(record.len);
-        let mut targets: Vec<Target> = Vec::new();
+        let mut targets: Vec<RebuildTarget> = Vec::new();
         for (&slot, &bytes) in &plan.slots {
             let holder = record.slots[slot];
             let is_staying =
@@ -182,7 +183,7 @@ impl SegmentRebuild {
                     heir.or(homes.first().copied())
                 }
             };
-            targets.extend(member.map(|member| Target { slot, member }));
+            targets.extend(member.map(|member| RebuildTarget { slot, member }));
         }
         targets
     }
@@ -193,7 +194,7 @@ impl SegmentRebuild {
         &self,
         job: &SegmentJob,
         round: &Round<'_>,
-    ) -> Result<Option<Vec<StripeId>>, TargetFailed> {
+    ) -> Result<Option<Vec<StripeId>>, TargetError> {
         for target in &job.targets {
             if job.is_moved(target) {
                 self.reaper.lock().reclaim_file(job.segment, target.member);
@@ -206,7 +207,7 @@ impl SegmentRebuild {
         }
         let mut failed = Vec::new();
         let mut step = PacedStep::begin(&self.foreground);
-        let mut handle_batch = |rebuilt: Rebuilt| {
+        let mut handle_batch = |rebuilt: RebuiltStripes| {
             for (stripe, error) in rebuilt.failed {
                 log::debug!("stripe {stripe} is not rebuilt: {error}");
                 failed.push(stripe);
@@ -258,7 +259,7 @@ impl SegmentRebuild {
             return Ok(Some(Obstacle::Passing));
         }
         let online = self.members.membership().live();
-        let is_online = |target: &Target| online.contains(&target.member);
+        let is_online = |target: &RebuildTarget| online.contains(&target.member);
         let Some(record) = self.volume.segments().record(job.segment) else {
             return Ok(Some(Obstacle::Passing));
         };
@@ -300,7 +301,12 @@ impl SegmentRebuild {
 
     /// Returns whether a slot that moves leaves shards behind that could not be rebuilt, and that its member may still
     /// have. Most bytes of a shard that cannot be repaired as a whole may still be readable.
-    fn gives_up(&self, job: &SegmentJob, target: &Target, failed: &BTreeSet<StripeId>) -> bool {
+    fn gives_up(
+        &self,
+        job: &SegmentJob,
+        target: &RebuildTarget,
+        failed: &BTreeSet<StripeId>,
+    ) -> bool {
         let Some(holder) = job.record.slots[target.slot].filter(|_| job.is_moved(target)) else {
             return false;
         };
@@ -312,14 +318,14 @@ impl SegmentRebuild {
                 .away()
                 .iter()
                 .any(|(away, _)| *away == holder);
-        let has_shard = |lacking: &Lacking| {
-            let shard = planning::shard_in(&job.record, &lacking.record, target.slot);
-            shard.is_some_and(|shard| lacking.record.written.contains(shard))
+        let has_shard = |incomplete: &IncompleteStripe| {
+            let shard = planning::shard_in(&job.record, &incomplete.record, target.slot);
+            shard.is_some_and(|shard| incomplete.record.written.contains(shard))
         };
         let mut left = job
             .stripes
             .iter()
-            .filter(|lacking| failed.contains(&lacking.stripe));
+            .filter(|incomplete| failed.contains(&incomplete.stripe));
         !is_lost && left.any(has_shard)
     }
 
@@ -329,20 +335,20 @@ impl SegmentRebuild {
         job: &SegmentJob,
         failed: &BTreeSet<StripeId>,
     ) -> Result<(), CommitError> {
-        let lacking = job.stripes.iter();
-        let rebuilt: Vec<(StripeId, ShardSet)> = lacking
+        let incomplete = job.stripes.iter();
+        let rebuilt: Vec<(StripeId, ShardSet)> = incomplete
             .clone()
-            .filter(|lacking| !failed.contains(&lacking.stripe))
-            .map(|lacking| (lacking.stripe, lacking.shards))
+            .filter(|incomplete| !failed.contains(&incomplete.stripe))
+            .map(|incomplete| (incomplete.stripe, incomplete.shards))
             .collect();
         let segment_of = |segment| self.volume.segments().record(segment);
         self.records.restore_shards(&rebuilt, segment_of)?;
         // The shards that a slot does not hold any more because it moved.
-        let given_up = lacking
-            .filter(|lacking| failed.contains(&lacking.stripe))
-            .flat_map(|lacking| {
-                let stripe = lacking.stripe;
-                let shards = lacking.shards.iter();
+        let given_up = incomplete
+            .filter(|incomplete| failed.contains(&incomplete.stripe))
+            .flat_map(|incomplete| {
+                let stripe = incomplete.stripe;
+                let shards = incomplete.shards.iter();
                 shards.map(move |shard| LostShard { stripe, shard })
             });
         self.records

@@ -88,7 +88,7 @@ impl Scrubber {
             .segments()
             .record(segment)
             .map(|record| record.slots);
-        let verdicts = self.volume.inspector().inspect(&run.live, Remedy::Mend)?;
+        let verdicts = self.volume.inspector().inspect(&run.live, Remedy::Repair)?;
         let after = self
             .volume
             .segments()

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::super::layout::{self, slot_of};
 use super::super::segment_handle::SegmentHandle;
-use super::{Lacking, Target, shard_of};
+use super::{IncompleteStripe, RebuildTarget, shard_of};
 use crate::codec::Codec;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};
@@ -18,7 +18,7 @@ const MAX_GAP_BYTES: u64 = 64 << 10;
 
 /// Stripes near to each other in the files of their segment.
 pub(super) struct Run<'a> {
-    pub(super) stripes: &'a [Lacking],
+    pub(super) stripes: &'a [IncompleteStripe],
     pub(super) range: Range<u64>,
 }
 
@@ -28,9 +28,10 @@ impl Run<'_> {
     }
 
     /// Returns where in the run's buffers a stripe's rows are.
-    pub(super) fn rows_of(&self, lacking: &Lacking) -> Range<usize> {
-        let start = usize::try_from(lacking.start() - self.range.start).expect("it is in the run");
-        start..start + lacking.height()
+    pub(super) fn rows_of(&self, incomplete: &IncompleteStripe) -> Range<usize> {
+        let start =
+            usize::try_from(incomplete.start() - self.range.start).expect("it is in the run");
+        start..start + incomplete.height()
     }
 }
 
@@ -46,7 +47,7 @@ pub(super) enum Source {
 
 /// The work to do for one stripe.
 pub(super) struct Work<'a> {
-    pub(super) lacking: &'a Lacking,
+    pub(super) incomplete: &'a IncompleteStripe,
     pub(super) source: &'a Source,
     pub(super) present: Vec<(usize, &'a [u8])>,
     pub(super) outputs: Vec<(usize, &'a mut [u8])>,
@@ -59,7 +60,7 @@ pub(super) struct Work<'a> {
 pub(super) struct Batch<'a> {
     pub(super) segment: Arc<SegmentHandle>,
     pub(super) codec: Arc<Codec>,
-    pub(super) targets: &'a [Target],
+    pub(super) targets: &'a [RebuildTarget],
     pub(super) runs: Vec<Run<'a>>,
     /// For each stripe of each run.
     sources: Vec<Vec<Source>>,
@@ -70,14 +71,14 @@ pub(super) type Inputs = BTreeMap<(usize, usize), Buffer>;
 
 /// Returns how many of some stripes, in disk order, make a batch that has at most so many bytes in each slot:
 /// one at least, if there are any.
-pub(super) fn first_batch(stripes: &[Lacking], most_bytes: u64) -> usize {
+pub(super) fn first_batch(stripes: &[IncompleteStripe], most_bytes: u64) -> usize {
     let mut bytes = 0;
-    for (at, lacking) in stripes.iter().enumerate() {
+    for (at, incomplete) in stripes.iter().enumerate() {
         let gap = match at.checked_sub(1) {
-            Some(before) => lacking.start() - stripes[before].end(),
+            Some(before) => incomplete.start() - stripes[before].end(),
             None => 0,
         };
-        bytes += gap.min(MAX_GAP_BYTES) + u64::from(lacking.record.height);
+        bytes += gap.min(MAX_GAP_BYTES) + u64::from(incomplete.record.height);
         if at > 0 && bytes > most_bytes {
             return at;
         }
@@ -86,9 +87,9 @@ pub(super) fn first_batch(stripes: &[Lacking], most_bytes: u64) -> usize {
 }
 
 /// Joins stripes that are near to each other.
-fn runs(stripes: &[Lacking]) -> Vec<Run<'_>> {
-    let near = |a: &Lacking, b: &Lacking| b.start() <= a.end() + MAX_GAP_BYTES;
-    let run = |stripes: &[Lacking]| stripes[0].start()..stripes[stripes.len() - 1].end();
+fn runs(stripes: &[IncompleteStripe]) -> Vec<Run<'_>> {
+    let near = |a: &IncompleteStripe, b: &IncompleteStripe| b.start() <= a.end() + MAX_GAP_BYTES;
+    let run = |stripes: &[IncompleteStripe]| stripes[0].start()..stripes[stripes.len() - 1].end();
     stripes
         .chunk_by(near)
         .map(|stripes| Run {
@@ -103,8 +104,8 @@ impl<'a> Batch<'a> {
     pub(super) fn new(
         segment: &Arc<SegmentHandle>,
         codec: &Arc<Codec>,
-        stripes: &'a [Lacking],
-        targets: &'a [Target],
+        stripes: &'a [IncompleteStripe],
+        targets: &'a [RebuildTarget],
         live: &[MemberIndex],
     ) -> Self {
         // Another part of the members for each segment, so that all of them have their share.
@@ -115,7 +116,7 @@ impl<'a> Batch<'a> {
         let sources = runs
             .iter()
             .map(|run| {
-                let source = |lacking| source_of(segment, lacking, &order, live);
+                let source = |incomplete| source_of(segment, incomplete, &order, live);
                 run.stripes.iter().map(source).collect()
             })
             .collect();
@@ -132,21 +133,24 @@ impl<'a> Batch<'a> {
         layout::total_shards(&self.segment.record)
     }
 
-    fn is_implied(&self, lacking: &Lacking, shard: ShardIndex) -> bool {
+    fn is_implied(&self, incomplete: &IncompleteStripe, shard: ShardIndex) -> bool {
         let data_shards = usize::from(self.segment.record.data_shards);
-        lacking.record.is_implied(shard, data_shards)
+        incomplete.record.is_implied(shard, data_shards)
     }
 
     /// Returns the shards of a stripe that are zeros and lie nowhere.
-    fn implied<'s>(&'s self, lacking: &'s Lacking) -> impl Iterator<Item = ShardIndex> + 's {
-        layout::shards(&self.segment.record).filter(|shard| self.is_implied(lacking, *shard))
+    fn implied<'s>(
+        &'s self,
+        incomplete: &'s IncompleteStripe,
+    ) -> impl Iterator<Item = ShardIndex> + 's {
+        layout::shards(&self.segment.record).filter(|shard| self.is_implied(incomplete, *shard))
     }
 
     /// Returns the height of the tallest stripe with shards that are zeros.
     pub(super) fn tallest_implied(&self) -> usize {
         let stripes = self.runs.iter().flat_map(|run| run.stripes);
-        let short = stripes.filter(|lacking| self.implied(lacking).next().is_some());
-        short.map(Lacking::height).max().unwrap_or(0)
+        let short = stripes.filter(|incomplete| self.implied(incomplete).next().is_some());
+        short.map(IncompleteStripe::height).max().unwrap_or(0)
     }
 
     /// Returns which slots are to be read of which run.
@@ -154,9 +158,9 @@ impl<'a> Batch<'a> {
         let total = self.total_shards();
         let mut wanted = BTreeSet::new();
         for (index, (run, sources)) in self.runs.iter().zip(&self.sources).enumerate() {
-            for (lacking, source) in run.stripes.iter().zip(sources) {
-                for shard in source.shards(lacking) {
-                    wanted.insert((index, slot_of(shard, lacking.record.rotation, total)));
+            for (incomplete, source) in run.stripes.iter().zip(sources) {
+                for shard in source.shards(incomplete) {
+                    wanted.insert((index, slot_of(shard, incomplete.record.rotation, total)));
                 }
             }
         }
@@ -174,21 +178,21 @@ impl<'a> Batch<'a> {
         let mut works = Vec::new();
         for ((index, run), outputs) in self.runs.iter().enumerate().zip(outputs) {
             let first = works.len();
-            for (lacking, source) in run.stripes.iter().zip(&self.sources[index]) {
-                let rows = run.rows_of(lacking);
+            for (incomplete, source) in run.stripes.iter().zip(&self.sources[index]) {
+                let rows = run.rows_of(incomplete);
                 let read = |shard: ShardIndex| {
-                    let slot = slot_of(shard, lacking.record.rotation, total);
+                    let slot = slot_of(shard, incomplete.record.rotation, total);
                     let bytes = &inputs.get(&(index, slot))?[rows.clone()];
                     Some((usize::from(shard.0), bytes))
                 };
-                let mut present: Vec<_> = source.shards(lacking).filter_map(read).collect();
+                let mut present: Vec<_> = source.shards(incomplete).filter_map(read).collect();
                 if matches!(source, Source::Others(_)) {
-                    let zeros = &zeros[..lacking.height().min(zeros.len())];
-                    let implied = self.implied(lacking);
+                    let zeros = &zeros[..incomplete.height().min(zeros.len())];
+                    let implied = self.implied(incomplete);
                     present.extend(implied.map(|shard| (usize::from(shard.0), zeros)));
                 }
                 works.push(Work {
-                    lacking,
+                    incomplete,
                     source,
                     present,
                     outputs: Vec::new(),
@@ -200,11 +204,11 @@ impl<'a> Batch<'a> {
                 let mut rest = &mut output[..];
                 let mut at = 0;
                 for work in &mut works[first..] {
-                    let rows = run.rows_of(work.lacking);
+                    let rows = run.rows_of(work.incomplete);
                     let (_, tail) = rest.split_at_mut(rows.start - at);
                     let (mine, tail) = tail.split_at_mut(rows.len());
                     (rest, at) = (tail, rows.end);
-                    if let Some(shard) = work.lacking.shard_in(target.slot, total) {
+                    if let Some(shard) = work.incomplete.shard_in(target.slot, total) {
                         work.outputs.push((usize::from(shard.0), mine));
                     }
                 }
@@ -224,9 +228,9 @@ impl<'a> Batch<'a> {
 
 impl Source {
     /// Returns the shards that are to be read.
-    fn shards(&self, lacking: &Lacking) -> impl Iterator<Item = ShardIndex> + use<> {
+    fn shards(&self, incomplete: &IncompleteStripe) -> impl Iterator<Item = ShardIndex> + use<> {
         match self {
-            Self::Copies => lacking.shards.iter().collect::<Vec<_>>(),
+            Self::Copies => incomplete.shards.iter().collect::<Vec<_>>(),
             Self::Others(shards) => shards.clone(),
             Self::Unsure => Vec::new(),
         }
@@ -237,11 +241,11 @@ impl Source {
 /// Chooses what to read for a stripe, from slots in the given order.
 fn source_of(
     segment: &SegmentHandle,
-    lacking: &Lacking,
+    incomplete: &IncompleteStripe,
     order: &[usize],
     live: &[MemberIndex],
 ) -> Source {
-    let Lacking { record, shards, .. } = lacking;
+    let IncompleteStripe { record, shards, .. } = incomplete;
     let data_shards = usize::from(segment.record.data_shards);
     let is_readable = |shard: ShardIndex| {
         let member = segment.member_of(record, shard);

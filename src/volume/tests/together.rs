@@ -258,7 +258,7 @@ fn a_failing_device_changes_no_byte_of_a_rebuild_and_no_verdict_of_an_inspection
             let verdicts = rig
                 .volume
                 .inspector()
-                .inspect(&stripes, Remedy::Mend)
+                .inspect(&stripes, Remedy::Repair)
                 .unwrap();
             for verdict in verdicts {
                 let context = format!("operation {operation}, kind {kind}: {verdict:?}");
@@ -286,7 +286,7 @@ fn an_inconsistency_that_only_a_trusted_device_finds_is_no_verdict_and_costs_it_
         let verdicts = rig
             .volume
             .inspector()
-            .inspect(&stripes, Remedy::Mend)
+            .inspect(&stripes, Remedy::Repair)
             .unwrap();
         assert_eq!(verdicts.len(), stripes.len());
         let inconsistent = |verdict: &Verdict| verdict.inconsistent.is_some();
