@@ -29,7 +29,7 @@ use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
 use crate::members::{Access, Members};
 use crate::meta::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
-use crate::volume::{Hold, Pin, Placed, Space, StripeRecords, Volume};
+use crate::volume::{Hold, Pin, Placed, Space, StripeRecords, Stripes};
 
 mod allowance;
 mod arrivals;
@@ -166,7 +166,7 @@ pub struct Pipeline {
     members: Arc<Members>,
     meta: Arc<Meta>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     /// The dispatcher that chooses the engine for coding.
     dispatch: Arc<Dispatch>,
     records: Arc<StripeRecords>,
@@ -184,7 +184,7 @@ impl Pipeline {
     fn new(
         members: Arc<Members>,
         (meta, replicas): (Arc<Meta>, Arc<IndexReplicas>),
-        (volume, dispatch): (Volume, Arc<Dispatch>),
+        (volume, dispatch): (Stripes, Arc<Dispatch>),
         (records, inodes): (Arc<StripeRecords>, Numbers),
     ) -> Self {
         let volume = Arc::new(volume);

@@ -116,7 +116,7 @@ pub enum OpenError {
 }
 
 /// The stripes of one volume: the parts that write, read, inspect and rebuild them.
-pub struct Volume {
+pub struct Stripes {
     coder: Arc<StripeCoder>,
     segments: Arc<Segments>,
     writer: Arc<Writer>,
@@ -130,7 +130,7 @@ pub struct Volume {
     threads: Threads,
 }
 
-impl Volume {
+impl Stripes {
     /// Starts from the segments in the index. Reads and writes nothing yet.
     ///
     /// # Errors
@@ -250,7 +250,7 @@ impl Volume {
     }
 }
 
-impl Drop for Volume {
+impl Drop for Stripes {
     fn drop(&mut self) {
         self.writer.close();
         self.reader.close();

@@ -13,7 +13,7 @@ use super::group::Group;
 use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::members::{Access, Members};
 use crate::meta::{IndexReplicas, Meta, Pending, StripeData};
-use crate::volume::{Fresh, StripeRecords, Unjournaled, Volume, VolumeError};
+use crate::volume::{Fresh, StripeRecords, Stripes, Unjournaled, VolumeError};
 
 /// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
 const JOURNALED_BYTES: usize = 128 << 10;
@@ -40,7 +40,7 @@ pub struct Commits {
     members: Arc<Members>,
     meta: Arc<Meta>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     pub(super) group: Group,
@@ -61,7 +61,7 @@ impl Commits {
         members: Arc<Members>,
         meta: Arc<Meta>,
         replicas: Arc<IndexReplicas>,
-        volume: Arc<Volume>,
+        volume: Arc<Stripes>,
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
         allowance: Arc<Allowance>,

@@ -21,7 +21,7 @@ use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
 use crate::members::Members;
 use crate::meta::{Batch, Meta};
 use crate::rate_limit::RateLimit;
-use crate::volume::{StripeRecords, Tally, Volume, member_of};
+use crate::volume::{StripeRecords, Stripes, Tally, member_of};
 
 /// The most stripes moved in one pass. The reserve has room for the new stripes with their live bytes.
 const VICTIMS_AT_ONCE: usize = 64;
@@ -87,7 +87,7 @@ impl LiveRun {
 pub struct Compaction {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     candidates: Arc<Mutex<Candidates>>,
@@ -101,7 +101,7 @@ impl Compaction {
     pub(super) fn new(
         members: Arc<Members>,
         meta: Arc<Meta>,
-        volume: Arc<Volume>,
+        volume: Arc<Stripes>,
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
         candidates: Arc<Mutex<Candidates>>,

@@ -9,13 +9,13 @@ use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId};
 use crate::members::Members;
 use crate::meta::IndexReplicas;
-use crate::volume::Volume;
+use crate::volume::Stripes;
 
 /// Draining and removal of members.
 pub struct Draining {
     members: Arc<Members>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     commits: Arc<Commits>,
     reaper: Arc<Reaper>,
 }
@@ -24,7 +24,7 @@ impl Draining {
     pub(super) fn new(
         members: Arc<Members>,
         replicas: Arc<IndexReplicas>,
-        volume: Arc<Volume>,
+        volume: Arc<Stripes>,
         commits: Arc<Commits>,
         reaper: Arc<Reaper>,
     ) -> Self {

@@ -15,7 +15,7 @@ use crate::format::MemberIndex;
 use crate::members::Members;
 use crate::meta::{IndexReplicas, Meta};
 use crate::store::Space;
-use crate::volume::Volume;
+use crate::volume::Stripes;
 
 /// Bytes of the index's file that a byte of waiting changes may take: pages are copied when they
 /// change, and are free again only two commits later.
@@ -35,7 +35,7 @@ pub struct Growth {
     members: Arc<Members>,
     meta: Arc<Meta>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     commits: Arc<Commits>,
     allowance: Arc<Allowance>,
     /// Held while the allowance is measured, and while room is made.
@@ -47,7 +47,7 @@ impl Growth {
         members: Arc<Members>,
         meta: Arc<Meta>,
         replicas: Arc<IndexReplicas>,
-        volume: Arc<Volume>,
+        volume: Arc<Stripes>,
         commits: Arc<Commits>,
         allowance: Arc<Allowance>,
     ) -> Self {

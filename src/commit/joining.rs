@@ -16,14 +16,14 @@ use crate::format::MemberIndex;
 use crate::members::{Belongings, JoinAs, Members, MembersError};
 use crate::meta::{IndexReplicas, Meta};
 use crate::store::StoreRef;
-use crate::volume::Volume;
+use crate::volume::Stripes;
 
 /// Joining of directories, new and returned.
 pub struct Joining {
     pub(super) members: Arc<Members>,
     pub(super) meta: Arc<Meta>,
     pub(super) replicas: Arc<IndexReplicas>,
-    pub(super) volume: Arc<Volume>,
+    pub(super) volume: Arc<Stripes>,
     pub(super) commits: Arc<Commits>,
     pub(super) reaper: Arc<Reaper>,
     pub(super) stale_copies: Arc<StaleCopies>,

@@ -24,7 +24,7 @@ use crate::format::record::{Marker, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, StripeId, key};
 use crate::meta::{Batch, Meta};
 
-use crate::volume::{PinFence, StripeRecords, Volume};
+use crate::volume::{PinFence, StripeRecords, Stripes};
 
 mod audit;
 
@@ -122,7 +122,7 @@ impl Queues {
 /// Frees dead stripes and empty segments.
 pub struct Reaper {
     meta: Arc<Meta>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
@@ -134,7 +134,7 @@ pub struct Reaper {
 impl Reaper {
     pub(super) fn new(
         meta: Arc<Meta>,
-        volume: Arc<Volume>,
+        volume: Arc<Stripes>,
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
         commits: Arc<Commits>,

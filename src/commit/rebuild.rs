@@ -37,7 +37,7 @@ use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
 use super::{CommitError, InodeLocks};
 use crate::members::Members;
-use crate::volume::{StripeRecords, Volume};
+use crate::volume::{StripeRecords, Stripes};
 
 use copy_out::CopyOut;
 use outcome::{PlanOutcome, SegmentOutcome};
@@ -60,7 +60,7 @@ pub use scope::RebuildScope;
 /// Parts of a volume that its rebuild uses.
 pub(super) struct Dependencies {
     pub(super) members: Arc<Members>,
-    pub(super) volume: Arc<Volume>,
+    pub(super) volume: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,
@@ -76,7 +76,7 @@ pub(super) struct Dependencies {
 /// Rebuild of missing shards, draining included, and balancing.
 pub struct Rebuild {
     members: Arc<Members>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,

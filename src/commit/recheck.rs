@@ -7,11 +7,11 @@ use parking_lot::Mutex;
 
 use super::CommitError;
 use crate::format::StripeId;
-use crate::volume::{Remedy, Volume};
+use crate::volume::{Remedy, Stripes};
 
 /// Search for unrecoverable ranges that can be read again.
 pub struct Recheck {
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     /// Set if a member joined since the last search began.
     is_due: AtomicBool,
     /// Stripes that the search has yet to read. A work lock: its holder reads them.
@@ -19,7 +19,7 @@ pub struct Recheck {
 }
 
 impl Recheck {
-    pub(super) fn new(volume: Arc<Volume>) -> Self {
+    pub(super) fn new(volume: Arc<Stripes>) -> Self {
         Self {
             volume,
             is_due: AtomicBool::new(false),

@@ -10,7 +10,7 @@ use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key}
 use crate::members::{Access, CreateOptions, Members, RecoveredMembers};
 use crate::meta::{Batch, Meta, MetaOptions, Numbers, StripeData};
 use crate::store::{Executor, StoreRef};
-use crate::volume::{StripeRecords, Volume, VolumeError, VolumeOptions};
+use crate::volume::{StripeRecords, Stripes, VolumeError, VolumeOptions};
 use crate::workers::Workers;
 
 /// The distance that the counter of inodes on disk runs ahead of the numbers in use.
@@ -93,7 +93,7 @@ impl Pipeline {
             .take(NEWEST_SEGMENTS)
             .map(|(segment, _)| *segment)
             .collect();
-        let volume = Volume::open(
+        let volume = Stripes::open(
             Arc::clone(&members),
             Arc::clone(&records),
             segments,
@@ -223,7 +223,7 @@ impl Pipeline {
 }
 
 /// Tells the volume which bytes are known to be lost.
-fn note_lost(meta: &Meta, volume: &Volume) -> Result<(), CommitError> {
+fn note_lost(meta: &Meta, volume: &Stripes) -> Result<(), CommitError> {
     let (from, end) = key::all_lost();
     for (key, value) in meta.scan(&from, &end, usize::MAX)? {
         volume

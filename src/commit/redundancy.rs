@@ -17,7 +17,7 @@ use crate::format::record::Backref;
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
 use crate::members::{Members, UnverifiedCopies};
 use crate::meta::Meta;
-use crate::volume::{StripeRecords, Volume, joined};
+use crate::volume::{StripeRecords, Stripes, joined};
 use stretches::{StretchLen, Stretches};
 
 mod count;
@@ -122,7 +122,7 @@ pub struct MissingShards {
 pub struct RedundancyCounter {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
@@ -137,7 +137,7 @@ pub struct RedundancyCounter {
 pub(super) struct Dependencies {
     pub(super) members: Arc<Members>,
     pub(super) meta: Arc<Meta>,
-    pub(super) volume: Arc<Volume>,
+    pub(super) volume: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,

@@ -16,7 +16,7 @@ use super::exhaustion::Exhaustion;
 use super::growth::Growth;
 use super::pace::pause;
 use super::reaper::Reaper;
-use crate::volume::{Space, Volume};
+use crate::volume::{Space, Stripes};
 
 /// The most rounds of compaction in one call. Each gains little if nearly all bytes live.
 const MAX_ROUNDS: usize = 16;
@@ -45,7 +45,7 @@ const ROUNDS_AHEAD: usize = 4;
 
 /// Makes room for data, when there is none and ahead of need.
 pub struct Room {
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     commits: Arc<Commits>,
     growth: Arc<Growth>,
     reaper: Arc<Reaper>,
@@ -61,7 +61,7 @@ pub struct Room {
 
 impl Room {
     pub(super) fn new(
-        volume: Arc<Volume>,
+        volume: Arc<Stripes>,
         commits: Arc<Commits>,
         growth: Arc<Growth>,
         reaper: Arc<Reaper>,
@@ -204,7 +204,7 @@ impl Room {
 }
 
 /// Returns whether there is room for so many bytes, and for a stripe beside them.
-pub(super) fn has_room(volume: &Volume, needed: u64) -> bool {
+pub(super) fn has_room(volume: &Stripes, needed: u64) -> bool {
     let capacity = volume.writer().stripe_capacity() as u64;
     volume.space().measure().usable_free >= needed.saturating_add(capacity)
 }

@@ -27,7 +27,7 @@ use crate::format::record::Scrub;
 use crate::format::{MemberIndex, SegmentId};
 use crate::members::Members;
 use crate::meta::{IndexReplicas, Meta};
-use crate::volume::{StripeRecords, Volume};
+use crate::volume::{StripeRecords, Stripes};
 
 mod deep;
 mod followers;
@@ -106,7 +106,7 @@ pub struct Scrubber {
     members: Arc<Members>,
     meta: Arc<Meta>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
@@ -134,7 +134,7 @@ pub(super) struct Dependencies {
     pub(super) members: Arc<Members>,
     pub(super) meta: Arc<Meta>,
     pub(super) replicas: Arc<IndexReplicas>,
-    pub(super) volume: Arc<Volume>,
+    pub(super) volume: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,

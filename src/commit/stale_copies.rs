@@ -16,7 +16,7 @@ use crate::format::record::Scrub;
 use crate::format::{MemberIndex, Record, SegmentId, key};
 use crate::members::{Members, UnverifiedCopies};
 use crate::meta::{Batch, Meta};
-use crate::volume::Volume;
+use crate::volume::Stripes;
 
 /// The pause before a scrub is begun again by itself after it could not verify a member.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(60 * 60);
@@ -34,7 +34,7 @@ pub(super) struct Unread {
 pub struct StaleCopies {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     commits: Arc<Commits>,
     /// The stale copies known before the begin of the scrub that is not through. Held while its record changes.
     covered: Mutex<UnverifiedCopies>,
@@ -46,7 +46,7 @@ impl StaleCopies {
     pub(super) fn new(
         members: Arc<Members>,
         meta: Arc<Meta>,
-        volume: Arc<Volume>,
+        volume: Arc<Stripes>,
         commits: Arc<Commits>,
     ) -> Self {
         Self {

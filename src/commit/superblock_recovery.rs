@@ -16,7 +16,7 @@ use crate::members::{
 };
 use crate::meta::Meta;
 use crate::store::{Executor, Store, StoreError, StoreErrorKind, StoreRef};
-use crate::volume::{StripeRecords, Volume};
+use crate::volume::{StripeRecords, Stripes};
 
 use matching::Matching;
 
@@ -96,7 +96,7 @@ pub fn identify_members(
 struct EvidenceReader {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
     records: Arc<StripeRecords>,
 }
 

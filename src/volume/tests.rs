@@ -22,13 +22,13 @@ mod together;
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 32 << 10;
 
-type Interlude = Box<dyn Fn(&Volume) + Send + Sync>;
+type Interlude = Box<dyn Fn(&Stripes) + Send + Sync>;
 
 /// The map of records in memory.
 #[derive(Default)]
 struct TestMap {
     values: MemoryMap,
-    volume: OnceLock<Weak<Volume>>,
+    volume: OnceLock<Weak<Stripes>>,
     /// Runs before the record of a stripe is taken.
     before_flushed: Mutex<Option<Interlude>>,
     /// Runs before the record of a stripe is returned.
@@ -81,7 +81,7 @@ struct Rig {
     members: Arc<Members>,
     map: Arc<TestMap>,
     records: Arc<StripeRecords>,
-    volume: Arc<Volume>,
+    volume: Arc<Stripes>,
 }
 
 impl Rig {
@@ -138,7 +138,7 @@ impl Rig {
             accelerator,
             pinner,
         };
-        let volume = Volume::open(
+        let volume = Stripes::open(
             Arc::clone(&members),
             Arc::clone(&records),
             Vec::new(),
@@ -169,7 +169,7 @@ fn a_shard_that_a_sync_finds_lost_before_its_stripe_is_recorded_is_reported_afte
     for lost in 0..3 {
         let rig = Rig::new(2, 1, 3);
         let disk = rig.disks[lost].clone();
-        let interlude = move |volume: &Volume| {
+        let interlude = move |volume: &Stripes| {
             disk.delete();
             let lost = volume.writer().sync().unwrap();
             assert_eq!(lost, [], "nobody could take it out of a record");
@@ -336,7 +336,7 @@ fn of_a_stripe_whose_checksums_match_inspection_names_the_blocks_whose_parity_do
 /// Checks, whenever it pins memory, whether another thread could go on meanwhile.
 #[derive(Debug, Default)]
 struct Onlooker {
-    volume: OnceLock<Weak<Volume>>,
+    volume: OnceLock<Weak<Stripes>>,
     seen: Mutex<Vec<bool>>,
 }
 
@@ -530,7 +530,7 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
 fn a_panic_during_the_write_of_a_stripe_reaches_every_waiting_caller() {
     for threads in [0, 2] {
         let rig = Rig::with_threads(1, 1, 2, threads);
-        let interlude = |_: &Volume| panic!("as a bug would");
+        let interlude = |_: &Stripes| panic!("as a bug would");
         *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let payload = pattern(1, UNIT);
         let wait = || {
@@ -665,7 +665,7 @@ fn a_lost_file_is_rebuilt_batch_by_batch_with_the_next_being_read_while_one_is_c
     lost.make(&rig);
     let (plan, called) = (rig.plan.clone(), rig.plan.calls());
     // Each batch is read with two calls, and nothing is written before it was computed.
-    let both_were_read = move |_: &Volume| {
+    let both_were_read = move |_: &Stripes| {
         let began = std::time::Instant::now();
         while plan.calls() < called + 4 {
             assert!(began.elapsed() < Duration::from_secs(60), "it is not read");

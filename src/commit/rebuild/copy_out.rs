@@ -21,7 +21,7 @@ use crate::commit::room::has_room;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::members::Members;
-use crate::volume::{Tally, Volume, member_of};
+use crate::volume::{Stripes, Tally, member_of};
 
 /// Stripe that is worth copying.
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +37,7 @@ struct Endangered {
 /// Copying of readable stripes out of segments that cannot be rebuilt.
 pub(super) struct CopyOut {
     pub(super) members: Arc<Members>,
-    pub(super) volume: Arc<Volume>,
+    pub(super) volume: Arc<Stripes>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) foreground: Arc<Foreground>,
     pub(super) status: Arc<RebuildStatus>,

@@ -13,7 +13,7 @@ use crate::format::{MemberIndex, SegmentId};
 use crate::volume::LostShard;
 
 impl Rebuild {
-    /// Rewrites the incomplete bytes of files of a segment that are gone or too short, each on its member. Returns the
+    /// Rewrites the missing bytes of files of a segment that are gone or too short, each on its member. Returns the
     /// number of restored shards of each member. Does nothing during a rebuild, which does the same.
     ///
     /// The file is durable before a record says so. Until then a newly created file counts for nothing.

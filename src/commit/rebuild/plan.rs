@@ -8,7 +8,7 @@ use crate::commit::catalog::Catalog;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::members::Members;
-use crate::volume::{Census, FileLengths, Tally, Volume, member_of};
+use crate::volume::{Census, FileLengths, Stripes, Tally, member_of};
 
 /// Plan for one segment: the slots that get shards, and those that move.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Optio
 pub(super) fn missing(
     scope: RebuildScope,
     members: &Members,
-    volume: &Volume,
+    volume: &Stripes,
     catalog: &Catalog,
 ) -> Result<Vec<SegmentPlan>, CommitError> {
     let online = members.membership().live();

@@ -24,13 +24,13 @@ use crate::members::Members;
 use crate::store::StoreErrorKind;
 use crate::volume::{
     FileLengths, IncompleteStripe, LostShard, RebuildTarget, RebuiltStripes, StripeRecords,
-    TargetError, Volume,
+    Stripes, TargetError,
 };
 
 /// Rebuild of single segments.
 pub(super) struct SegmentRebuild {
     pub(super) members: Arc<Members>,
-    pub(super) volume: Arc<Volume>,
+    pub(super) volume: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,

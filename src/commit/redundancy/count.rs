@@ -12,7 +12,7 @@ use crate::commit::live::LiveBytes;
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{Backref, Stripe};
 use crate::format::{Record, SegmentId, StripeId};
-use crate::volume::{Census, SegmentCensus, Volume, joined};
+use crate::volume::{Census, SegmentCensus, Stripes, joined};
 
 /// The most stripes counted at once.
 const STRIPES_AT_ONCE: usize = 4096;
@@ -282,7 +282,7 @@ fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
 }
 
 /// Lists the segments, and then their files: a file is there before its segment is known.
-fn take_census(volume: &Volume) -> (Census, HashMap<SegmentId, SegmentCensus>) {
+fn take_census(volume: &Stripes) -> (Census, HashMap<SegmentId, SegmentCensus>) {
     let segments = volume.segments().records().into_iter();
     let census = volume.inventory().quick_census();
     let of_segments = segments

@@ -107,7 +107,7 @@ fn stripes_too_short_for_a_device_are_left_to_the_threads_that_rebuild() {
 fn write_while_held_up(rig: &Rig) -> Vec<(StripeId, Vec<u8>)> {
     let (open, opened) = std::sync::mpsc::channel();
     let opened = Mutex::new(opened);
-    let wait = move |_: &Volume| opened.lock().recv().unwrap();
+    let wait = move |_: &Stripes| opened.lock().recv().unwrap();
     *rig.map.before_flushed.lock() = Some(Box::new(wait));
     let stripe = |seed: u64| {
         let blocks = [2, 16, 16, 9, 16, 1, 16][usize::try_from(seed).unwrap()];
