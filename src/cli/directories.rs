@@ -314,7 +314,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 /// on it, with a daemon.
 pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<PathBuf, Failure> {
     let shown = typed.display();
-    let place = quoted_path(&typed);
+    let place = quoted_path(typed);
     let mountpoint = mountinfo::locate(typed).map_err(|error| {
         Failure::usage(format!("cannot mount on {shown}: {error}"))
             .advise(format!("make it first: `mkdir -p {place}`"))

@@ -74,8 +74,8 @@ pub(super) struct CodecArguments {
     pub(super) seconds: Option<f64>,
 }
 
-/// Count the XORs and copies of packets that the codes crs-w4 to crs-w8 take, next to the counts of
-/// table 3 of the FAST '19 study. With --search, look for shorter schedules, and print them in the
+/// Count the XORs and copies of packets that the codes crs-w4 to crs-w8 take. Table 3 of the FAST '19
+/// study has the counts beside them. With --search, look for shorter schedules, and print them in the
 /// form of crates/codec/src/points.rs.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
