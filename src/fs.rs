@@ -63,9 +63,10 @@ mod xattr;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::commit::{InodeLocks, Maintenance, Pipeline};
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 use crate::format::{BLOCK_SIZE, Ino, key};
+use crate::maintenance::{InodeLocks, Maintenance};
+use crate::transaction::Pipeline;
 
 use access_time::AccessTimes;
 use edit::Edit;

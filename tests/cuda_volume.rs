@@ -9,11 +9,12 @@ use std::time::Duration;
 
 use cauchyfs::codec::Geometry;
 use cauchyfs::coding;
-use cauchyfs::commit::{Maintenance, OpenOptions, Pipeline};
 use cauchyfs::format::Ino;
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
+use cauchyfs::maintenance::Maintenance;
 use cauchyfs::members::{CreateOptions, directory};
 use cauchyfs::store::{Executor, ExecutorKind, StoreRef};
+use cauchyfs::transaction::{OpenOptions, Pipeline};
 use tempfile::TempDir;
 
 const ROOT: &Caller = &Caller::ROOT;

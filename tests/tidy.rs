@@ -5,11 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// Modules from the top down. A module uses those of lower tiers, and not those beside it.
-const TIERS: [&[&str]; 8] = [
+const TIERS: [&[&str]; 9] = [
     &["cli"],
     &["fuse"],
-    &["fs", "maintain", "bench"],
-    &["commit"],
+    &["fs", "bench"],
+    &["maintenance"],
+    &["transaction"],
     &["volume"],
     &["meta"],
     &["members", "workers", "coding"],

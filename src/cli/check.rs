@@ -15,10 +15,10 @@ use super::scrub::{Away, scrubbed_of};
 use super::size::{format_count, format_size};
 use super::terminal;
 use super::volume::{MEMBER_TIMEOUT, Volume, VolumeFailure, row_report};
-use crate::commit::ScrubStatus;
 use crate::format::files;
 use crate::fs::check;
 use crate::fuse::one_line;
+use crate::maintenance::ScrubStatus;
 use crate::store::StoreErrorKind;
 
 /// Checks the structure of an unmounted volume.

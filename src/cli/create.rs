@@ -10,12 +10,13 @@ use super::terminal;
 use super::trust;
 use super::volume::{MEMBER_TIMEOUT, VolumeFailure, executor, stores};
 use crate::codec::{CodeId, Geometry};
-use crate::commit::{CommitError, CreateOptions, Maintenance, OpenOptions, Pipeline};
 use crate::format::VolumeId;
 use crate::fs::{Fs, FsOptions};
+use crate::maintenance::Maintenance;
 use crate::members::{self, MembersError};
 use crate::meta::MetaError;
 use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
+use crate::transaction::{CommitError, CreateOptions, OpenOptions, Pipeline};
 
 /// The bytes that the smallest directory takes before there is any data: journals, a copy of the index, and the space
 /// that is kept back for it.

@@ -39,7 +39,7 @@ use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{Mount, MountFlavor};
 use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{Connection, ServeOptions, Serving, serve};
-use crate::maintain::Schedule;
+use crate::maintenance::Schedule;
 use crate::members::Access;
 
 mod ending;

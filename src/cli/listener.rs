@@ -16,12 +16,13 @@ use super::control::{
 };
 use super::scrub;
 use super::volume::{Volume, VolumeFailure, rebuild_report, report};
-use crate::commit::{CommitError, Maintenance};
 use crate::format::MemberIndex;
 use crate::fs::Fs;
-use crate::maintain::{OrderNumber, RebuildOrders};
+use crate::maintenance::Maintenance;
+use crate::maintenance::{OrderNumber, RebuildOrders};
 use crate::members::{Access, JoinAs, Members, MembersError, Unusable, directory};
 use crate::store::StoreRef;
+use crate::transaction::CommitError;
 
 /// Commands that are answered at once at most; more are refused.
 const MOST_AT_ONCE: usize = 64;

@@ -15,7 +15,7 @@ use super::trust;
 use crate::codec;
 use crate::coding::{self, EngineError};
 use crate::cuda::DeviceError;
-use crate::maintain::Schedule;
+use crate::maintenance::Schedule;
 
 /// The least memory for caches that leaves room to work.
 const LEAST_CACHE: u64 = 16 << 20;

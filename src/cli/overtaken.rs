@@ -212,7 +212,7 @@ fn look_at(path: &Path, look: impl FnOnce(&Path) -> Result<(), MembersError> + S
 mod tests {
     use super::*;
     use crate::cli::volume::{executor, stores};
-    use crate::commit::{CreateOptions, Pipeline};
+    use crate::transaction::{CreateOptions, Pipeline};
 
     /// Makes a volume in directories below one.
     fn volume(home: &Path, data: usize, parity: usize) -> Directories {

@@ -12,14 +12,16 @@ use super::report::{
     RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
 };
 use super::scrub::scrub_report;
-use crate::commit::{
-    self, Maintenance, Pipeline, RebuildProgress, Redundancy, RedundancyCounter, RedundancyRow,
-};
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsOptions};
-use crate::maintain::{RebuildOrders, Schedule, Scheduler};
+use crate::maintenance;
+use crate::maintenance::{
+    Maintenance, RebuildProgress, Redundancy, RedundancyCounter, RedundancyRow,
+};
+use crate::maintenance::{RebuildOrders, Schedule, Scheduler};
 use crate::members::{self, AbsenceReason, Access, Members, Unusable, directory};
 use crate::store::{Executor, ExecutorKind, StoreRef};
+use crate::transaction::Pipeline;
 
 mod failure;
 mod opening;
@@ -395,10 +397,10 @@ pub(super) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
     let whole = done + left;
     RebuildReport {
         state: match progress.state {
-            commit::RebuildState::Idle => RebuildState::Idle,
-            commit::RebuildState::Running => RebuildState::Running,
-            commit::RebuildState::Finished => RebuildState::Finished,
-            commit::RebuildState::Stopped => RebuildState::Stopped,
+            maintenance::RebuildState::Idle => RebuildState::Idle,
+            maintenance::RebuildState::Running => RebuildState::Running,
+            maintenance::RebuildState::Finished => RebuildState::Finished,
+            maintenance::RebuildState::Stopped => RebuildState::Stopped,
         },
         progress: if whole == 0 {
             1.0

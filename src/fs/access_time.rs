@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use crate::commit::Pipeline;
 use crate::format::Ino;
 use crate::format::record::Inode;
+use crate::transaction::Pipeline;
 
 use super::edit::Edit;
 use super::error::FsError;

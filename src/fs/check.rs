@@ -13,7 +13,7 @@ mod storage;
 
 use checker::Checker;
 
-use crate::commit::Maintenance;
+use crate::maintenance::Maintenance;
 
 use super::error::FsError;
 use super::paths;

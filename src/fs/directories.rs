@@ -8,9 +8,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::commit::Pipeline;
 use crate::format::record::{FileKind, Position};
 use crate::format::{Cookie, Ino, Record, key};
+use crate::transaction::Pipeline;
 
 use super::access_time::AccessTimes;
 use super::entries::read_entry;

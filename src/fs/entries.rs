@@ -1,9 +1,9 @@
 //! Entries of directories, and the links that they count.
 
-use crate::commit::Pipeline;
 use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
 use crate::format::wire::MAX_COUNT;
 use crate::format::{Cookie, Ino, NAME_MAX, Record, key};
+use crate::transaction::Pipeline;
 
 use super::edit::Edit;
 use super::error::{FsError, corrupt};

@@ -1,7 +1,7 @@
 //! The failures of filesystem calls.
 
-use crate::commit::CommitError;
 use crate::format::{FormatError, Ino};
+use crate::transaction::CommitError;
 
 /// The failure of a filesystem call; nothing was changed unless the variant says otherwise.
 ///

@@ -7,8 +7,8 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
-use crate::commit::{Pipeline, Written};
 use crate::format::{Ino, StripeId, key};
+use crate::transaction::{Pipeline, Written};
 
 use super::edit::Edit;
 use super::error::FsError;

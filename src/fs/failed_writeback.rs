@@ -16,9 +16,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::commit::{CommitError, Pipeline};
 use crate::format::Ino;
 use crate::format::record::{Extent, Inline, Inode};
+use crate::transaction::{CommitError, Pipeline};
 
 use super::edit::Edit;
 use super::error::FsError;

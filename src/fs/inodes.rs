@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use crate::commit::{Pipeline, Room};
 use crate::format::record::{FileKind, Inode, Timestamp};
 use crate::format::{Ino, Record, key};
+use crate::maintenance::Room;
+use crate::transaction::Pipeline;
 
 use super::edit::Edit;
 use super::error::FsError;

@@ -13,11 +13,11 @@
 //! 4. The locks inside the pipeline, but those of maintenance.
 //!
 //! The locks of maintenance come before all of these, because their holders lock inodes through [`InodeLocks`]: the
-//! lock under which room is made (`making` of [`Room`](crate::commit::Room)), and those of scrub and rebuild. So no
+//! lock under which room is made (`making` of [`Room`](crate::maintenance::Room)), and those of scrub and rebuild. So no
 //! caller makes room ([`Inodes::with_room`](super::inodes::Inodes::with_room)) while it holds a lock of 1 or 2.
 //!
 //! The locks of growth come after all of these. [`Inodes::apply_growth`](super::inodes::Inodes::apply_growth) takes the
-//! lock under which the size of the index is measured (`measuring` of [`Growth`](crate::commit::Growth)), and may start
+//! lock under which the size of the index is measured (`measuring` of [`Growth`](crate::transaction::Growth)), and may start
 //! a checkpoint, under inode locks. The holder of `measuring` never locks an inode.
 //!
 //! Inodes share a fixed number of locks. Two inodes wait for one another without need once in thousands of times.
@@ -25,8 +25,8 @@
 
 use parking_lot::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-use crate::commit::InodeLocks;
 use crate::format::Ino;
+use crate::maintenance::InodeLocks;
 
 /// Locks that inodes share; a power of two.
 const SLOTS: usize = 1 << 13;

@@ -6,9 +6,9 @@ mod rename;
 
 use std::sync::Arc;
 
-use crate::commit::Pipeline;
 use crate::format::Ino;
 use crate::format::record::{Dirent, Inode};
+use crate::transaction::Pipeline;
 
 use super::entries::{Directory, check_name, read_entry};
 use super::error::{FsError, corrupt};

@@ -6,9 +6,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
-use crate::commit::{CommitError, Pipeline};
 use crate::format::record::{Dirent, FileKind};
 use crate::format::{Ino, Record, key};
+use crate::transaction::{CommitError, Pipeline};
 
 use super::error::FsError;
 use super::inodes::read_inode;

@@ -3,9 +3,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::commit::Pipeline;
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
+use crate::transaction::Pipeline;
 
 use super::access_time::AccessTimes;
 use super::error::FsError;

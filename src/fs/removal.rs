@@ -11,9 +11,9 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use parking_lot::Mutex;
 
-use crate::commit::{CommitError, Pipeline};
 use crate::format::record::Inode;
 use crate::format::{Ino, key};
+use crate::transaction::{CommitError, Pipeline};
 use crate::workers::Threads;
 
 use super::cut;

@@ -2,8 +2,8 @@
 
 use std::ops::Range;
 
-use crate::commit::Pipeline;
 use crate::format::Ino;
+use crate::transaction::Pipeline;
 
 use super::error::FsError;
 use super::extents::{self, PAGE};

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use crate::commit::{Pipeline, Written};
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
+use crate::transaction::{Pipeline, Written};
 
 use super::edit::Edit;
 use super::error::FsError;

@@ -9,8 +9,9 @@ use std::time::Duration;
 use cauchyfs_testkit::{disks, executor, stores};
 
 use crate::codec::Geometry;
-use crate::commit::{CreateOptions, Maintenance, OpenOptions, Pipeline};
+use crate::maintenance::Maintenance;
 use crate::store::MemDisk;
+use crate::transaction::{CreateOptions, OpenOptions, Pipeline};
 
 use super::{Caller, Fs, FsOptions};
 

@@ -7,9 +7,9 @@ mod truncate;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::commit::{Pipeline, Written};
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
+use crate::transaction::{Pipeline, Written};
 
 use super::edit::Edit;
 use super::error::FsError;

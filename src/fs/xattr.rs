@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::commit::Pipeline;
 use crate::format::record::{FileKind, Inode, Xattr};
 use crate::format::{Ino, NAME_MAX, Record, key};
+use crate::transaction::Pipeline;
 
 use super::acl;
 use super::edit::Edit;

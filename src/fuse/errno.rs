@@ -2,8 +2,8 @@
 
 use fuser::Errno;
 
-use crate::commit::CommitError;
 use crate::fs::FsError;
+use crate::transaction::CommitError;
 
 /// Returns the errno that the reply carries.
 ///

@@ -11,13 +11,14 @@ use std::process::Output;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cauchyfs::commit::{Maintenance, OpenOptions};
 use cauchyfs::format::record::{Dirent, FileKind, Inode, Position};
 use cauchyfs::format::{Cookie, Ino, Record, key};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
+use cauchyfs::maintenance::Maintenance;
 use cauchyfs::members::directory;
 use cauchyfs::meta::Batch;
 use cauchyfs::store::{Executor, ExecutorKind, StoreRef};
+use cauchyfs::transaction::OpenOptions;
 
 use crate::support::{CAUCHYFS, must, run, said, text};
 

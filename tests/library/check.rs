@@ -5,11 +5,11 @@ mod names;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use cauchyfs::commit::{Maintenance, ScrubStatus};
 use cauchyfs::format::record::{Backref, Dirent, Extent, FileKind, Inode, Marker, Position, Xattr};
 use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
 use cauchyfs::fs::check::{FindingKind, Report, check, check_again};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
+use cauchyfs::maintenance::{Maintenance, ScrubStatus};
 use cauchyfs::meta::Batch;
 use cauchyfs::store::{MemDisk, Store, StoreErrorKind};
 

@@ -4,10 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cauchyfs::codec::{CodeId, Engine, Geometry, engines};
-use cauchyfs::commit::{CreateOptions, Maintenance, OpenOptions, Pipeline};
 use cauchyfs::format::files;
 use cauchyfs::fs::{Fs, FsOptions};
+use cauchyfs::maintenance::Maintenance;
 use cauchyfs::store::{MemDisk, Store};
+use cauchyfs::transaction::{CreateOptions, OpenOptions, Pipeline};
 
 use crate::calls::{self, create, read, sound, write};
 use cauchyfs::format::Ino;

@@ -7,11 +7,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cauchyfs::commit::{Maintenance, OpenOptions};
 use cauchyfs::fs::Fs;
+use cauchyfs::maintenance::Maintenance;
 use cauchyfs::store::{
     Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
 };
+use cauchyfs::transaction::OpenOptions;
 
 use crate::script::{Ran, Session, Tree, fresh, open, peek, recovered, run, trees};
 use crate::volume::{self, TestClock};

@@ -7,13 +7,13 @@ use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use cauchyfs::commit::Maintenance;
 use cauchyfs::format::Ino;
 use cauchyfs::format::record::FileKind;
 use cauchyfs::fs::{
     Allocation, Attr, Caller, Changes, Fs, FsError, FsOptions, Handle, OpenFlags, RenameMode,
     TimeOrNow, Whence, WriteFlags, XattrMode, check,
 };
+use cauchyfs::maintenance::Maintenance;
 use cauchyfs_testkit::number;
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};

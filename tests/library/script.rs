@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use std::ops::Deref;
 use std::sync::Arc;
 
-use cauchyfs::commit::Maintenance;
 use cauchyfs::format::Ino;
 use cauchyfs::format::record::FileKind;
 use cauchyfs::fs::{
     Allocation, Attr, Caller, Changes, Fs, FsError, FsOptions, Handle, OpenFlags, RenameMode,
     WriteFlags, XattrMode, check, tree,
 };
+use cauchyfs::maintenance::Maintenance;
 use cauchyfs::store::MemDisk;
 
 use crate::volume::{self, TestClock};

@@ -15,12 +15,13 @@ use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use cauchyfs::codec::Geometry;
-use cauchyfs::commit::{CommitError, CreateOptions, Maintenance, OpenOptions, Pipeline};
 use cauchyfs::fs::{Fs, FsError, FsOptions, check};
+use cauchyfs::maintenance::Maintenance;
 use cauchyfs::store::{
     CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
     StoreRef,
 };
+use cauchyfs::transaction::{CommitError, CreateOptions, OpenOptions, Pipeline};
 use cauchyfs_testkit::{disks, executor, number, power_cut_at, seed, stores};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -213,7 +214,7 @@ fn storm(fs: &Arc<Fs>, plan: &FaultPlan, writers: Vec<Writer>, seed: u64) -> Vec
     finished.map(|history| history.unwrap().close()).collect()
 }
 
-/// A piece of what [`cauchyfs::maintain`] does, at once.
+/// A piece of what [`cauchyfs::maintenance`] does, at once.
 fn maintain(fs: &Arc<Fs>, kind: u32) -> Result<(), CommitError> {
     let maintenance = fs.maintenance();
     match kind {

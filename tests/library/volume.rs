@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use cauchyfs::codec::Geometry;
-use cauchyfs::commit::{CommitError, CreateOptions, Maintenance, OpenOptions, Pipeline};
 use cauchyfs::format::record::Timestamp;
 use cauchyfs::fs::{Clock, Fs, FsOptions};
+use cauchyfs::maintenance::Maintenance;
 use cauchyfs::store::{MemDisk, StoreRef};
+use cauchyfs::transaction::{CommitError, CreateOptions, OpenOptions, Pipeline};
 use cauchyfs_testkit::executor;
 pub(crate) use cauchyfs_testkit::stores;
 

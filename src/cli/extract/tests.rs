@@ -14,11 +14,12 @@ use tempfile::TempDir;
 use super::target::tests::snapshot;
 use super::*;
 use crate::codec::Geometry;
-use crate::commit::{CreateOptions, Maintenance, OpenOptions, Pipeline};
 use crate::format::record::{Dirent, Inode, Position, Xattr};
 use crate::format::{Cookie, Record, key};
 use crate::fs::{FsOptions, WriteFlags, XattrMode};
+use crate::maintenance::Maintenance;
 use crate::meta::Batch;
+use crate::transaction::{CreateOptions, OpenOptions, Pipeline};
 
 const ROOT: &Caller = &Caller::ROOT;
 

@@ -10,8 +10,9 @@ use crate::cli::control::{self, Answer};
 use crate::cli::listener::{MOST_LISTED_BYTES, meanwhile};
 use crate::cli::report::{ScrubReport, ScrubState};
 use crate::cli::volume::{VolumeFailure, files_in};
-use crate::commit::{self, Maintenance, ScrubStatus};
 use crate::fs::Fs;
+use crate::maintenance;
+use crate::maintenance::{Maintenance, ScrubStatus};
 use crate::members::Members;
 
 /// The interval at which a client that waits for a scrub is told its progress.
@@ -73,7 +74,7 @@ fn scrub(
         let status = loop {
             std::thread::sleep(TELL_INTERVAL);
             let of_other = scrubber.scrub_status().map_err(VolumeFailure::from)?;
-            if tell(&of_other) || of_other.state != commit::ScrubState::Running {
+            if tell(&of_other) || of_other.state != maintenance::ScrubState::Running {
                 break of_other;
             }
         };
@@ -168,12 +169,12 @@ pub(in crate::cli) fn scrub_report(status: &ScrubStatus) -> ScrubReport {
     }
 }
 
-fn state(state: commit::ScrubState) -> ScrubState {
+fn state(state: maintenance::ScrubState) -> ScrubState {
     match state {
-        commit::ScrubState::Never => ScrubState::Never,
-        commit::ScrubState::Running => ScrubState::Running,
-        commit::ScrubState::Finished => ScrubState::Finished,
-        commit::ScrubState::Stopped => ScrubState::Stopped,
+        maintenance::ScrubState::Never => ScrubState::Never,
+        maintenance::ScrubState::Running => ScrubState::Running,
+        maintenance::ScrubState::Finished => ScrubState::Finished,
+        maintenance::ScrubState::Stopped => ScrubState::Stopped,
     }
 }
 

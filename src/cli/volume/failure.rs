@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 
 use crate::cli::failure::Fault;
-use crate::commit::CommitError;
 use crate::fs::FsError;
 use crate::fuse::one_line;
 use crate::members::{DirectoryStep, MembersError, Remedy};
 use crate::meta::MetaError;
 use crate::store::{StoreError, StoreErrorKind};
+use crate::transaction::CommitError;
 use crate::volume::VolumeError;
 
 /// The failure of an operation on a volume. It crosses the control socket.

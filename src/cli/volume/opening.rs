@@ -8,10 +8,11 @@ use crate::cli::directories::Directories;
 use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounts;
 use crate::cli::report::MemberReport;
-use crate::commit::{CommitError, Maintenance, OpenOptions};
+use crate::maintenance::Maintenance;
 use crate::members::{AbsenceReason, MembersError, Unusable};
 use crate::meta::MetaError;
 use crate::store::{Executor, StoreRef};
+use crate::transaction::{CommitError, OpenOptions};
 
 /// The time for which directories that nothing mounted uses may stay in use: by a daemon that is flushing what
 /// `umount` left to it, or by a command that looks at them.
@@ -135,7 +136,7 @@ fn open_restoring(
     executor: &Arc<Executor>,
     notes: &mut Vec<Unusable>,
 ) -> Result<Arc<Maintenance>, CommitError> {
-    let (claims, others) = crate::commit::identify_members(&stores, options, executor)?;
+    let (claims, others) = crate::maintenance::identify_members(&stores, options, executor)?;
     notes.extend(others);
     let (silent, stores): (Vec<_>, Vec<_>) = stores
         .into_iter()

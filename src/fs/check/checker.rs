@@ -2,10 +2,11 @@
 
 use bytes::Bytes;
 
-use crate::commit::{Pipeline, RedundancyCounter};
 use crate::format::{FormatError, Ino};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
+use crate::maintenance::RedundancyCounter;
+use crate::transaction::Pipeline;
 
 use super::report::{Finding, FindingKind, Report};
 

@@ -1,6 +1,5 @@
 //! Extents against stripes, stripes against segments, segments against files.
 
-use crate::commit::Pipeline;
 use crate::format::record::{
     Backref, Extent, FileKind, Inline, Inode, Segment, SegmentStripe, Stripe,
 };
@@ -11,6 +10,7 @@ use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::inodes::read_inode;
 use crate::fs::run::Run;
+use crate::transaction::Pipeline;
 
 use super::checker::Checker;
 use super::report::FindingKind;

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::{ROOT, create, open_volume};
-use crate::commit::Pipeline;
 use crate::format::Ino;
 use crate::format::record::{FileKind, Inode};
 use crate::fs::access_time::AccessTimes;
@@ -18,6 +17,7 @@ use crate::fs::xattr::Xattrs;
 use crate::fs::{
     AtimePolicy, FsError, FsOptions, Handle, OpenFlags, Whence, WriteFlags, XattrMode, root_inode,
 };
+use crate::transaction::Pipeline;
 
 /// Bytes of each member.
 const MEMBER_BYTES: u64 = 256 << 20;

@@ -1,0 +1,334 @@
+//! An open volume: its transactions, and a part for each job that happens to it by itself or by order.
+//!
+//! Each part names the parts that it depends on, and [`Maintenance`] composes them. No part knows the whole.
+//!
+//! # Locks
+//!
+//! These locks are work locks: they are held through I/O, because their holder does the work that a waiting thread
+//! wants. A thread takes them in this order:
+//!
+//! 1. `scrubbing` of [`Scrubber`],
+//! 2. `working` of [`Rebuild`],
+//! 3. `making` of [`Room`],
+//! 4. `measuring` of [`Growth`](crate::transaction::Growth), then `checkpointing` of [`Commits`](crate::transaction::Commits),
+//! 5. `queues` of [`Reaper`].
+//!
+//! `counting` of [`RedundancyCounter`] is taken alone, or by the holder of `scrubbing` alone. `stripes` of [`Recheck`]
+//! is a work lock that is taken alone. The commit group is left while a commit runs. All other locks of the parts are
+//! leaves.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::members::RecoveredMembers;
+use crate::store::{Executor, StoreRef};
+use crate::transaction::{CommitError, CountLimits, OpenOptions, Pipeline};
+
+mod candidates;
+mod compaction;
+mod draining;
+mod joining;
+mod pace;
+mod reaper;
+mod rebuild;
+mod rebuild_status;
+mod recheck;
+mod redundancy;
+mod room;
+mod scheduler;
+mod scrub;
+mod stale_copies;
+mod superblock_recovery;
+
+use candidates::Candidates;
+pub use compaction::{Compaction, InodeLocks};
+pub use draining::Draining;
+pub use joining::Joining;
+pub use pace::Pace;
+pub use reaper::Reaper;
+pub use rebuild::{Rebuild, RebuildScope};
+pub use rebuild_status::{RebuildProgress, RebuildState, RebuildStatus};
+pub use recheck::Recheck;
+pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
+pub use room::Room;
+pub use scheduler::{OrderNumber, RebuildOrders, Schedule, Scheduler};
+pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, Scrubber, WrongShards};
+pub use stale_copies::StaleCopies;
+pub use superblock_recovery::identify_members;
+
+/// An open volume: its transactions, and the parts that maintain it.
+pub struct Maintenance {
+    pipeline: Arc<Pipeline>,
+    pub(super) reaper: Arc<Reaper>,
+    pub(super) room: Arc<Room>,
+    pub(super) redundancy: Arc<RedundancyCounter>,
+    pub(super) stale_copies: Arc<StaleCopies>,
+    pub(super) recheck: Arc<Recheck>,
+    pub(super) joining: Arc<Joining>,
+    pub(super) draining: Arc<Draining>,
+    pub(super) rebuild: Arc<Rebuild>,
+    pub(super) scrubber: Arc<Scrubber>,
+}
+
+impl Maintenance {
+    /// Opens a volume, in any state. Read-only, nothing is written on any member.
+    ///
+    /// 1. Members: enough of them, of one volume and one history.
+    /// 2. Index and journal: everything that was acknowledged is in the records from here on. Only after
+    ///    both were read is anything written, and a change of members raises the epoch.
+    /// 3. Segment files that no record names are removed, unfinished ones cut.
+    /// 4. Bytes that were in the journal only go back into a stripe under its old number, and with it
+    ///    to the members; a checkpoint then lets the journal forget them.
+    /// 5. Copies of the index that are missing are made, and members that were away are taken back:
+    ///    they are up to date by now. If the index is so large that this would take long,
+    ///    [`Clock::tick`](crate::transaction::Clock::tick) goes on with it.
+    ///
+    /// A crash in any of these leaves all that the next open needs.
+    ///
+    /// # Errors
+    ///
+    /// The failure that keeps the volume from being opened, in the words of the layer that met it.
+    pub fn open(
+        stores: Vec<StoreRef>,
+        options: &OpenOptions,
+        executor: Arc<Executor>,
+    ) -> Result<Arc<Self>, CommitError> {
+        Self::open_recovering(stores, &RecoveredMembers::new(), options, executor)
+    }
+
+    /// Opens a volume like [`Maintenance::open`], with directories that have lost their superblocks; see
+    /// [`identify_members`](super::identify_members). Opened to be written to, it restores these on return, as far as
+    /// the directories take them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Maintenance::open`].
+    pub fn open_recovering(
+        stores: Vec<StoreRef>,
+        claims: &RecoveredMembers,
+        options: &OpenOptions,
+        executor: Arc<Executor>,
+    ) -> Result<Arc<Self>, CommitError> {
+        let pipeline = Arc::new(Pipeline::recover(stores, claims, options, executor)?);
+        let maintenance = Arc::new(Self::compose(pipeline, options.count_limits));
+        // Before the checkpoint, after which an epoch may take in the stale copies.
+        maintenance.stale_copies.restore()?;
+        maintenance.pipeline.finish_recovery()?;
+        Ok(maintenance)
+    }
+
+    /// Composes the parts, each with those that it depends on.
+    fn compose(pipeline: Arc<Pipeline>, count_limits: CountLimits) -> Self {
+        let (reaper, compaction, room) = space(&pipeline);
+        let stale_copies = Arc::new(StaleCopies::new(
+            Arc::clone(&pipeline.members),
+            Arc::clone(&pipeline.meta),
+            Arc::clone(&pipeline.volume),
+            Arc::clone(&pipeline.commits),
+        ));
+        let recheck = Arc::new(Recheck::new(Arc::clone(&pipeline.volume)));
+        let joining = Arc::new(Joining {
+            members: Arc::clone(&pipeline.members),
+            meta: Arc::clone(&pipeline.meta),
+            replicas: Arc::clone(&pipeline.replicas),
+            volume: Arc::clone(&pipeline.volume),
+            commits: Arc::clone(&pipeline.commits),
+            reaper: Arc::clone(&reaper),
+            stale_copies: Arc::clone(&stale_copies),
+            recheck: Arc::clone(&recheck),
+        });
+        let draining = Arc::new(Draining::new(
+            Arc::clone(&pipeline.members),
+            Arc::clone(&pipeline.replicas),
+            Arc::clone(&pipeline.volume),
+            Arc::clone(&pipeline.commits),
+            Arc::clone(&reaper),
+        ));
+        let status = Arc::new(RebuildStatus::default());
+        let redundancy = redundancy_counter(&pipeline, &status, count_limits);
+        let rebuild = Arc::new(Rebuild::new(rebuild::Dependencies {
+            members: Arc::clone(&pipeline.members),
+            volume: Arc::clone(&pipeline.volume),
+            records: Arc::clone(&pipeline.records),
+            catalog: Arc::clone(&pipeline.catalog),
+            commits: Arc::clone(&pipeline.commits),
+            foreground: Arc::clone(&pipeline.foreground),
+            reaper: Arc::clone(&reaper),
+            compaction: Arc::clone(&compaction),
+            stale_copies: Arc::clone(&stale_copies),
+            redundancy: Arc::clone(&redundancy),
+            draining: Arc::clone(&draining),
+            status,
+        }));
+        Self {
+            scrubber: scrubber(&pipeline, compaction, &stale_copies, &redundancy, &rebuild),
+            pipeline,
+            reaper,
+            room,
+            redundancy,
+            stale_copies,
+            recheck,
+            joining,
+            draining,
+            rebuild,
+        }
+    }
+
+    /// Makes everything durable, moves it into the index, and gives back unused reservations. Nothing is accepted
+    /// afterwards. A volume that is dropped without this is left as by a crash.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub fn close(&self) -> Result<(), CommitError> {
+        let commits = self.pipeline.commits();
+        if !commits.close() {
+            return Ok(());
+        }
+        self.scrubber.stop();
+        if !commits.is_read_only() {
+            self.pipeline.finish_stripes()?;
+            match self.reaper.reap_now() {
+                // The next mount finds and frees dead stripes.
+                Ok(()) | Err(CommitError::NoSpace) => {}
+                Err(error) => return Err(error),
+            }
+            self.pipeline.finish_index()?;
+        }
+        self.pipeline.close_index()
+    }
+
+    /// Returns the transactions of the volume.
+    #[must_use]
+    pub fn pipeline(&self) -> &Arc<Pipeline> {
+        &self.pipeline
+    }
+
+    /// Returns the counter of redundancy.
+    #[must_use]
+    pub fn redundancy(&self) -> &Arc<RedundancyCounter> {
+        &self.redundancy
+    }
+
+    /// Returns the draining of members.
+    #[must_use]
+    pub fn draining(&self) -> &Arc<Draining> {
+        &self.draining
+    }
+
+    /// Returns the joining of directories.
+    #[must_use]
+    pub fn joining(&self) -> &Arc<Joining> {
+        &self.joining
+    }
+
+    /// Returns the rebuild of missing shards.
+    #[must_use]
+    pub fn rebuild(&self) -> &Arc<Rebuild> {
+        &self.rebuild
+    }
+
+    /// Returns the search for unrecoverable ranges that can be read again.
+    #[must_use]
+    pub fn recheck(&self) -> &Arc<Recheck> {
+        &self.recheck
+    }
+
+    /// Returns the reaper, which frees dead stripes.
+    #[must_use]
+    pub fn reaper(&self) -> &Arc<Reaper> {
+        &self.reaper
+    }
+
+    /// Returns the part that makes room.
+    #[must_use]
+    pub fn room(&self) -> &Arc<Room> {
+        &self.room
+    }
+
+    /// Returns the stale copies among the members.
+    #[must_use]
+    pub fn stale_copies(&self) -> &Arc<StaleCopies> {
+        &self.stale_copies
+    }
+
+    /// Returns the scrubber.
+    #[must_use]
+    pub fn scrubber(&self) -> &Arc<Scrubber> {
+        &self.scrubber
+    }
+}
+
+/// Composes the parts that free space.
+fn space(pipeline: &Pipeline) -> (Arc<Reaper>, Arc<Compaction>, Arc<Room>) {
+    let candidates = Arc::new(Mutex::new(Candidates::new()));
+    let reaper = Arc::new(Reaper::new(
+        Arc::clone(&pipeline.meta),
+        Arc::clone(&pipeline.volume),
+        Arc::clone(&pipeline.records),
+        Arc::clone(&pipeline.catalog),
+        Arc::clone(&pipeline.commits),
+        Arc::clone(&candidates),
+    ));
+    let compaction = Arc::new(Compaction::new(
+        Arc::clone(&pipeline.members),
+        Arc::clone(&pipeline.meta),
+        Arc::clone(&pipeline.volume),
+        Arc::clone(&pipeline.records),
+        Arc::clone(&pipeline.catalog),
+        candidates,
+    ));
+    let room = Arc::new(Room::new(
+        Arc::clone(&pipeline.volume),
+        Arc::clone(&pipeline.commits),
+        Arc::clone(&pipeline.growth),
+        Arc::clone(&reaper),
+        Arc::clone(&compaction),
+        Arc::clone(&pipeline.exhaustion),
+    ));
+    (reaper, compaction, room)
+}
+
+fn redundancy_counter(
+    pipeline: &Pipeline,
+    status: &Arc<RebuildStatus>,
+    limits: CountLimits,
+) -> Arc<RedundancyCounter> {
+    let dependencies = redundancy::Dependencies {
+        members: Arc::clone(&pipeline.members),
+        meta: Arc::clone(&pipeline.meta),
+        volume: Arc::clone(&pipeline.volume),
+        records: Arc::clone(&pipeline.records),
+        catalog: Arc::clone(&pipeline.catalog),
+        commits: Arc::clone(&pipeline.commits),
+        rebuild_status: Arc::clone(status),
+    };
+    Arc::new(RedundancyCounter::new(dependencies, limits))
+}
+
+fn scrubber(
+    pipeline: &Pipeline,
+    compaction: Arc<Compaction>,
+    stale_copies: &Arc<StaleCopies>,
+    redundancy: &Arc<RedundancyCounter>,
+    rebuild: &Arc<Rebuild>,
+) -> Arc<Scrubber> {
+    Arc::new(Scrubber::new(scrub::Dependencies {
+        members: Arc::clone(&pipeline.members),
+        meta: Arc::clone(&pipeline.meta),
+        replicas: Arc::clone(&pipeline.replicas),
+        volume: Arc::clone(&pipeline.volume),
+        records: Arc::clone(&pipeline.records),
+        catalog: Arc::clone(&pipeline.catalog),
+        commits: Arc::clone(&pipeline.commits),
+        foreground: Arc::clone(&pipeline.foreground),
+        compaction,
+        stale_copies: Arc::clone(stale_copies),
+        redundancy: Arc::clone(redundancy),
+        rebuild: Arc::clone(rebuild),
+    }))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,416 @@
+//! Compaction: moves live bytes out of mostly dead stripes, so that these die and their space comes free.
+//!
+//! Overwriting a file leaves dead bytes in its old stripes; a stripe comes free only when all of it is dead. When
+//! nothing is free, compaction packs the live bytes of the deadest stripes into new ones, and the old stripes die.
+//! Stripes that lack shards come first, because the new ones are whole where there are members enough. The room for
+//! this is kept back. The copying is done without any lock; the extents are re-pointed under their inode's lock, each
+//! only if it is still the extent that was copied.
+
+use std::collections::{BTreeSet, HashMap};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+use parking_lot::Mutex;
+
+use super::candidates::{Candidates, Permille, Rank};
+use crate::format::record::{Backref, Extent, Marker, Stripe};
+use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
+use crate::members::Members;
+use crate::meta::{Batch, Meta};
+use crate::rate_limit::RateLimit;
+use crate::transaction::CommitError;
+use crate::transaction::catalog::{Catalog, successor};
+use crate::volume::{StripeRecords, Stripes, Tally, member_of};
+
+/// The most stripes moved in one pass. The reserve has room for the new stripes with their live bytes.
+const VICTIMS_AT_ONCE: usize = 64;
+
+/// The most new stripes written in one pass; the reserve has room for one more.
+const STRIPES_AT_ONCE: usize = 3;
+
+/// The most candidates ranked in one pass.
+const CANDIDATES_AT_ONCE: usize = 4096;
+
+/// The largest live part of a stripe that is worth moving.
+pub(super) const MAX_LIVE: Permille = 900;
+
+/// Backrefs read at once.
+const BACKREFS_AT_ONCE: usize = 1024;
+
+/// The interface of compaction to the layer that owns inodes.
+pub trait InodeLocks: Send + Sync {
+    /// Runs `work` while no other thread changes the extents of `ino`. Afterwards it must drop what is cached of them.
+    fn with_locked(&self, ino: Ino, work: &mut dyn FnMut());
+}
+
+/// The amount of work of one compaction.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Effort {
+    /// The largest live part of a stripe to move.
+    pub(super) max_live: Permille,
+    /// The number of times to rank some candidates, if none is found.
+    pub(super) counts: usize,
+}
+
+/// A run of live bytes in a stripe.
+#[derive(Clone, Copy, Debug)]
+struct LiveRun {
+    ino: Ino,
+    /// The end of the extent in the file.
+    end: u64,
+    extent: Extent,
+}
+
+/// Returns the alignment of a run that starts at an offset in its stripe.
+fn alignment(stripe_offset: u32) -> usize {
+    if (stripe_offset as usize).is_multiple_of(BLOCK_SIZE) {
+        BLOCK_SIZE
+    } else {
+        64
+    }
+}
+
+impl LiveRun {
+    /// Returns where the run starts in a new stripe filled up to `filled`: as aligned as it was.
+    fn start_after(self, filled: usize) -> usize {
+        filled.next_multiple_of(alignment(self.extent.stripe_offset))
+    }
+
+    fn len(self) -> usize {
+        // No run is longer than a stripe.
+        usize::try_from(self.extent.len).unwrap_or(usize::MAX)
+    }
+}
+
+/// Moves live bytes out of mostly dead stripes.
+pub struct Compaction {
+    members: Arc<Members>,
+    meta: Arc<Meta>,
+    volume: Arc<Stripes>,
+    records: Arc<StripeRecords>,
+    catalog: Arc<Catalog>,
+    candidates: Arc<Mutex<Candidates>>,
+    /// Inodes that could not be read in full.
+    unreadable: RateLimit<Ino>,
+    /// Bytes written to the members.
+    moved: AtomicU64,
+}
+
+impl Compaction {
+    pub(super) fn new(
+        members: Arc<Members>,
+        meta: Arc<Meta>,
+        volume: Arc<Stripes>,
+        records: Arc<StripeRecords>,
+        catalog: Arc<Catalog>,
+        candidates: Arc<Mutex<Candidates>>,
+    ) -> Self {
+        Self {
+            members,
+            meta,
+            volume,
+            records,
+            catalog,
+            candidates,
+            unreadable: RateLimit::once_a_minute(),
+            moved: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns how many bytes were written to the members.
+    pub(super) fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many candidates were taken to count their live bytes.
+    #[cfg(test)]
+    pub(super) fn candidates_counted(&self) -> u64 {
+        self.candidates.lock().counted
+    }
+
+    /// Returns whether all partly dead stripes are known and have a rank.
+    pub(super) fn knows_all_candidates(&self) -> bool {
+        self.candidates.lock().is_complete()
+    }
+
+    /// Moves the live bytes of the deadest stripes. Returns whether any were moved.
+    pub(super) fn compact(
+        &self,
+        locks: &dyn InodeLocks,
+        effort: Effort,
+    ) -> Result<bool, CommitError> {
+        let victims = self.find_victims(effort)?;
+        self.move_stripes(victims, locks)
+    }
+
+    /// Moves the live bytes of a stripe into a new one. Returns whether nothing refers to it any more.
+    pub(super) fn rewrite(
+        &self,
+        stripe: StripeId,
+        locks: &dyn InodeLocks,
+    ) -> Result<bool, CommitError> {
+        match self.move_stripes(vec![stripe], locks) {
+            Ok(_) => Ok(!self.catalog.has_backref(stripe)?),
+            Err(CommitError::NoSpace) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Moves the live bytes of some stripes into new ones, as far as they can be read; no more of them than
+    /// a few stripes hold. Returns whether any were moved.
+    pub(super) fn move_stripes(
+        &self,
+        victims: Vec<StripeId>,
+        locks: &dyn InodeLocks,
+    ) -> Result<bool, CommitError> {
+        let mut moved = false;
+        let mut packed = Packed::default();
+        let mut written = 0;
+        for victim in victims {
+            // A live rest that does not move marks the stripe, and makes it a candidate again.
+            self.candidates.lock().forget(victim);
+            let _pin = self.volume.pins().pin();
+            for run in self.live_runs(victim)? {
+                if run.len() > self.volume.writer().stripe_capacity() {
+                    log::warn!(
+                        "stripe {victim} is longer than any of this volume: it is not moved"
+                    );
+                    continue;
+                }
+                if run.start_after(packed.payload.len()) + run.len()
+                    > self.volume.writer().stripe_capacity()
+                {
+                    moved |= self.move_out(&mut packed, locks)?;
+                    written += 1;
+                    if written == STRIPES_AT_ONCE {
+                        return Ok(moved);
+                    }
+                }
+                self.pack(&mut packed, run);
+            }
+        }
+        Ok(moved | self.move_out(&mut packed, locks)?)
+    }
+
+    /// Returns the stripes most worth moving: of those known to have lost bytes, or else of those that a survey finds.
+    fn find_victims(&self, effort: Effort) -> Result<Vec<StripeId>, CommitError> {
+        for _ in 0..effort.counts {
+            let counted = self.count_candidates()?;
+            let victims = self
+                .candidates
+                .lock()
+                .best(effort.max_live, VICTIMS_AT_ONCE);
+            if !victims.is_empty() || (!counted && !self.survey()?) {
+                return Ok(victims);
+            }
+        }
+        Ok(Vec::new())
+    }
+
+    /// Counts the live bytes of some candidates. Returns whether there were any for which they are not known.
+    fn count_candidates(&self) -> Result<bool, CommitError> {
+        let stripes = self.candidates.lock().take_unranked(CANDIDATES_AT_ONCE);
+        let mut counted = false;
+        for (done, &stripe) in stripes.iter().enumerate() {
+            if self.volume.writer().is_busy(stripe) {
+                self.candidates.lock().add(stripe);
+                continue;
+            }
+            counted = true;
+            let rank = self.rank_of(stripe).inspect_err(|_| {
+                let mut candidates = self.candidates.lock();
+                stripes[done..]
+                    .iter()
+                    .for_each(|&left| candidates.add(left));
+            })?;
+            if (1..=MAX_LIVE).contains(&rank.live) {
+                self.candidates.lock().rank(stripe, rank);
+            }
+        }
+        Ok(counted)
+    }
+
+    /// Returns the rank of a stripe. A removed stripe has no live part.
+    fn rank_of(&self, stripe: StripeId) -> Result<Rank, CommitError> {
+        let record = self.records.stripe(stripe)?;
+        let held = record.map_or(0, |record| u64::from(record.payload_len));
+        let live = self.live_bytes(stripe)?;
+        Ok(Rank {
+            is_whole: record.is_none_or(|record| self.is_whole(&record)),
+            live: (live * 1000).checked_div(held).unwrap_or(0),
+        })
+    }
+
+    /// Returns whether all shards of a stripe were written, and their members are online.
+    fn is_whole(&self, record: &Stripe) -> bool {
+        let Some(segment) = self.volume.segments().record(record.segment) else {
+            return true;
+        };
+        let live = self.members.membership().live();
+        let is_there = |shard| {
+            let member = member_of(&segment, record, shard);
+            record.written.contains(shard) && member.is_some_and(|member| live.contains(&member))
+        };
+        let tally = Tally::of(&segment, record, is_there);
+        tally.present == tally.existing
+    }
+
+    /// Makes candidates of the next stripes in the order of their numbers. Returns false once the survey has passed all
+    /// stripes from before the mount: those that lost bytes since are known.
+    fn survey(&self) -> Result<bool, CommitError> {
+        let Some(from) = self.candidates.lock().survey_from.clone() else {
+            return Ok(false);
+        };
+        let (_, end) = key::stripes();
+        let found = self.meta.scan(&from, &end, CANDIDATES_AT_ONCE)?;
+        let stripes: Vec<StripeId> = found
+            .iter()
+            .map(|(key, _)| key::parse_stripe(key))
+            .collect::<Result<_, _>>()?;
+        let mut candidates = self.candidates.lock();
+        candidates.survey_from = match found.last() {
+            Some((last, _)) if found.len() == CANDIDATES_AT_ONCE => Some(successor(last)),
+            _ => None,
+        };
+        for stripe in stripes {
+            candidates.add(stripe);
+        }
+        Ok(true)
+    }
+
+    /// Returns the space that the live bytes of a stripe need in another one, each counted once.
+    fn live_bytes(&self, stripe: StripeId) -> Result<u64, CommitError> {
+        let runs = self.live_runs(stripe)?;
+        let places: BTreeSet<(u32, u64)> = runs
+            .iter()
+            .map(|run| (run.extent.stripe_offset, run.extent.len))
+            .collect();
+        Ok(places
+            .into_iter()
+            .map(|(offset, len)| len.next_multiple_of(alignment(offset) as u64))
+            .sum())
+    }
+
+    fn live_runs(&self, stripe: StripeId) -> Result<Vec<LiveRun>, CommitError> {
+        let (mut from, end) = key::backrefs(stripe);
+        let mut runs = Vec::new();
+        loop {
+            let found = self.meta.scan(&from, &end, BACKREFS_AT_ONCE)?;
+            for (key, value) in &found {
+                let (_, ino, end) = key::parse_backref(key)?;
+                let Backref { len, stripe_offset } = Backref::decode(value)?;
+                runs.push(LiveRun {
+                    ino,
+                    end,
+                    extent: Extent {
+                        len,
+                        stripe,
+                        stripe_offset,
+                    },
+                });
+            }
+            match found.last() {
+                Some((last, _)) if found.len() == BACKREFS_AT_ONCE => from = successor(last),
+                _ => return Ok(runs),
+            }
+        }
+    }
+
+    /// Copies a live run. A run that cannot be read stays in its stripe.
+    fn pack(&self, packed: &mut Packed, run: LiveRun) {
+        let Extent {
+            stripe,
+            stripe_offset,
+            len,
+        } = run.extent;
+        if let Some(&at) = packed.copied.get(&(stripe, stripe_offset, len)) {
+            packed.runs.push((run, at));
+            return;
+        }
+        let filled = packed.payload.len();
+        let at = run.start_after(filled);
+        packed.payload.resize(at + run.len(), 0);
+        if let Err(error) =
+            self.volume
+                .reader()
+                .read(stripe, stripe_offset, &mut packed.payload[at..])
+        {
+            // Later passes try the stripe again.
+            let now = Instant::now();
+            if let Some(left_out) = self.unreadable.admit(run.ino, now) {
+                if left_out > 0 {
+                    log::warn!("compaction left {left_out} other inodes alone");
+                }
+                log::warn!("compaction leaves inode {} alone: {error}", run.ino);
+            }
+            packed.payload.truncate(filled);
+            self.candidates.lock().forget(stripe);
+            return;
+        }
+        packed.copied.insert((stripe, stripe_offset, len), at);
+        packed.runs.push((run, at));
+    }
+
+    /// Writes the packed bytes as a stripe, and points the unchanged extents to it.
+    fn move_out(&self, packed: &mut Packed, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
+        let Packed { payload, runs, .. } = std::mem::take(packed);
+        if runs.is_empty() {
+            return Ok(false);
+        }
+        let (stripe, _hold) = self.volume.writer().append_stripe(&payload)?;
+        let geometry = self.members.shape().geometry();
+        let shard = payload.len().div_ceil(geometry.data_shards());
+        let written = (shard * geometry.total_shards()) as u64;
+        self.moved.fetch_add(written, Ordering::Relaxed);
+        let mut outcome = Ok(());
+        for (run, at) in runs {
+            // Offsets in a stripe are below 4 GiB.
+            let target = Extent {
+                len: run.extent.len,
+                stripe,
+                stripe_offset: u32::try_from(at).expect("a stripe is smaller than 4 GiB"),
+            };
+            locks.with_locked(run.ino, &mut || {
+                if outcome.is_ok() {
+                    outcome = self.repoint(&run, target);
+                }
+            });
+        }
+        // An extent that changed meanwhile left its copy without a backref.
+        let mut batch = Batch::default();
+        batch.put(key::perhaps_dead(stripe), Marker.encode());
+        self.meta.apply(batch)?;
+        outcome.map(|()| true)
+    }
+
+    fn repoint(&self, run: &LiveRun, target: Extent) -> Result<(), CommitError> {
+        let extent = key::extent(run.ino, run.end);
+        let current = self.meta.get(&extent)?;
+        if current.map(|value| Extent::decode(&value)).transpose()? != Some(run.extent) {
+            return Ok(());
+        }
+        let backref = Backref {
+            len: target.len,
+            stripe_offset: target.stripe_offset,
+        };
+        let mut batch = Batch::default();
+        batch.put(extent, target.encode());
+        batch.put(
+            key::backref(target.stripe, run.ino, run.end),
+            backref.encode(),
+        );
+        batch.delete(key::backref(run.extent.stripe, run.ino, run.end));
+        batch.put(key::perhaps_dead(run.extent.stripe), Marker.encode());
+        Ok(self.meta.apply(batch)?)
+    }
+}
+
+/// Live bytes on their way into a new stripe.
+#[derive(Default)]
+struct Packed {
+    payload: Vec<u8>,
+    runs: Vec<(LiveRun, usize)>,
+    /// The runs already copied, for extents that share them.
+    copied: HashMap<(StripeId, u32, u64), usize>,
+}

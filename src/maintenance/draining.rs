@@ -1,0 +1,144 @@
+//! Draining of members: their shards move to others, and then they are removed.
+
+use std::sync::Arc;
+
+use super::reaper::Reaper;
+use crate::format::record::Segment;
+use crate::format::{MemberIndex, SegmentId};
+use crate::members::Members;
+use crate::meta::IndexReplicas;
+use crate::transaction::commits::Commits;
+use crate::transaction::{CommitError, MAX_REFILLED_AT_CLOSE};
+use crate::volume::Stripes;
+
+/// Draining and removal of members.
+pub struct Draining {
+    members: Arc<Members>,
+    replicas: Arc<IndexReplicas>,
+    volume: Arc<Stripes>,
+    commits: Arc<Commits>,
+    reaper: Arc<Reaper>,
+}
+
+impl Draining {
+    pub(super) fn new(
+        members: Arc<Members>,
+        replicas: Arc<IndexReplicas>,
+        volume: Arc<Stripes>,
+        commits: Arc<Commits>,
+        reaper: Arc<Reaper>,
+    ) -> Self {
+        Self {
+            members,
+            replicas,
+            volume,
+            commits,
+            reaper,
+        }
+    }
+
+    /// Marks a member as draining, so that it can be removed. A rebuild of everything must follow, which moves its
+    /// shards and removes it.
+    ///
+    /// # Errors
+    ///
+    /// The member stays, as far as `Membership::draining` does not say otherwise. [`CommitError::Members`] if the
+    /// others would be too few; [`CommitError::NoSpace`] if they have too little room; else as for [`Commits::sync`].
+    pub fn drain(&self, member: MemberIndex) -> Result<(), CommitError> {
+        self.begin(member, None)
+    }
+
+    /// Marks a member as draining like [`Self::drain`]. Its shards move to the member `new`, as far as that has room,
+    /// also after a restart.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::drain`].
+    pub fn drain_to(&self, old: MemberIndex, new: MemberIndex) -> Result<(), CommitError> {
+        self.begin(old, Some(new))
+    }
+
+    fn begin(&self, member: MemberIndex, heir: Option<MemberIndex>) -> Result<(), CommitError> {
+        self.commits.check_writable()?;
+        if !self.has_room_without(member) {
+            self.reaper.free_dead()?;
+            if !self.has_room_without(member) {
+                return Err(CommitError::NoSpace);
+            }
+        }
+        let was_draining = self.members.membership().draining().contains(&member);
+        match heir {
+            Some(heir) => self.members.changes().set_draining_to(member, heir)?,
+            None => self.members.changes().set_draining(member, true)?,
+        }
+        let retired = self
+            .volume
+            .writer()
+            .retire_segments()
+            .map_err(CommitError::from);
+        let begun = retired.and_then(|()| self.commits.sync());
+        if begun.is_err()
+            && !was_draining
+            && let Err(error) = self.members.changes().set_draining(member, false)
+        {
+            log::warn!("member {member} stays draining although that was to be undone: {error}");
+        }
+        begun
+    }
+
+    /// Returns whether a member replaces another, or came to do so, and is not being drained itself.
+    #[must_use]
+    pub fn is_replaced_by(&self, old: MemberIndex, new: MemberIndex) -> bool {
+        let is_draining = self.members.membership().draining().contains(&new);
+        self.members.membership().heir_of(old) == Some(new) && !is_draining
+    }
+
+    /// Keeps a draining member: moved shards stay where they are, and nothing else moves.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if there is no such member, or no epoch can be begun.
+    pub fn keep(&self, member: MemberIndex) -> Result<(), CommitError> {
+        self.commits.check_writable()?;
+        Ok(self.members.changes().set_draining(member, false)?)
+    }
+
+    /// Returns whether the other members have room for the data of one.
+    fn has_room_without(&self, member: MemberIndex) -> bool {
+        let loads = self.volume.space().loads();
+        let taken = loads.get(&member).map_or(0, |load| load.taken);
+        let others = loads.iter().filter(|(other, _)| **other != member);
+        let room: u64 = others.map(|(_, load)| load.available).sum();
+        room >= taken
+    }
+
+    /// Removes the draining members that are empty by now.
+    pub(super) fn remove_empty_members(&self) -> Result<(), CommitError> {
+        for member in self.members.membership().draining() {
+            let names_it =
+                |(_, segment): &(SegmentId, Segment)| segment.slots.contains(&Some(member));
+            if self.volume.segments().records().iter().any(names_it) {
+                continue;
+            }
+            // Its copy of the index is needed until another member has one in its place.
+            self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?;
+            if self.replicas.holders().contains(&member) {
+                log::warn!(
+                    "member {member} stays: no other has room for the copy of the index that it has"
+                );
+                continue;
+            }
+            let store = self.members.membership().store(member);
+            if !self.members.changes().remove_drained(member)? {
+                // The member is kept after all, and it may have something new already.
+                continue;
+            }
+            self.volume.forget_member(member);
+            if let Some(store) = store {
+                self.members.changes().clear(&store);
+            }
+            log::info!("member {member} is removed");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Directories that join a volume while it is open.
+//!
+//! A directory that joins takes part at once, but is stale: earlier changes are only in the journals of the others. It
+//! enters the epoch after a checkpoint that began later than its arrival, once the index has all its copies. From then
+//! on the index needs nothing of the journal that the new member lacks.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::reaper::Reaper;
+use super::recheck::Recheck;
+use super::stale_copies::StaleCopies;
+use crate::format::MemberIndex;
+use crate::members::{Belongings, JoinAs, Members, MembersError};
+use crate::meta::{IndexReplicas, Meta};
+use crate::store::StoreRef;
+use crate::transaction::commits::Commits;
+use crate::transaction::{CommitError, MAX_REFILLED_AT_CLOSE};
+use crate::volume::Stripes;
+
+/// Joining of directories, new and returned.
+pub struct Joining {
+    pub(super) members: Arc<Members>,
+    pub(super) meta: Arc<Meta>,
+    pub(super) replicas: Arc<IndexReplicas>,
+    pub(super) volume: Arc<Stripes>,
+    pub(super) commits: Arc<Commits>,
+    pub(super) reaper: Arc<Reaper>,
+    pub(super) stale_copies: Arc<StaleCopies>,
+    pub(super) recheck: Arc<Recheck>,
+}
+
+impl Joining {
+    /// Takes a directory into the volume. It has no shards yet, or lacks some, which a rebuild brings. Succeeds also
+    /// for the directory of a member that came back by itself meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if the directory is not suitable, or the place is not free; [`CommitError::NoSpace`]
+    /// while the index has no room for its own needs; else as for [`Commits::sync`].
+    pub fn join(&self, seat: JoinAs, store: &StoreRef) -> Result<MemberIndex, CommitError> {
+        let joined = self.take_in(seat, store);
+        if let Err(CommitError::Members(error)) = &joined
+            && let MembersError::OwnMember { index, .. } = **error
+            && seat == JoinAs::InPlaceOf(index)
+        {
+            return Ok(index);
+        }
+        joined
+    }
+
+    fn take_in(&self, seat: JoinAs, store: &StoreRef) -> Result<MemberIndex, CommitError> {
+        self.commits.check_writable()?;
+        // A refused directory costs nothing, because it may come again and again.
+        self.members.changes().check(seat, store)?;
+        self.forget_gone_copies()?;
+        let mut segments: BTreeMap<MemberIndex, BTreeMap<_, _>> = BTreeMap::new();
+        for (id, segment) in self.volume.segments().records() {
+            for member in segment.slots.iter().flatten() {
+                segments.entry(*member).or_default().insert(id, segment.len);
+            }
+        }
+        let belongings = Belongings {
+            journal_bytes: self.meta.journal_file_bytes()?,
+            segments,
+        };
+        if seat == JoinAs::Returning {
+            // Changes it has not made durable count as lost, and nothing tells so once it is back.
+            self.commits.sync()?;
+        }
+        if self.members.changes().note_stale_copy(seat, store)? {
+            // Before its journal, which proves this, is created again.
+            self.stale_copies.note()?;
+            self.commits.sync()?;
+        }
+        let index = self
+            .members
+            .changes()
+            .join(seat, store, &belongings, |index, strays| {
+                if self
+                    .members
+                    .stale_copies()
+                    .unverified()
+                    .contains_key(&index)
+                {
+                    // Before its contents count for anything.
+                    self.stale_copies.note()?;
+                    self.commits.sync()?;
+                }
+                // Held until it takes part: a segment may move there from then on.
+                let mut reaper = self.reaper.lock();
+                for segment in strays {
+                    reaper.abandon_file(self.commits.group.next(), segment, index);
+                }
+                // Before it takes part: from then on another thread may admit it to the epoch. A refused one does not
+                // count, because a rebuild starts over when this number changes.
+                self.commits.arrivals.note();
+                Ok::<_, CommitError>(reaper)
+            })?;
+        self.volume.forget_member(index);
+        self.stale_copies.may_verify_more();
+        self.recheck.make_due();
+        // Stripes that died while it was away still take space there.
+        self.reaper.lock().audit_again();
+        // A member that replaces it has no stale data.
+        self.stale_copies.note()?;
+        // The member takes part by now. Without space for a checkpoint, it is admitted later.
+        match self.commits.checkpoint() {
+            Ok(()) => drop(self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?),
+            Err(CommitError::NoSpace) => log::warn!("member {index} waits for space in the index"),
+            Err(error) => return Err(error),
+        }
+        Ok(index)
+    }
+
+    /// Removes absent members from the holders of copies of the index. A member that takes the place of one must not be
+    /// expected to have its copy.
+    fn forget_gone_copies(&self) -> Result<(), CommitError> {
+        let is_gone = |live: &[MemberIndex]| {
+            let holders = self.replicas.holders();
+            holders.iter().any(|holder| !live.contains(holder))
+        };
+        self.replicas.refill()?;
+        if is_gone(&self.members.membership().live()) {
+            // The member went during a write to the index: only a commit decides which state the others have.
+            self.commits.checkpoint()?;
+            self.replicas.refill()?;
+        }
+        if is_gone(&self.members.membership().live()) {
+            return Err(CommitError::NoSpace);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,379 @@
+//! Rebuild: restores the full redundancy of every stripe, on the online members.
+//!
+//! The unit of work is a segment with its slots that lack shards: the slot's member is gone, was never there, missed
+//! the shards, or lost its file. The segments with the least redundancy come first.
+//!
+//! 1. Choose the member for each slot: the slot's own member if it is online, which then gets only the shards it lacks.
+//!    Otherwise choose a member that has no other slot of the segment. If there is none, the slot waits.
+//! 2. Find the shards that a record calls written although the member now reports their file as gone or too short.
+//!    Take them out of their records and **commit** this. From then on the file may be created again without counting.
+//! 3. Create the files, write the shards, decoded from those of other members ([`crate::volume`]), and **sync** the
+//!    files.
+//! 4. While no other thread frees or cuts anything, note that the segment lies on its new members and that its stripes
+//!    have their shards. Free the space of stripes that died meanwhile. **Commit**.
+//!
+//! A segment keeps its slots while some of its stripes cannot be read, because a returned member may complete them. The
+//! readable stripes of such a segment are copied into new ones instead.
+//!
+//! Up to the commit of step 4 the old state counts, and after it the new one. A crash costs the work on one segment.
+//! The next mount removes a file that no record names.
+//!
+//! `status` reports a rebuild as complete only after the shards were counted on the members.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::InodeLocks;
+use super::compaction::Compaction;
+use super::draining::Draining;
+use super::pace::Pace;
+use super::reaper::Reaper;
+use super::rebuild_status::{Obstacle, RebuildProgress, RebuildState, RebuildStatus};
+use super::redundancy::RedundancyCounter;
+use super::stale_copies::StaleCopies;
+use crate::members::Members;
+use crate::transaction::CommitError;
+use crate::transaction::catalog::Catalog;
+use crate::transaction::commits::Commits;
+use crate::transaction::foreground::Foreground;
+use crate::volume::{StripeRecords, Stripes};
+
+use copy_out::CopyOut;
+use outcome::{PlanOutcome, SegmentOutcome};
+use plan::SegmentPlan;
+use round::Round;
+use segment::SegmentRebuild;
+
+mod balance;
+mod copy_out;
+mod files;
+mod job;
+mod outcome;
+mod plan;
+mod round;
+mod scope;
+mod segment;
+
+pub use scope::RebuildScope;
+
+/// Parts of a volume that its rebuild uses.
+pub(super) struct Dependencies {
+    pub(super) members: Arc<Members>,
+    pub(super) volume: Arc<Stripes>,
+    pub(super) records: Arc<StripeRecords>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) commits: Arc<Commits>,
+    pub(super) foreground: Arc<Foreground>,
+    pub(super) reaper: Arc<Reaper>,
+    pub(super) compaction: Arc<Compaction>,
+    pub(super) stale_copies: Arc<StaleCopies>,
+    pub(super) redundancy: Arc<RedundancyCounter>,
+    pub(super) draining: Arc<Draining>,
+    pub(super) status: Arc<RebuildStatus>,
+}
+
+/// Rebuild of missing shards, draining included, and balancing.
+pub struct Rebuild {
+    members: Arc<Members>,
+    volume: Arc<Stripes>,
+    records: Arc<StripeRecords>,
+    catalog: Arc<Catalog>,
+    commits: Arc<Commits>,
+    reaper: Arc<Reaper>,
+    redundancy: Arc<RedundancyCounter>,
+    draining: Arc<Draining>,
+    status: Arc<RebuildStatus>,
+    segments: SegmentRebuild,
+    copy_out: CopyOut,
+    /// Work lock: held by the thread that rebuilds. A second caller waits, and finds nothing to do.
+    working: Mutex<()>,
+}
+
+impl Rebuild {
+    pub(super) fn new(uses: Dependencies) -> Self {
+        let segments = SegmentRebuild {
+            members: Arc::clone(&uses.members),
+            volume: Arc::clone(&uses.volume),
+            records: Arc::clone(&uses.records),
+            catalog: Arc::clone(&uses.catalog),
+            commits: Arc::clone(&uses.commits),
+            foreground: Arc::clone(&uses.foreground),
+            reaper: Arc::clone(&uses.reaper),
+            stale_copies: uses.stale_copies,
+            status: Arc::clone(&uses.status),
+        };
+        let copy_out = CopyOut {
+            members: Arc::clone(&uses.members),
+            volume: Arc::clone(&uses.volume),
+            catalog: Arc::clone(&uses.catalog),
+            foreground: uses.foreground,
+            reaper: Arc::clone(&uses.reaper),
+            compaction: uses.compaction,
+            status: Arc::clone(&uses.status),
+        };
+        Self {
+            members: uses.members,
+            volume: uses.volume,
+            records: uses.records,
+            catalog: uses.catalog,
+            commits: uses.commits,
+            reaper: uses.reaper,
+            redundancy: uses.redundancy,
+            draining: uses.draining,
+            status: uses.status,
+            segments,
+            copy_out,
+            working: Mutex::default(),
+        }
+    }
+
+    /// Returns the status of the running rebuild, or of the last one.
+    #[must_use]
+    pub fn status(&self) -> &RebuildStatus {
+        &self.status
+    }
+
+    /// Restores the redundancy of every stripe and of the index, as far as there are members for it; with
+    /// [`RebuildScope::Online`], only brings online members the shards that they lack. Returns the work that is left.
+    /// Only a count of the redundancy proves the volume whole. `locks` are those of the inodes whose extents may have
+    /// to move.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`]. The rebuild can be called again then.
+    pub fn run(
+        &self,
+        scope: RebuildScope,
+        locks: &dyn InodeLocks,
+        pace: &Pace<'_>,
+    ) -> Result<RebuildProgress, CommitError> {
+        self.commits.check_writable()?;
+        let _working = self.working.lock();
+        let before = self.status.replace(RebuildProgress {
+            state: RebuildState::Running,
+            ..RebuildProgress::default()
+        });
+        let locks = (scope == RebuildScope::Everything).then_some(locks);
+        let mut round = Round::new(scope, pace, locks);
+        let outcome = self.rebuild_all(&mut round).and_then(|finished| {
+            self.draining.remove_empty_members()?;
+            if finished {
+                self.complete_index_if_possible()?;
+            }
+            Ok(finished)
+        });
+        self.status.set_members(BTreeSet::new());
+        let found = self.status.update(|progress| {
+            let was_idle = scope == RebuildScope::Online && progress.met_nothing();
+            if was_idle {
+                // Shards that another member lacks are still missing.
+                progress.set_stuck(&before);
+            }
+            progress.elapsed = round.elapsed();
+            progress.state = match outcome {
+                Ok(true) => RebuildState::Finished,
+                Ok(false) | Err(_) => RebuildState::Stopped,
+            };
+            let found = *progress;
+            if was_idle && outcome.is_ok() {
+                // An idle run does not replace the report of the last rebuild.
+                *progress = before;
+            }
+            found
+        });
+        outcome.map(|_| found)
+    }
+
+    /// Moves shards from the fullest members to the emptiest. Stops once a member is lost or arrives, which may lack
+    /// more urgent shards, and once `gives_way` returns true; the caller can call it again then. `before` is the
+    /// rebuild of the same order, which counts with it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::run`].
+    pub fn balance(
+        &self,
+        pace: &Pace<'_>,
+        gives_way: &dyn Fn() -> bool,
+        before: &RebuildProgress,
+    ) -> Result<RebuildProgress, CommitError> {
+        self.commits.check_writable()?;
+        let _working = self.working.lock();
+        let mut round = Round {
+            gives_way,
+            elapsed_before: before.elapsed,
+            ..Round::new(RebuildScope::Everything, pace, None)
+        };
+        let stuck = self.status.replace(RebuildProgress {
+            state: RebuildState::Running,
+            bytes_before: before.bytes_done,
+            ..RebuildProgress::default()
+        });
+        let outcome = self.move_shards(&mut round);
+        // The next count knows where the files are now, also of members that are slow to answer.
+        self.redundancy.look_for_files();
+        let progress = self.status.update(|progress| {
+            progress.set_stuck(&stuck);
+            progress.elapsed = round.elapsed();
+            progress.state = match outcome {
+                Ok(PlanOutcome::Complete { .. }) => RebuildState::Finished,
+                Ok(PlanOutcome::Outdated | PlanOutcome::Stopped) | Err(_) => RebuildState::Stopped,
+            };
+            *progress
+        });
+        outcome.map(|_| progress)
+    }
+
+    /// Completes the copies of the index. Without them the volume tolerates fewer losses than its stripes do.
+    fn complete_index_if_possible(&self) -> Result<(), CommitError> {
+        if self.commits.arrivals.wait() {
+            match self.commits.checkpoint() {
+                // The copies are made once there is space.
+                Err(CommitError::NoSpace) => return Ok(()),
+                done => done?,
+            }
+        }
+        self.commits.complete_index()
+    }
+
+    /// Makes and carries out plans until nothing more can be done. Returns false if it was stopped before.
+    fn rebuild_all(&self, round: &mut Round<'_>) -> Result<bool, CommitError> {
+        let mut has_freed = false;
+        let mut waited = u64::MAX;
+        loop {
+            // A file found missing from here on may not be in this plan.
+            let lacked_files = self.volume.damage().lacks_files();
+            self.volume.damage().set_lacks_files(false);
+            round.online = self.members.membership().live();
+            let plans = plan::missing(round.scope, &self.members, &self.volume, &self.catalog)?;
+            self.close_segments(&plans)?;
+            let outcome = self.carry_out(&plans, round)?;
+            if lacked_files && !plans.is_empty() {
+                self.volume.damage().set_lacks_files(true);
+            }
+            match outcome {
+                PlanOutcome::Stopped => return Ok(false),
+                PlanOutcome::Outdated => {
+                    // Shards that failed for other members may succeed for those online now.
+                    (has_freed, waited) = (false, u64::MAX);
+                    continue;
+                }
+                PlanOutcome::Complete { improved: true } => continue,
+                PlanOutcome::Complete { improved: false } => {}
+            }
+            let before = self.status.progress();
+            let waiting = before.bytes_waiting;
+            // Once only: others may go on writing and removing for as long as they like.
+            if waiting > 0 && !has_freed {
+                has_freed = true;
+                if self.reaper.free_dead()? {
+                    continue;
+                }
+            }
+            // Members with room may have shards of the same stripes already, unless they exchange shards with others.
+            if waiting == 0 || waiting >= waited || round.scope == RebuildScope::Online {
+                return Ok(true);
+            }
+            waited = waiting;
+            match self.move_shards(round)? {
+                PlanOutcome::Stopped => return Ok(false),
+                PlanOutcome::Complete { improved: false } => {
+                    self.status.update(|progress| progress.set_stuck(&before));
+                    return Ok(true);
+                }
+                PlanOutcome::Outdated => (has_freed, waited) = (false, u64::MAX),
+                PlanOutcome::Complete { improved: true } => self.reaper.free_dead().map(drop)?,
+            }
+        }
+    }
+
+    /// Moves shards from the fullest members to the emptiest.
+    fn move_shards(&self, round: &mut Round<'_>) -> Result<PlanOutcome, CommitError> {
+        // A segment that is being written to cannot move.
+        self.volume.writer().retire_segments()?;
+        self.commits.sync()?;
+        // Bytes that were moved away or removed count for no member.
+        self.reaper.free_dead()?;
+        round.online = self.members.membership().live();
+        let segments = self.volume.segments().records().into_iter();
+        let segments = segments
+            .filter(|(segment, _)| !self.volume.segments().is_writing(*segment))
+            .collect();
+        let (loads, draining) = (
+            self.volume.space().loads(),
+            self.members.membership().draining(),
+        );
+        let plans = balance::moves(&segments, &loads, &draining);
+        self.carry_out(&plans, round)
+    }
+
+    /// Carries out the plans while the same members are online. After the loss of one more, other stripes may be more
+    /// urgent than the rest.
+    fn carry_out(
+        &self,
+        plans: &[SegmentPlan],
+        round: &mut Round<'_>,
+    ) -> Result<PlanOutcome, CommitError> {
+        round.refusing.clear();
+        let mut improved = false;
+        self.note_members(plans);
+        let left = plans.iter().map(SegmentPlan::bytes).sum();
+        self.status.begin_plan(left, round.elapsed());
+        for plan in plans {
+            if (round.gives_way)() || self.members.membership().live() != round.online {
+                return Ok(PlanOutcome::Outdated);
+            }
+            let outcome = match self.segments.rebuild(plan, round)? {
+                SegmentOutcome::Blocked(Obstacle::Unreadable) => {
+                    self.copy_out.copy(plan.segment, round)?
+                }
+                outcome => outcome,
+            };
+            match outcome {
+                SegmentOutcome::Improved => improved = true,
+                // A segment that stays in its place lacks nothing.
+                SegmentOutcome::Blocked(_) if !plan.goals.is_empty() => {
+                    self.status.drop_left(plan.bytes());
+                }
+                SegmentOutcome::Blocked(obstacle) => {
+                    let slots: Vec<u64> = plan.slots.values().copied().collect();
+                    self.status.add_blocked(&slots, obstacle);
+                }
+                SegmentOutcome::Needless => self.status.drop_left(plan.bytes()),
+                SegmentOutcome::Stopped => return Ok(PlanOutcome::Stopped),
+            }
+        }
+        Ok(if self.members.membership().live() == round.online {
+            PlanOutcome::Complete { improved }
+        } else {
+            PlanOutcome::Outdated
+        })
+    }
+
+    /// Notes which members get missing shards.
+    fn note_members(&self, plans: &[SegmentPlan]) {
+        let online = self.members.membership().live();
+        let mut members = BTreeSet::new();
+        for plan in plans {
+            let Some(record) = self.volume.segments().record(plan.segment) else {
+                continue;
+            };
+            let lacking = plan.slots.keys().filter(|slot| !plan.moves.contains(slot));
+            let holders = lacking.filter_map(|&slot| record.slots[slot]);
+            members.extend(holders.filter(|member| online.contains(member)));
+        }
+        self.status.set_members(members);
+    }
+
+    /// Ends the writing to segments that lack shards.
+    fn close_segments(&self, plans: &[SegmentPlan]) -> Result<(), CommitError> {
+        let mut plans = plans.iter();
+        if plans.any(|plan| self.volume.segments().is_writing(plan.segment)) {
+            self.volume.writer().retire_segments()?;
+            self.commits.sync()?;
+        }
+        Ok(())
+    }
+}

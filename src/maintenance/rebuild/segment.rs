@@ -1,0 +1,374 @@
+//! Rebuild of one segment: steps 1 to 4 of [`super`].
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use super::job::SegmentJob;
+use super::outcome::SegmentOutcome;
+use super::plan::{self as planning, SegmentPlan};
+use super::round::Round;
+use super::scope::RebuildScope;
+use crate::format::record::{Segment, ShardSet};
+use crate::format::{MemberIndex, StripeId};
+use crate::maintenance::pace::PacedStep;
+use crate::maintenance::reaper::Reaper;
+use crate::maintenance::rebuild_status::Obstacle;
+use crate::maintenance::rebuild_status::RebuildStatus;
+use crate::maintenance::stale_copies::StaleCopies;
+use crate::members::Members;
+use crate::store::StoreErrorKind;
+use crate::transaction::CommitError;
+use crate::transaction::catalog::Catalog;
+use crate::transaction::commits::Commits;
+use crate::transaction::foreground::Foreground;
+use crate::volume::{
+    FileLengths, IncompleteStripe, LostShard, RebuildTarget, RebuiltStripes, StripeRecords,
+    Stripes, TargetError,
+};
+
+/// Rebuild of single segments.
+pub(super) struct SegmentRebuild {
+    pub(super) members: Arc<Members>,
+    pub(super) volume: Arc<Stripes>,
+    pub(super) records: Arc<StripeRecords>,
+    pub(super) catalog: Arc<Catalog>,
+    pub(super) commits: Arc<Commits>,
+    pub(super) foreground: Arc<Foreground>,
+    pub(super) status: Arc<RebuildStatus>,
+    pub(super) reaper: Arc<Reaper>,
+    pub(super) stale_copies: Arc<StaleCopies>,
+}
+
+impl SegmentRebuild {
+    /// Writes the shards that a plan calls for, and notes them in the records.
+    pub(super) fn rebuild(
+        &self,
+        plan: &SegmentPlan,
+        round: &mut Round<'_>,
+    ) -> Result<SegmentOutcome, CommitError> {
+        if plan.drains_kept_member(&self.members.membership().draining()) {
+            // It lacks less than planned, or nothing.
+            return Ok(SegmentOutcome::Improved);
+        }
+        let arrivals = self.commits.arrivals.so_far();
+        let mut job = match self.prepare(plan, round)? {
+            Ok(job) => job,
+            Err(obstacle) => return Ok(SegmentOutcome::Blocked(obstacle)),
+        };
+        if job.targets.is_empty() {
+            return Ok(SegmentOutcome::Needless);
+        }
+        if !job.missing.is_empty() {
+            let segment_of = |segment| self.volume.segments().record(segment);
+            self.records.forget_shards(&job.missing, segment_of)?;
+            self.commits.sync()?;
+            job.forget_missing();
+        }
+        let written = self.write(&job, round);
+        let failed = match written {
+            Ok(Some(failed)) => failed,
+            Ok(None) => {
+                self.abandon(&job);
+                return Ok(SegmentOutcome::Stopped);
+            }
+            Err(TargetError { member, source }) => {
+                log::warn!(
+                    "segment {}: member {member} gets no shards: {source}",
+                    job.segment
+                );
+                round.refusing.insert(member);
+                self.abandon(&job);
+                return Ok(SegmentOutcome::Blocked(match source.kind() {
+                    StoreErrorKind::NoSpace => Obstacle::NoRoom,
+                    _ => Obstacle::Passing,
+                }));
+            }
+        };
+        if self.commits.arrivals.so_far() != arrivals {
+            // It may be a target that came back, without the shards that had been written to it.
+            self.abandon(&job);
+            return Ok(SegmentOutcome::Improved);
+        }
+        if let Some(obstacle) = self.finish(&job, &failed, arrivals)? {
+            self.abandon(&job);
+            return Ok(SegmentOutcome::Blocked(obstacle));
+        }
+        self.commits.sync()?;
+        self.stale_copies.may_verify_more();
+        // Shards that cannot be rebuilt now cannot be rebuilt for the next plan either.
+        let is_moved = job.targets.iter().any(|target| job.is_moved(target));
+        let is_improved = is_moved || job.stripes.is_empty() || failed.len() < job.stripes.len();
+        Ok(if is_improved {
+            SegmentOutcome::Improved
+        } else {
+            SegmentOutcome::Blocked(Obstacle::Unreadable)
+        })
+    }
+
+    /// Chooses the members that get the shards of a segment, and lists the shards; returns the obstacle if there is no
+    /// such member. The job has no targets if there is nothing to do.
+    fn prepare(
+        &self,
+        plan: &SegmentPlan,
+        round: &Round<'_>,
+    ) -> Result<Result<SegmentJob, Obstacle>, CommitError> {
+        let segment = plan.segment;
+        let Some(record) = self.volume.segments().record(segment) else {
+            return Ok(Err(Obstacle::Passing));
+        };
+        if self.volume.segments().is_writing(segment) {
+            return Ok(Err(Obstacle::Passing));
+        }
+        // Members may have come or gone since the plan was made. So the members themselves say which written shards
+        // they lack.
+        let Some(files) = self.volume.inventory().files_of(segment) else {
+            return Ok(Err(Obstacle::Passing));
+        };
+        let Some(all) = self.catalog.stripes_in(segment)? else {
+            log::warn!("segment {segment}: records of its stripes do not agree: its slots stay");
+            return Ok(Err(Obstacle::Unreadable));
+        };
+        let is_unreadable = planning::is_unreadable(&record, &all, &files);
+        let targets = self.choose_targets(plan, &record, &files, is_unreadable, round);
+        let is_for_all = targets.len() == plan.slots.len();
+        let job = SegmentJob::new(segment, record, all, &files, targets);
+        Ok(if is_for_all || !job.targets.is_empty() {
+            Ok(job)
+        } else if is_unreadable {
+            Err(Obstacle::Unreadable)
+        } else if round.scope == RebuildScope::Online {
+            Err(Obstacle::Passing)
+        } else {
+            Err(Obstacle::NoRoom)
+        })
+    }
+
+    /// Chooses the member for each slot of a plan; leaves out slots that have to wait.
+    fn choose_targets(
+        &self,
+        plan: &SegmentPlan,
+        record: &Segment,
+        files: &FileLengths,
+        is_unreadable: bool,
+        round: &Round<'_>,
+    ) -> Vec<RebuildTarget> {
+        let lacks_file = |member| files.len(member) < Some(record.len);
+        let mut targets: Vec<RebuildTarget> = Vec::new();
+        for (&slot, &bytes) in &plan.slots {
+            let holder = record.slots[slot];
+            let is_staying =
+                |member: &MemberIndex| files.are_known_of(*member) && !plan.moves.contains(&slot);
+            let may_be_back = holder.is_some() && !plan.moves.contains(&slot);
+            let holder = holder.filter(is_staying);
+            let is_refusing = |member: &MemberIndex| round.refusing.contains(member);
+            let is_taken = |member: &MemberIndex| targets.iter().any(|t| t.member == *member);
+            let member = match holder {
+                // Remains that may still be found there must not be overwritten.
+                Some(member) if is_unreadable && lacks_file(member) => None,
+                Some(member) => Some(member).filter(|member| !is_refusing(member)),
+                // Only the absent member has these shards.
+                None if is_unreadable && may_be_back => None,
+                // The member went away again, and its shards wait for it.
+                None if round.scope == RebuildScope::Online => None,
+                None => {
+                    let mut homes = self.volume.rebuilder().homes_for_slot(record, bytes);
+                    homes.retain(|member| !is_refusing(member) && !is_taken(member));
+                    if let Some(goal) = plan.goals.get(&slot) {
+                        homes.retain(|member| member == goal);
+                    }
+                    let heir =
+                        record.slots[slot].and_then(|old| self.members.membership().heir_of(old));
+                    let heir = heir.filter(|heir| homes.contains(heir));
+                    heir.or(homes.first().copied())
+                }
+            };
+            targets.extend(member.map(|member| RebuildTarget { slot, member }));
+        }
+        targets
+    }
+
+    /// Writes the shards, and makes them durable. Returns the stripes whose shards are unrecoverable for now, or `None`
+    /// if the rebuild has to stop.
+    fn write(
+        &self,
+        job: &SegmentJob,
+        round: &Round<'_>,
+    ) -> Result<Option<Vec<StripeId>>, TargetError> {
+        for target in &job.targets {
+            if job.is_moved(target) {
+                self.reaper.lock().reclaim_file(job.segment, target.member);
+            }
+            self.volume.rebuilder().make_file(
+                job.segment,
+                target.member,
+                &job.stripes_for(target),
+            )?;
+        }
+        let mut failed = Vec::new();
+        let mut step = PacedStep::begin(&self.foreground);
+        let mut handle_batch = |rebuilt: RebuiltStripes| {
+            for (stripe, error) in rebuilt.failed {
+                log::debug!("stripe {stripe} is not rebuilt: {error}");
+                failed.push(stripe);
+            }
+            self.status.add_written(rebuilt.bytes, round.elapsed());
+            let goes_on = step.rest(round.pace, rebuilt.bytes);
+            step = PacedStep::begin(&self.foreground);
+            if goes_on {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        };
+        let most_bytes = || round.pace.step_bytes();
+        let written = self.volume.rebuilder().rebuild(
+            job.segment,
+            &job.stripes,
+            &job.targets,
+            &most_bytes,
+            &mut handle_batch,
+        )?;
+        if written.is_break() {
+            return Ok(None);
+        }
+        let step = PacedStep::begin(&self.foreground);
+        for target in &job.targets {
+            self.volume
+                .rebuilder()
+                .sync_file(job.segment, target.member)?;
+        }
+        if step.is_beside_callers() {
+            // Durable shards are noted, even if the rebuild has to stop now.
+            let _ = step.rest(round.pace, 0);
+        }
+        Ok(Some(failed))
+    }
+
+    /// Notes in the records which shards are durable on the members now. Returns the obstacle if the members changed,
+    /// or if the note would give up shards that may come back.
+    fn finish(
+        &self,
+        job: &SegmentJob,
+        failed: &[StripeId],
+        arrivals: u64,
+    ) -> Result<Option<Obstacle>, CommitError> {
+        // The lock keeps others from removing, cutting or punching anything; the count shows that no member joined.
+        let mut reaper = self.reaper.lock();
+        if self.commits.arrivals.so_far() != arrivals {
+            return Ok(Some(Obstacle::Passing));
+        }
+        let online = self.members.membership().live();
+        let is_online = |target: &RebuildTarget| online.contains(&target.member);
+        let Some(record) = self.volume.segments().record(job.segment) else {
+            return Ok(Some(Obstacle::Passing));
+        };
+        if !job.targets.iter().all(is_online) {
+            return Ok(Some(Obstacle::Passing));
+        }
+        let still_there = |stripe: &&StripeId| !matches!(self.records.stripe(**stripe), Ok(None));
+        let failed: BTreeSet<StripeId> = failed.iter().filter(still_there).copied().collect();
+        if let Some(target) = job
+            .targets
+            .iter()
+            .find(|target| self.gives_up(job, target, &failed))
+        {
+            log::warn!(
+                "segment {} stays on member {}: {} of its stripes cannot be read in full, and the member has their remaining shards",
+                job.segment,
+                job.record.slots[target.slot].unwrap_or(target.member),
+                failed.len()
+            );
+            return Ok(Some(Obstacle::Unreadable));
+        }
+        if job.targets.iter().any(|target| job.is_moved(target)) {
+            let moved = Segment {
+                slots: job.slots(),
+                ..record
+            };
+            self.records.put_segment(job.segment, &moved)?;
+            self.volume.segments().set_slots(job.segment, moved.slots);
+            let left = job.targets.iter().filter(|target| job.is_moved(target));
+            for member in left.filter_map(|target| job.record.slots[target.slot]) {
+                if online.contains(&member) {
+                    reaper.abandon_file(self.commits.group.next(), job.segment, member);
+                }
+            }
+        }
+        self.note_shards(job, &failed)?;
+        Ok(None)
+    }
+
+    /// Returns whether a slot that moves leaves shards behind that could not be rebuilt, and that its member may still
+    /// have. Most bytes of a shard that cannot be repaired as a whole may still be readable.
+    fn gives_up(
+        &self,
+        job: &SegmentJob,
+        target: &RebuildTarget,
+        failed: &BTreeSet<StripeId>,
+    ) -> bool {
+        let Some(holder) = job.record.slots[target.slot].filter(|_| job.is_moved(target)) else {
+            return false;
+        };
+        // The member is not expected back.
+        let is_lost = self.members.membership().draining().contains(&holder)
+            && self
+                .members
+                .membership()
+                .away()
+                .iter()
+                .any(|(away, _)| *away == holder);
+        let has_shard = |incomplete: &IncompleteStripe| {
+            let shard = planning::shard_in(&job.record, &incomplete.record, target.slot);
+            shard.is_some_and(|shard| incomplete.record.written.contains(shard))
+        };
+        let mut left = job
+            .stripes
+            .iter()
+            .filter(|incomplete| failed.contains(&incomplete.stripe));
+        !is_lost && left.any(has_shard)
+    }
+
+    /// Notes which shards lie where they should, and frees the space of stripes that died since the job began.
+    fn note_shards(
+        &self,
+        job: &SegmentJob,
+        failed: &BTreeSet<StripeId>,
+    ) -> Result<(), CommitError> {
+        let incomplete = job.stripes.iter();
+        let rebuilt: Vec<(StripeId, ShardSet)> = incomplete
+            .clone()
+            .filter(|incomplete| !failed.contains(&incomplete.stripe))
+            .map(|incomplete| (incomplete.stripe, incomplete.shards))
+            .collect();
+        let segment_of = |segment| self.volume.segments().record(segment);
+        self.records.restore_shards(&rebuilt, segment_of)?;
+        // The shards that a slot does not hold any more because it moved.
+        let given_up = incomplete
+            .filter(|incomplete| failed.contains(&incomplete.stripe))
+            .flat_map(|incomplete| {
+                let stripe = incomplete.stripe;
+                let shards = incomplete.shards.iter();
+                shards.map(move |shard| LostShard { stripe, shard })
+            });
+        self.records
+            .forget_shards(&given_up.collect::<Vec<_>>(), segment_of)?;
+        // A new file has space for all stripes; another one only for those that were written.
+        let written: BTreeSet<StripeId> = job.stripes.iter().map(|l| l.stripe).collect();
+        let is_new = job.newcomers().next().is_some();
+        let has_room = |stripe: &StripeId| is_new || written.contains(stripe);
+        for (stripe, record) in job.all.iter().filter(|(stripe, _)| has_room(stripe)) {
+            if self.records.stripe(*stripe)?.is_none() {
+                self.volume.rebuilder().free_rebuilt(record, &job.targets);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves a segment as it was: removes the new files.
+    fn abandon(&self, job: &SegmentJob) {
+        for member in job.newcomers() {
+            self.volume.rebuilder().drop_file(job.segment, member);
+        }
+    }
+}

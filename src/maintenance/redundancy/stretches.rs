@@ -1,0 +1,224 @@
+//! Earlier counts that still hold.
+//!
+//! Stripes are counted by stretches of their numbers. The count of a stretch holds until one of its stripes, or the
+//! live bytes of one, change. It also ends when a member gets other files of their segments. So the time of a count
+//! depends on the changes since, not on the size of the volume. The live bytes of each stripe are remembered
+//! separately. They take longest to find out, by every extent of every file, and members that come and go do not change
+//! them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::ops::Range;
+
+use bytes::Bytes;
+
+use super::live::KnownLives;
+use super::{CountLimits, RedundancyRow};
+use crate::format::key::{self, KeyRange};
+use crate::format::{SegmentId, StripeId};
+use crate::meta::Grouping;
+use crate::volume::SegmentCensus;
+
+/// The numbers of stripes that make a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::maintenance) struct StretchLen(pub(in crate::maintenance) u64);
+
+impl StretchLen {
+    /// Returns the stretch of a stripe.
+    pub(super) fn stretch_of(self, stripe: StripeId) -> StretchId {
+        StretchId(stripe.0 / self.0)
+    }
+
+    /// Returns the keys of the stripes of some stretches; neighbours share one range.
+    pub(super) fn ranges_of(self, stretches: &BTreeSet<StretchId>) -> Vec<KeyRange> {
+        let mut ranges: Vec<KeyRange> = Vec::new();
+        for stretch in stretches {
+            let (from, end) = (self.bound(*stretch, false), self.bound(*stretch, true));
+            match ranges.last_mut() {
+                Some((_, last)) if *last == from => *last = end,
+                _ => ranges.push((from, end)),
+            }
+        }
+        ranges
+    }
+
+    /// Returns the key of the first stripe of a stretch, or of the first after it.
+    fn bound(self, stretch: StretchId, is_end: bool) -> Bytes {
+        let first = stretch.0.checked_add(u64::from(is_end));
+        let first = first.and_then(|stretch| stretch.checked_mul(self.0));
+        first.map_or_else(|| key::stripes().1, |first| key::stripe(StripeId(first)))
+    }
+}
+
+/// The group of a key is even for the record of a stripe of a stretch, and odd for its live bytes.
+impl Grouping for StretchLen {
+    fn group_of(&self, key: &[u8]) -> Option<u64> {
+        let (stripe, is_backref) = key::stripe_of(key)?;
+        Some(self.stretch_of(stripe).0 << 1 | u64::from(is_backref))
+    }
+}
+
+/// The number of a stretch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct StretchId(u64);
+
+/// The count of a stretch. None of its stripes has lost data.
+#[derive(Clone, Debug)]
+pub(super) struct Stretch {
+    pub(super) rows: Vec<RedundancyRow>,
+    /// The segments that its stripes lie in.
+    pub(super) segments: BTreeSet<SegmentId>,
+}
+
+/// The earlier counts, and the files by which they were made.
+#[derive(Debug)]
+pub(super) struct Stretches {
+    limits: CountLimits,
+    /// Set if every stretch with stripes is known, provisional, or changed since.
+    is_complete: bool,
+    known: BTreeMap<StretchId, Stretch>,
+    /// Those that must be counted each time.
+    provisional: BTreeSet<StretchId>,
+    /// The live bytes of stripes, unless they changed since.
+    lives: KnownLives,
+    segments: HashMap<SegmentId, SegmentCensus>,
+    unrecoverable_ranges: BTreeMap<StripeId, Vec<Range<u32>>>,
+}
+
+impl Stretches {
+    pub(super) fn new(limits: CountLimits) -> Self {
+        Self {
+            limits,
+            is_complete: false,
+            known: BTreeMap::new(),
+            provisional: BTreeSet::new(),
+            lives: KnownLives::new(limits),
+            segments: HashMap::new(),
+            unrecoverable_ranges: BTreeMap::new(),
+        }
+    }
+
+    /// Takes the current findings, and the groups of keys that changed since the last time, if they are known.
+    /// Returns the stretches that have to be counted again, or `None` if it is all.
+    pub(super) fn outdated(
+        &mut self,
+        dirty: Option<BTreeSet<u64>>,
+        segments: &HashMap<SegmentId, SegmentCensus>,
+        unrecoverable_ranges: &BTreeMap<StripeId, Vec<Range<u32>>>,
+    ) -> Option<BTreeSet<StretchId>> {
+        let dirty = dirty.filter(|_| self.is_complete);
+        let outdated = dirty.map(|dirty| {
+            for group in dirty.iter().filter(|group| **group & 1 != 0) {
+                self.lives.remove(StretchId(group >> 1));
+            }
+            self.outdated_among(dirty, segments, unrecoverable_ranges)
+        });
+        match &outdated {
+            None => {
+                self.known.clear();
+                self.provisional.clear();
+                self.lives.clear();
+            }
+            Some(outdated) => {
+                for stretch in outdated {
+                    self.known.remove(stretch);
+                    self.provisional.remove(stretch);
+                }
+            }
+        }
+        self.segments.clone_from(segments);
+        self.unrecoverable_ranges.clone_from(unrecoverable_ranges);
+        outdated
+    }
+
+    fn outdated_among(
+        &self,
+        dirty: BTreeSet<u64>,
+        segments: &HashMap<SegmentId, SegmentCensus>,
+        unrecoverable_ranges: &BTreeMap<StripeId, Vec<Range<u32>>>,
+    ) -> BTreeSet<StretchId> {
+        let is_same = |id: &SegmentId| self.segments.get(id) == segments.get(id);
+        let ids = self.segments.keys().chain(segments.keys());
+        let other: BTreeSet<SegmentId> = ids.filter(|id| !is_same(id)).copied().collect();
+        let of_segments = self
+            .known
+            .iter()
+            .filter(|(_, stretch)| !other.is_empty() && !stretch.segments.is_disjoint(&other))
+            .map(|(id, _)| *id);
+        let is_found_anew = |stripe: &&StripeId| {
+            self.unrecoverable_ranges.get(stripe) != unrecoverable_ranges.get(stripe)
+        };
+        let stripes = self
+            .unrecoverable_ranges
+            .keys()
+            .chain(unrecoverable_ranges.keys());
+        let of_stripes = stripes
+            .filter(is_found_anew)
+            .map(|stripe| self.limits.stretch_len().stretch_of(*stripe));
+        let dirty = dirty.into_iter().map(|group| StretchId(group >> 1));
+        let provisional = self.provisional.iter().copied();
+        dirty
+            .chain(provisional)
+            .chain(of_segments)
+            .chain(of_stripes)
+            .collect()
+    }
+
+    /// Notes the count of a stretch or, without one, that it must be counted each time.
+    pub(super) fn add(&mut self, id: StretchId, counted: Option<Stretch>) {
+        match counted {
+            Some(stretch) => drop(self.known.insert(id, stretch)),
+            None => drop(self.provisional.insert(id)),
+        }
+    }
+
+    /// Returns how many bytes of a stripe live, if that was counted and nothing has changed it since.
+    pub(super) fn live_in(&self, stripe: StripeId) -> Option<u64> {
+        self.lives.get(stripe)
+    }
+
+    /// Replaces the live bytes of all stretches that were counted; some of them may be gone.
+    pub(super) fn replace_lives(&mut self, counted: &BTreeSet<StretchId>, found: KnownLives) {
+        self.lives.replace(counted, found);
+    }
+
+    /// Returns the number of stretches with remembered live bytes.
+    #[cfg(test)]
+    pub(super) fn lives_known(&self) -> usize {
+        self.lives.len()
+    }
+
+    /// Notes that all outdated stretches were added.
+    pub(super) fn complete(&mut self) {
+        self.is_complete = true;
+        if self.known.len() + self.provisional.len() > self.limits.max_stretches {
+            *self = Self::new(self.limits);
+        }
+    }
+
+    /// Returns the rows of all that is known.
+    pub(super) fn rows(&self) -> impl Iterator<Item = &RedundancyRow> {
+        self.known.values().flat_map(|stretch| &stretch.rows)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_side_by_side_are_read_in_one_go() {
+        let len = 128;
+        let stretches = [0, 1, 4, u64::MAX / len].map(StretchId);
+        let key_of = |number| key::stripe(StripeId(number));
+        let last = u64::MAX - u64::MAX % len;
+        assert_eq!(
+            StretchLen(len).ranges_of(&stretches.into()),
+            [
+                (key_of(0), key_of(2 * len)),
+                (key_of(4 * len), key_of(5 * len)),
+                (key_of(last), key::stripes().1),
+            ]
+        );
+        assert!(key_of(u64::MAX) < key::stripes().1);
+    }
+}

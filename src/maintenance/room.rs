@@ -1,0 +1,216 @@
+//! Makes room for data when there is none, and in good time when there is little.
+//!
+//! Making room costs several commits, and in the worst case a look at every stripe. A full volume stays full until
+//! something in it dies or another user frees space, and writes keep coming. So a vain attempt is not repeated before
+//! one of these happened.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::compaction::{Compaction, Effort, InodeLocks, MAX_LIVE};
+use super::pace::pause;
+use super::reaper::Reaper;
+use crate::transaction::CommitError;
+use crate::transaction::commits::Commits;
+use crate::transaction::exhaustion::Exhaustion;
+use crate::transaction::growth::Growth;
+use crate::volume::{Space, Stripes};
+
+/// The most rounds of compaction in one call. Each gains little if nearly all bytes live.
+const MAX_ROUNDS: usize = 16;
+
+/// The effort when there is no room: everything is tried.
+const IN_NEED: Effort = Effort {
+    max_live: MAX_LIVE,
+    counts: usize::MAX,
+};
+
+/// The effort before room is needed: the move of each stripe gains at least as much as it costs.
+const AHEAD: Effort = Effort {
+    max_live: 500,
+    counts: 2,
+};
+
+/// Free space is little below one of so many parts of a volume.
+const LITTLE_PARTS: u64 = 16;
+
+/// Free space is never little above so many bytes, and always little below so many stripes.
+const LITTLE_BYTES: u64 = 64 << 30;
+const LITTLE_STRIPES: u64 = 8;
+
+/// Rounds of compaction in one call ahead of need, when so little is free that need is near.
+const ROUNDS_AHEAD: usize = 4;
+
+/// Makes room for data, when there is none and ahead of need.
+pub struct Room {
+    volume: Arc<Stripes>,
+    commits: Arc<Commits>,
+    growth: Arc<Growth>,
+    reaper: Arc<Reaper>,
+    pub(super) compaction: Arc<Compaction>,
+    exhaustion: Arc<Exhaustion>,
+    /// Held through I/O by the thread that makes room.
+    making: Mutex<()>,
+    /// The count of deaths at which no work was left ahead of need.
+    done_ahead: Mutex<Option<u64>>,
+    /// The time at which compaction ahead of need continues, to keep its rate.
+    rests_until: Mutex<Option<Instant>>,
+}
+
+impl Room {
+    pub(super) fn new(
+        volume: Arc<Stripes>,
+        commits: Arc<Commits>,
+        growth: Arc<Growth>,
+        reaper: Arc<Reaper>,
+        compaction: Arc<Compaction>,
+        exhaustion: Arc<Exhaustion>,
+    ) -> Self {
+        Self {
+            volume,
+            commits,
+            growth,
+            reaper,
+            compaction,
+            exhaustion,
+            making: Mutex::default(),
+            done_ahead: Mutex::default(),
+            rests_until: Mutex::default(),
+        }
+    }
+
+    /// Returns whether compaction ahead of need rests, to keep its rate.
+    fn is_resting(&self) -> bool {
+        let until = *self.rests_until.lock();
+        until.is_some_and(|until| Instant::now() < until)
+    }
+
+    fn rest(&self, time: Duration) {
+        *self.rests_until.lock() = Instant::now().checked_add(time);
+    }
+
+    /// Makes room for `needed` bytes after [`CommitError::NoSpace`]: commits, frees dead stripes, and moves live bytes
+    /// out of mostly dead ones. Returns whether something came free, so that trying again makes sense. Call it with no
+    /// inode's lock held.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`].
+    pub fn make_room(&self, needed: u64, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
+        if self.commits.is_read_only() {
+            return Err(CommitError::ReadOnly);
+        }
+        let freed_before = self.reaper.freed();
+        let _one_at_a_time = self.making.lock();
+        if self.reaper.freed() > freed_before {
+            return Ok(true);
+        }
+        let mut made = self.growth.make_room_for_index()?;
+        if self.exhaustion.is_exhausted(needed) {
+            made |= self.growth.shrink_index()?;
+            return Ok(self.look_for_room() || made);
+        }
+        let deaths = self.exhaustion.deaths();
+        self.reaper.reap_now()?;
+        if !has_room(&self.volume, needed) {
+            made |= self.growth.shrink_index()?;
+        }
+        for _ in 0..MAX_ROUNDS {
+            if has_room(&self.volume, needed) || !self.try_compact(locks, IN_NEED)? {
+                break;
+            }
+            self.reaper.reap_now()?;
+        }
+        // Stripes that are still held or read may come free at any time.
+        if !has_room(&self.volume, needed) && !self.reaper.is_under_way() {
+            let usable_free = self.volume.space().measure().usable_free;
+            self.exhaustion.note_exhausted(deaths, usable_free, needed);
+        }
+        Ok(made || self.reaper.freed() > freed_before)
+    }
+
+    /// Returns whether there is more room than when none could be made, and forgets that then.
+    fn look_for_room(&self) -> bool {
+        let capacity = self.volume.writer().stripe_capacity() as u64;
+        self.exhaustion
+            .has_ended(self.volume.space().measure().usable_free, capacity)
+    }
+
+    /// Frees dead stripes and moves some live bytes out of mostly dead ones while little is free. So writers seldom
+    /// need to wait for [`Self::make_room`]. One call does a bounded part of that work. It does nothing for as long
+    /// as the last part exceeds `bytes_per_second` on the members. Call it about once a second, with no inode's lock
+    /// held.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`]; no space for the stripes that would be written is not one.
+    pub fn make_room_ahead(
+        &self,
+        locks: &dyn InodeLocks,
+        bytes_per_second: Option<u64>,
+    ) -> Result<(), CommitError> {
+        if self.commits.is_read_only() || self.commits.is_poisoned() || self.is_resting() {
+            return Ok(());
+        }
+        let Some(_one_at_a_time) = self.making.try_lock() else {
+            return Ok(());
+        };
+        if self.exhaustion.is_exhausted(u64::MAX) {
+            self.look_for_room();
+        }
+        let capacity = self.volume.writer().stripe_capacity() as u64;
+        let space = self.volume.space().measure();
+        let little = little(space, capacity);
+        let deaths = self.exhaustion.deaths();
+        if space.usable_free > little || *self.done_ahead.lock() == Some(deaths) {
+            return Ok(());
+        }
+        if self.reaper.is_under_way() {
+            self.reaper.reap_now()?;
+        }
+        let rounds = if space.usable_free < little / 2 {
+            ROUNDS_AHEAD
+        } else {
+            1
+        };
+        for _ in 0..rounds {
+            let (began, before) = (Instant::now(), self.compaction.moved());
+            let moved_any = self.try_compact(locks, AHEAD);
+            let moved = self.compaction.moved() - before;
+            self.rest(pause(bytes_per_second, moved, began.elapsed(), false));
+            if !moved_any? {
+                if self.compaction.knows_all_candidates() {
+                    *self.done_ahead.lock() = Some(deaths);
+                }
+                break;
+            }
+            self.reaper.reap_now()?;
+            if self.is_resting() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Compacts, unless the room kept back for that is used up too.
+    fn try_compact(&self, locks: &dyn InodeLocks, effort: Effort) -> Result<bool, CommitError> {
+        match self.compaction.compact(locks, effort) {
+            Err(CommitError::NoSpace) => Ok(false),
+            outcome => outcome,
+        }
+    }
+}
+
+/// Returns whether there is room for so many bytes, and for a stripe beside them.
+pub(super) fn has_room(volume: &Stripes, needed: u64) -> bool {
+    let capacity = volume.writer().stripe_capacity() as u64;
+    volume.space().measure().usable_free >= needed.saturating_add(capacity)
+}
+
+/// Returns the bytes below which free space is little.
+fn little(space: Space, stripe_capacity: u64) -> u64 {
+    let part = (space.usable_total / LITTLE_PARTS).min(LITTLE_BYTES);
+    part.max(LITTLE_STRIPES * stripe_capacity)
+}

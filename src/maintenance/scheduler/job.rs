@@ -1,0 +1,66 @@
+//! Background job: a bounded step of work that a thread repeats.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Duration;
+
+use super::stop::StopSignal;
+use crate::transaction::{CommitError, Commits};
+
+/// Bounded step of work.
+type Step = Box<dyn Fn() -> Result<(), CommitError> + Send>;
+
+/// Background job of a volume.
+pub(super) struct BackgroundJob {
+    name: &'static str,
+    interval: Duration,
+    /// Returns whether the next step must not wait for the interval.
+    is_urgent: Box<dyn Fn() -> bool + Send>,
+    step: Step,
+}
+
+impl BackgroundJob {
+    /// Returns a job that does a step after every interval.
+    pub(super) fn new(
+        name: &'static str,
+        interval: Duration,
+        step: impl Fn() -> Result<(), CommitError> + Send + 'static,
+    ) -> Self {
+        Self {
+            name,
+            interval,
+            is_urgent: Box::new(|| false),
+            step: Box::new(step),
+        }
+    }
+
+    /// Ends the wait for the next step once `is_urgent` holds. The thread that makes it hold wakes the waiting threads.
+    pub(super) fn or_once(self, is_urgent: impl Fn() -> bool + Send + 'static) -> Self {
+        Self {
+            is_urgent: Box::new(is_urgent),
+            ..self
+        }
+    }
+
+    /// Returns the name of the job and of its thread.
+    pub(super) fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// Repeats the step until `stop` is set. Logs a failure once, until another failure comes or a step succeeds. If a
+    /// step panics, the volume is read-only from then on.
+    pub(super) fn repeat(&self, commits: &Commits, stop: &StopSignal) {
+        let mut logged = String::new();
+        while stop.sleep_until(self.interval, &self.is_urgent) {
+            let done = catch_unwind(AssertUnwindSafe(|| commits.guarded(|| (self.step)())));
+            let failure = match done {
+                Ok(Ok(())) => String::new(),
+                Ok(Err(error)) => error.to_string(),
+                Err(_) => "it panicked".to_owned(),
+            };
+            if failure != logged && !failure.is_empty() {
+                log::warn!("background work: {failure}");
+            }
+            logged = failure;
+        }
+    }
+}

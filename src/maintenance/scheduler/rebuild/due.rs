@@ -1,0 +1,226 @@
+//! The times at which a rebuild without an order is due.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, Instant};
+
+use crate::format::{Epoch, MemberIndex};
+use crate::maintenance::RebuildScope;
+
+/// Time for which the membership has to stay the same before a rebuild, if no member is absent.
+pub(super) const SETTLED: Duration = Duration::from_secs(5);
+
+/// Interval between checks for missing shards while the membership stays the same.
+pub(super) const LOOK_INTERVAL: Duration = Duration::from_secs(600);
+
+/// The facts about the membership on which a rebuild depends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MembersSeen {
+    pub(super) epoch: Epoch,
+    pub(super) online: Vec<MemberIndex>,
+    pub(super) absent: Vec<MemberIndex>,
+    /// Set if a member is being drained.
+    pub(super) is_draining: bool,
+    /// Set if segment files of online members are known to be gone or too short.
+    pub(super) lacks_files: bool,
+}
+
+impl MembersSeen {
+    /// Returns whether all members are online, and none is being drained.
+    pub(super) fn is_whole(&self) -> bool {
+        self.absent.is_empty() && !self.is_draining
+    }
+}
+
+/// Clock of the rebuilds without an order: when the membership changed, and when each scope was last checked.
+#[derive(Debug)]
+pub(super) struct DueTimes {
+    members: MembersSeen,
+    /// The time of the last change of `members`.
+    since: Instant,
+    /// The begin of the absence of each absent member.
+    absent_since: BTreeMap<MemberIndex, Instant>,
+    /// The members that were already given up when the volume was opened.
+    given_up: BTreeSet<MemberIndex>,
+    /// The time of the last check for all missing shards.
+    checked: Option<Instant>,
+    /// The time of the last check for the shards that online members lack.
+    checked_online: Option<Instant>,
+}
+
+impl DueTimes {
+    pub(super) fn new(members: MembersSeen, given_up: BTreeSet<MemberIndex>, now: Instant) -> Self {
+        let absent = members.absent.iter();
+        let absent_since = absent.map(|member| (*member, now)).collect();
+        Self {
+            members,
+            since: now,
+            absent_since,
+            given_up,
+            checked: None,
+            checked_online: None,
+        }
+    }
+
+    /// Returns whether all members were online at the last look, and none was being drained.
+    pub(super) fn is_whole(&self) -> bool {
+        self.members.is_whole()
+    }
+
+    /// Notes the membership as it is now. An absent member keeps the begin of its absence when others follow.
+    pub(super) fn see(&mut self, members: MembersSeen, now: Instant) {
+        if self.members != members {
+            self.absent_since
+                .retain(|member, _| members.absent.contains(member));
+            for member in &members.absent {
+                self.absent_since.entry(*member).or_insert(now);
+            }
+            self.members = members;
+            self.since = now;
+        }
+    }
+
+    /// Returns the scope for which a check is due, if absent members are given up after `rebuild_after`. Returned
+    /// members do not wait for absent ones.
+    pub(super) fn due(
+        &self,
+        rebuild_after: Option<Duration>,
+        now: Instant,
+    ) -> Option<RebuildScope> {
+        let is_settled = |checked: Option<Instant>| match checked.filter(|at| *at >= self.since) {
+            Some(checked) => now.duration_since(checked) >= LOOK_INTERVAL,
+            None => now.duration_since(self.since) >= SETTLED,
+        };
+        let is_time_for_all = if self.absent_since.is_empty() || self.members.is_draining {
+            is_settled(self.checked)
+        } else {
+            self.was_interrupted() || rebuild_after.is_some_and(|after| self.is_over(after, now))
+        };
+        if is_time_for_all {
+            return Some(RebuildScope::Everything);
+        }
+        is_settled(self.checked_online.max(self.checked)).then_some(RebuildScope::Online)
+    }
+
+    /// Returns whether shards of absent members were being rebuilt when the volume was closed, or its daemon died.
+    fn was_interrupted(&self) -> bool {
+        let mut absent = self.absent_since.keys();
+        self.checked.is_none() && absent.any(|member| self.given_up.contains(member))
+    }
+
+    /// Returns whether the time `after` is over for a member whose shards are not rebuilt yet. If all absent members
+    /// were handled, returns whether the next check is due.
+    fn is_over(&self, after: Duration, now: Instant) -> bool {
+        let is_new = |since: &&Instant| self.checked.is_none_or(|checked| **since > checked);
+        match (
+            self.absent_since.values().filter(is_new).min(),
+            self.checked,
+        ) {
+            (Some(longest), _) => now.duration_since(*longest) >= after,
+            (None, Some(checked)) => now.duration_since(checked) >= LOOK_INTERVAL,
+            (None, None) => false,
+        }
+    }
+
+    /// Notes a check of a scope.
+    pub(super) fn note_checked(&mut self, scope: RebuildScope, now: Instant) {
+        match scope {
+            RebuildScope::Everything => self.checked = Some(now),
+            RebuildScope::Online => self.checked_online = Some(now),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEVEN: MemberIndex = MemberIndex(7);
+    const SIX: MemberIndex = MemberIndex(6);
+    const FIVE: MemberIndex = MemberIndex(5);
+
+    fn without(absent: &[MemberIndex]) -> MembersSeen {
+        MembersSeen {
+            epoch: Epoch(3),
+            online: Vec::new(),
+            absent: absent.to_vec(),
+            is_draining: false,
+            lacks_files: false,
+        }
+    }
+
+    fn is_due(times: &DueTimes, after: u64, now: Instant) -> bool {
+        times.due(Some(Duration::from_secs(after)), now) == Some(RebuildScope::Everything)
+    }
+
+    #[test]
+    fn shards_of_absent_members_are_rebuilt_once_after_the_time_that_these_are_given() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut times = DueTimes::new(without(&[SEVEN]), BTreeSet::new(), start);
+        assert!(!is_due(&times, 100, at(99)) && is_due(&times, 100, at(100)));
+        times.note_checked(RebuildScope::Everything, at(100));
+        assert!(!is_due(&times, 100, at(699)) && is_due(&times, 100, at(700)));
+        for after in [None, Some(Duration::from_secs(100))] {
+            let times = DueTimes::new(without(&[]), BTreeSet::new(), start);
+            assert_eq!(times.due(after, at(4)), None);
+            assert_eq!(times.due(after, at(5)), Some(RebuildScope::Everything));
+        }
+        let at_once = DueTimes::new(without(&[SEVEN]), BTreeSet::new(), start);
+        assert!(is_due(&at_once, 0, start));
+    }
+
+    #[test]
+    fn a_second_absent_member_does_not_delay_the_rebuild_for_the_first() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let mut times = DueTimes::new(without(&[SEVEN]), BTreeSet::new(), start);
+        times.see(without(&[SIX, SEVEN]), at(90));
+        assert!(!is_due(&times, 100, at(99)) && is_due(&times, 100, at(100)));
+        // That rebuild was for both.
+        times.note_checked(RebuildScope::Everything, at(100));
+        assert!(!is_due(&times, 100, at(250)));
+        // Data of a member that goes later may come back with it.
+        times.see(without(&[FIVE, SIX, SEVEN]), at(300));
+        assert!(!is_due(&times, 1000, at(1299)) && is_due(&times, 1000, at(1300)));
+        // A member that was back has all the time again.
+        let mut times = DueTimes::new(without(&[SEVEN]), BTreeSet::new(), start);
+        times.see(without(&[]), at(50));
+        times.see(without(&[SEVEN]), at(54));
+        assert!(!is_due(&times, 100, at(153)) && is_due(&times, 100, at(154)));
+    }
+
+    #[test]
+    fn a_returned_member_gets_its_shards_at_once_even_if_another_stays_away_for_ever() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for after in [None, Some(Duration::from_secs(3600))] {
+            let mut times = DueTimes::new(without(&[SEVEN]), BTreeSet::new(), start);
+            assert_eq!(times.due(after, at(4)), None);
+            assert_eq!(times.due(after, at(5)), Some(RebuildScope::Online));
+            times.note_checked(RebuildScope::Online, at(5));
+            assert_eq!(times.due(after, at(604)), None);
+            assert_eq!(times.due(after, at(605)), Some(RebuildScope::Online));
+            times.see(without(&[SIX, SEVEN]), at(606));
+            assert_eq!(times.due(after, at(610)), None);
+            assert_eq!(times.due(after, at(611)), Some(RebuildScope::Online));
+        }
+    }
+
+    #[test]
+    fn an_interrupted_rebuild_goes_on_at_once_when_the_volume_is_opened() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for after in [None, Some(Duration::from_secs(3600))] {
+            let mut times = DueTimes::new(without(&[SIX, SEVEN]), [SEVEN].into(), start);
+            assert_eq!(times.due(after, at(0)), Some(RebuildScope::Everything));
+            times.note_checked(RebuildScope::Everything, at(0));
+            assert_eq!(times.due(after, at(4)), None, "once");
+            let others = DueTimes::new(without(&[SIX]), [SEVEN].into(), start);
+            assert_eq!(
+                others.due(after, at(4)),
+                None,
+                "it is back, and another is absent"
+            );
+        }
+    }
+}

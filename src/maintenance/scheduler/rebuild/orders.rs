@@ -1,0 +1,274 @@
+//! Orders to rebuild, and their outcomes.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::accounts::Accounts;
+use super::limit::Limit;
+use crate::maintenance::scheduler::stop::StopSignal;
+use crate::maintenance::{RebuildProgress, RebuildState};
+use crate::transaction::CommitError;
+
+/// An order to rebuild, by its number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct OrderNumber(pub u64);
+
+/// Orders to rebuild: callers give them and wait for their outcomes, and one thread carries them out.
+#[derive(Debug)]
+pub struct RebuildOrders {
+    limit: Limit,
+    book: Mutex<Book>,
+    /// Notified when an order was carried out.
+    done: Condvar,
+    stop: Arc<StopSignal>,
+}
+
+/// Orders that are open at some moment.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenOrders {
+    /// The number of the last order.
+    pub(super) newest: u64,
+    /// Set if missing shards have to be rebuilt for an order.
+    pub(super) rebuild: bool,
+    /// The last order for which shards have to be moved to members that have fewer.
+    pub(super) balance: Option<u64>,
+}
+
+#[derive(Debug, Default)]
+struct Book {
+    ordered: u64,
+    /// The last order for which missing shards were rebuilt.
+    done: u64,
+    /// The orders for which shards are still to be moved to members that have fewer.
+    balance: BTreeSet<u64>,
+    /// The progress of these moves so far.
+    moved: RebuildProgress,
+    failure: Option<CommitError>,
+    accounts: Accounts,
+}
+
+impl Book {
+    /// Returns whether there is something to do for an order.
+    fn has_open(&self) -> bool {
+        self.awaits_rebuild() || !self.balance.is_empty()
+    }
+
+    /// Returns whether missing shards have to be rebuilt for an order.
+    fn awaits_rebuild(&self) -> bool {
+        self.ordered > self.done
+    }
+
+    fn is_open(&self, order: OrderNumber) -> bool {
+        self.done < order.0 || self.balance.contains(&order.0)
+    }
+
+    /// Ends the moves of shards for orders up to this one.
+    fn end_balance(&mut self, order: u64) {
+        self.balance.retain(|later| *later > order);
+        if self.balance.is_empty() {
+            self.moved = RebuildProgress::default();
+        }
+    }
+
+    /// Adds to the progress of the orders that wait for moves.
+    fn add_moved(&mut self, done: &RebuildProgress) {
+        if !self.balance.is_empty() {
+            self.moved.bytes_done += done.bytes_done;
+            self.moved.elapsed += done.elapsed;
+        }
+    }
+
+    /// Notes the outcome of a rebuild. Gives up the moves for all orders up to this one if it failed.
+    fn note_outcome(&mut self, order: u64, failure: Option<CommitError>) {
+        if failure.is_some() {
+            self.end_balance(order);
+        }
+        self.failure = failure;
+    }
+}
+
+impl RebuildOrders {
+    /// Returns an empty book of orders. Rebuilds without an order write at most `bytes_per_second`.
+    pub(in crate::maintenance::scheduler) fn new(
+        bytes_per_second: Option<u64>,
+        stop: Arc<StopSignal>,
+    ) -> Self {
+        Self {
+            limit: Limit::new(bytes_per_second),
+            book: Mutex::default(),
+            done: Condvar::new(),
+            stop,
+        }
+    }
+
+    /// Orders a rebuild, with a limit to the bytes written in a second. With `balance`, also moves shards afterwards to
+    /// members that have fewer. The limit applies at once to a running rebuild, and to orders without one, until all
+    /// orders are done or another limit is given. Without any limit the rebuild is unlimited, even if rebuilds without
+    /// an order have one.
+    ///
+    /// Shards lost before the rebuild begins are rebuilt with it. Shards lost during the moves are rebuilt when they
+    /// would be without an order, and before any more moves; so are those of orders given meanwhile.
+    pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
+        let order = {
+            let mut book = self.book.lock();
+            self.limit.ask(bytes_per_second, !book.has_open());
+            book.ordered += 1;
+            let order = book.ordered;
+            if balance {
+                book.balance.insert(order);
+            } else {
+                book.accounts.open(order);
+            }
+            OrderNumber(order)
+        };
+        self.stop.wake();
+        order
+    }
+
+    /// Lifts the limit of an order, because the slow work was given up.
+    pub fn lift_limit(&self) {
+        self.limit.lift(self.book.lock().has_open());
+    }
+
+    /// Waits until an order has been carried out, as far as that is possible, but no longer than `patience`. Returns
+    /// `None` if it has not been then.
+    ///
+    /// # Errors
+    ///
+    /// The failure of the last rebuild.
+    pub fn outcome(
+        &self,
+        order: OrderNumber,
+        patience: Duration,
+    ) -> Option<Result<(), CommitError>> {
+        let mut book = self.book.lock();
+        let is_open = |book: &mut Book| book.is_open(order);
+        if self
+            .done
+            .wait_while_for(&mut book, is_open, patience)
+            .timed_out()
+        {
+            return None;
+        }
+        Some(book.failure.clone().map_or(Ok(()), Err))
+    }
+
+    /// Returns the progress or the outcome of an order, with the rebuild done while it waited for its turn. `now` is
+    /// the progress of the running rebuild, or of the last one.
+    pub fn progress_of(&self, order: OrderNumber, now: RebuildProgress) -> RebuildProgress {
+        self.book.lock().accounts.progress_of(order.0, now)
+    }
+
+    /// Returns whether there is something to do for an order.
+    pub(in crate::maintenance::scheduler) fn has_open(&self) -> bool {
+        self.book.lock().has_open()
+    }
+
+    /// Returns the orders that are open now.
+    pub(super) fn open(&self) -> OpenOrders {
+        let book = self.book.lock();
+        OpenOrders {
+            newest: book.ordered,
+            rebuild: book.awaits_rebuild(),
+            balance: book.balance.last().copied(),
+        }
+    }
+
+    /// Returns whether an order came after `order`.
+    pub(super) fn has_later_than(&self, order: u64) -> bool {
+        self.book.lock().ordered > order
+    }
+
+    /// Returns the limit in force, in bytes per second, as it changes; 0 is none.
+    pub(super) fn limit(&self) -> &AtomicU64 {
+        self.limit.in_force()
+    }
+
+    /// Returns the progress of the moves for open orders.
+    pub(super) fn moved(&self) -> RebuildProgress {
+        self.book.lock().moved
+    }
+
+    /// Adds a rebuild to the accounts of all orders up to this one, and of those that waited for it.
+    pub(super) fn add_rebuilt(&self, order: u64, done: &RebuildProgress) {
+        let mut book = self.book.lock();
+        book.add_moved(done);
+        book.accounts.add(order, done);
+    }
+
+    /// Notes that all orders up to this one were carried out, except for the moves of shards, or the failure that
+    /// prevented it.
+    pub(super) fn finish_rebuild(&self, order: u64, outcome: Result<(), CommitError>) {
+        let mut book = self.book.lock();
+        book.done = book.done.max(order);
+        book.note_outcome(order, outcome.err());
+        self.announce(&book);
+    }
+
+    /// Notes the outcome of moving shards, for all orders up to this one. Interrupted moves go on once the work that
+    /// interrupted them is done.
+    pub(super) fn finish_balance(
+        &self,
+        order: u64,
+        outcome: &Result<RebuildProgress, CommitError>,
+    ) {
+        let mut book = self.book.lock();
+        match outcome {
+            Ok(progress) if progress.state == RebuildState::Finished => book.end_balance(order),
+            Ok(progress) => book.add_moved(progress),
+            Err(error) => book.note_outcome(order, Some(error.clone())),
+        }
+        self.announce(&book);
+    }
+
+    fn announce(&self, book: &Book) {
+        self.done.notify_all();
+        if !book.has_open() {
+            self.limit.reset();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::Ordering;
+
+    use super::*;
+
+    #[test]
+    fn an_order_without_a_limit_keeps_the_limit_of_an_earlier_order() {
+        let orders = RebuildOrders::new(None, Arc::default());
+        let limit = || orders.limit().load(Ordering::Relaxed);
+        for (asked, counts) in [(None, 0), (Some(5), 5), (None, 5), (Some(9), 9), (None, 9)] {
+            orders.order(asked, false);
+            assert_eq!(limit(), counts, "asked for {asked:?}");
+        }
+        orders.finish_rebuild(4, Ok(()));
+        assert_eq!(limit(), 9, "the last is yet to be done");
+        orders.finish_rebuild(5, Ok(()));
+        assert_eq!(limit(), 0);
+        orders.order(Some(5), false);
+        orders.lift_limit();
+        assert_eq!(limit(), 0);
+    }
+
+    #[test]
+    fn rebuilds_without_an_order_have_a_limit_of_their_own() {
+        let orders = RebuildOrders::new(Some(7), Arc::default());
+        let limit = || orders.limit().load(Ordering::Relaxed);
+        assert_eq!(limit(), 7);
+        orders.order(None, false);
+        assert_eq!(limit(), 0, "the caller waits for it");
+        orders.order(Some(5), false);
+        orders.lift_limit();
+        assert_eq!(limit(), 0);
+        orders.finish_rebuild(2, Ok(()));
+        assert_eq!(limit(), 7);
+        orders.lift_limit();
+        assert_eq!(limit(), 7);
+    }
+}

@@ -1,0 +1,139 @@
+//! Counts the losses that every stripe still tolerates, by reading all of its shards.
+
+use std::collections::BTreeMap;
+
+use super::super::redundancy::RedundancyRow;
+use super::BATCH_BYTES;
+use super::Scrubber;
+use crate::format::record::ShardSet;
+use crate::format::{MemberIndex, SegmentId, StripeId};
+use crate::transaction::CommitError;
+use crate::volume::{Inconsistent, Remedy, Verdict, member_of};
+
+/// Shards of one file that are wrong, or are not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongShards {
+    /// The member.
+    pub member: MemberIndex,
+    /// The segment whose file it is.
+    pub segment: SegmentId,
+    /// The number of shards in it.
+    pub shards: u64,
+}
+
+/// The result of reading every shard.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReadShards {
+    /// Bytes of shards that were read.
+    pub bytes: u64,
+    /// Shards that are wrong, by member and segment.
+    pub wrong: Vec<WrongShards>,
+    /// Stripes whose parity does not match the data, and where.
+    pub inconsistent: Vec<Inconsistent>,
+    /// The number of wrong pages and heads in the copies of the index, by member.
+    pub index_pages: BTreeMap<MemberIndex, u64>,
+    /// The number of stripes by the losses that they tolerate, as read; the most endangered first. A shard counts if
+    /// all of it is right.
+    pub rows: Vec<RedundancyRow>,
+}
+
+impl Scrubber {
+    /// Reads every shard of every stripe that an extent refers to, and all copies of the index. Writes nothing, because
+    /// the volume was opened to look. Notes unrecoverable ranges for
+    /// [`RedundancyCounter::redundancy`](super::super::RedundancyCounter::redundancy).
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn read_all_shards(&self) -> Result<ReadShards, CommitError> {
+        let mut read = ReadShards {
+            index_pages: self.replicas.survey()?,
+            ..ReadShards::default()
+        };
+        let mut wrong: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
+        let mut rows: BTreeMap<i16, RedundancyRow> = BTreeMap::new();
+        let mut segments: Vec<SegmentId> = self
+            .volume
+            .segments()
+            .records()
+            .iter()
+            .map(|s| s.0)
+            .collect();
+        segments.sort_unstable();
+        for segment in segments {
+            let mut from = 0;
+            loop {
+                let _pin = self.volume.pins().pin();
+                let run = self.next_run(segment, from, BATCH_BYTES)?;
+                for verdict in self.volume.inspector().inspect(&run.live, Remedy::Report)? {
+                    read.bytes += verdict.bytes;
+                    for member in self.holders_of(segment, verdict.stripe, &verdict.wrong)? {
+                        *wrong.entry((member, segment)).or_default() += 1;
+                    }
+                    self.add_to_rows(segment, &verdict, &mut rows)?;
+                    read.inconsistent.extend(verdict.inconsistent);
+                }
+                if !run.has_more {
+                    break;
+                }
+                from = run.end;
+            }
+        }
+        let list = |((member, segment), shards)| WrongShards {
+            member,
+            segment,
+            shards,
+        };
+        read.wrong = wrong.into_iter().map(list).collect();
+        read.rows = rows.into_values().collect();
+        Ok(read)
+    }
+
+    /// Returns the members that should have some shards of a stripe.
+    pub(super) fn holders_of(
+        &self,
+        segment: SegmentId,
+        stripe: StripeId,
+        shards: &ShardSet,
+    ) -> Result<Vec<MemberIndex>, CommitError> {
+        if shards.is_empty() {
+            return Ok(Vec::new());
+        }
+        let record = self.records.stripe(stripe)?;
+        let (Some(record), Some(segment)) = (record, self.volume.segments().record(segment)) else {
+            return Ok(Vec::new());
+        };
+        Ok(shards
+            .iter()
+            .filter_map(|shard| member_of(&segment, &record, shard))
+            .collect())
+    }
+
+    fn add_to_rows(
+        &self,
+        segment: SegmentId,
+        verdict: &Verdict,
+        rows: &mut BTreeMap<i16, RedundancyRow>,
+    ) -> Result<(), CommitError> {
+        let parity = self
+            .volume
+            .segments()
+            .record(segment)
+            .map_or(0, |segment| i16::from(segment.parity_shards));
+        let gone = verdict.wrong.len() as u64 + verdict.missing;
+        let mut losses_tolerated = parity - i16::try_from(gone).unwrap_or(i16::MAX);
+        if self.catalog.live_within(verdict.stripe, &verdict.lost)? > 0 {
+            losses_tolerated = losses_tolerated.min(-1);
+        } else if losses_tolerated < 0 {
+            // Other blocks of each shard are wrong, or no file holds the lost bytes. All else can be read, and no
+            // further loss is tolerated.
+            losses_tolerated = 0;
+        }
+        let fresh = RedundancyRow::empty(losses_tolerated);
+        let row = rows.entry(losses_tolerated).or_insert(fresh);
+        row.stripes += 1;
+        row.missing += verdict.missing + verdict.gone;
+        row.bytes += self.catalog.live_in(verdict.stripe)?;
+        Ok(())
+    }
+}

@@ -1,0 +1,528 @@
+//! The transactions of a volume, and the parts that maintain it.
+//!
+//! [`Pipeline`] joins [`crate::meta`] and [`crate::volume`], which know nothing of each other. Bytes go to stripes
+//! ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]). Both are visible at once, and durable
+//! with the next [`Pipeline::sync`]. [`Maintenance`] composes everything above that: it frees the space of dead
+//! stripes, counts redundancy, rebuilds and scrubs.
+//!
+//! # Invariants
+//!
+//! - A journal record that names a stripe is appended after the shards of that stripe are durable, or together with the
+//!   stripe's bytes (P1, P4).
+//! - Bytes in the journal are forgotten only once their stripe is durable in the index.
+//! - The space of a stripe comes free only after a commit that covers the removal of its records. These records are
+//!   removed only after a commit that covers the loss of its last extent.
+//! - After a commit failed, nothing more is accepted.
+//!
+//! # Locks
+//!
+//! `measuring` of [`Growth`], then `checkpointing` of [`Commits`] are work locks, taken in this order and held through
+//! I/O: a thread that waits for one wants the work that its holder does. [`Maintenance`] states the order of all work
+//! locks. The commit group is left while a commit runs. All others are leaves.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::coding::{Coding, Dispatch};
+use crate::format::record::{Marker, Stripe};
+use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
+use crate::members::{Access, Members};
+use crate::meta::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
+use crate::volume::{Hold, Pin, Placed, Space, StripeRecords, Stripes};
+
+pub(crate) mod allowance;
+pub(crate) mod arrivals;
+pub(crate) mod catalog;
+pub(crate) mod clock;
+pub(crate) mod commits;
+pub(crate) mod copies;
+pub(crate) mod error;
+pub(crate) mod exhaustion;
+pub(crate) mod foreground;
+pub(crate) mod group;
+pub(crate) mod growth;
+pub(crate) mod live;
+pub(crate) mod recover;
+
+pub use crate::members::CreateOptions;
+pub use clock::Clock;
+pub use commits::Commits;
+pub use copies::IndexCopies;
+pub use error::CommitError;
+pub use growth::Growth;
+
+use allowance::Allowance;
+use catalog::Catalog;
+use exhaustion::Exhaustion;
+use foreground::Foreground;
+
+/// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
+/// opened.
+pub(crate) const MAX_COMPARED_AT_CLOSE: usize = 16;
+
+/// Pieces of missing copies of the index to repair before a volume is closed.
+pub(crate) const MAX_REFILLED_AT_CLOSE: usize = 4096;
+
+/// Options for opening a volume.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// The access: read-only or read-write.
+    pub access: Access,
+    /// The coding engine, by name, as for [`crate::coding::open`].
+    pub engine: String,
+    /// Bytes of shards that are kept after being read ahead or decoded.
+    pub cache_bytes: usize,
+    /// Bytes of the index that are kept in memory.
+    pub index_cache_bytes: usize,
+    /// Threads that flush stripes, and as many that read ahead. With 0 there are none: the caller does everything, in
+    /// the same order in every run.
+    pub threads: usize,
+    /// The limits of the count of redundancy.
+    pub count_limits: CountLimits,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            access: Access::ReadWrite,
+            engine: "cpu".to_owned(),
+            cache_bytes: 128 << 20,
+            index_cache_bytes: 64 << 20,
+            threads: 2,
+            count_limits: CountLimits::default(),
+        }
+    }
+}
+
+/// Limits of the count of redundancy. Tests choose smaller ones, because their volumes are small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountLimits {
+    /// The numbers of stripes that are counted, and counted again, as one.
+    pub stretch_stripes: u64,
+    /// The most stretches that are remembered. If more of them hold something, nothing is remembered, and all are
+    /// counted each time. The live bytes are remembered for as many stretches, dead ones among them.
+    pub max_stretches: usize,
+    /// The most stripes that are listed by number.
+    pub max_listed: usize,
+    /// Notes of the repair ledger that are read at once.
+    pub notes_at_once: usize,
+}
+
+impl Default for CountLimits {
+    fn default() -> Self {
+        Self {
+            stretch_stripes: 1 << 7,
+            max_stretches: 1 << 17,
+            max_listed: 100_000,
+            notes_at_once: 1024,
+        }
+    }
+}
+
+/// The places to which the bytes of one write went.
+///
+/// To be kept until the extents that name `placed` have been applied: until then its stripes cannot
+/// be taken for dead.
+#[derive(Debug)]
+#[must_use = "dropping it before its extents are applied may lose the bytes"]
+pub struct Written {
+    /// The places, in the order of the bytes.
+    pub placed: Vec<Placed>,
+    holds: Vec<Hold>,
+}
+
+/// The transactions of an open volume.
+pub struct Pipeline {
+    pub(crate) members: Arc<Members>,
+    pub(crate) meta: Arc<Meta>,
+    pub(crate) replicas: Arc<IndexReplicas>,
+    pub(crate) volume: Arc<Stripes>,
+    /// The dispatcher that chooses the engine for coding.
+    pub(crate) dispatch: Arc<Dispatch>,
+    pub(crate) records: Arc<StripeRecords>,
+    pub(crate) catalog: Arc<Catalog>,
+    /// The source of the numbers of inodes.
+    pub(crate) inodes: Numbers,
+    pub(crate) commits: Arc<Commits>,
+    pub(crate) growth: Arc<Growth>,
+    pub(crate) clock: Clock,
+    pub(crate) foreground: Arc<Foreground>,
+    pub(crate) exhaustion: Arc<Exhaustion>,
+}
+
+impl Pipeline {
+    fn new(
+        members: Arc<Members>,
+        (meta, replicas): (Arc<Meta>, Arc<IndexReplicas>),
+        (volume, dispatch): (Stripes, Arc<Dispatch>),
+        (records, inodes): (Arc<StripeRecords>, Numbers),
+    ) -> Self {
+        let volume = Arc::new(volume);
+        let catalog = Arc::new(Catalog::new(Arc::clone(&meta), Arc::clone(&records)));
+        let allowance = Arc::new(Allowance::default());
+        let commits = Arc::new(Commits::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&replicas),
+            Arc::clone(&volume),
+            Arc::clone(&records),
+            Arc::clone(&catalog),
+            Arc::clone(&allowance),
+        ));
+        let growth = Arc::new(Growth::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&replicas),
+            Arc::clone(&volume),
+            Arc::clone(&commits),
+            allowance,
+        ));
+        let clock = Clock::new(
+            Arc::clone(&members),
+            Arc::clone(&meta),
+            Arc::clone(&replicas),
+            Arc::clone(&commits),
+            Arc::clone(&growth),
+        );
+        Self {
+            members,
+            meta,
+            replicas,
+            volume,
+            dispatch,
+            records,
+            catalog,
+            inodes,
+            commits,
+            growth,
+            clock,
+            foreground: Arc::default(),
+            exhaustion: Arc::default(),
+        }
+    }
+
+    /// Makes everything that was applied and written before the call durable (P1).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`].
+    pub fn sync(&self) -> Result<(), CommitError> {
+        self.commits.sync()
+    }
+
+    /// Moves the durable changes of the journal into the index.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub fn checkpoint(&self) -> Result<(), CommitError> {
+        self.commits.checkpoint()
+    }
+
+    /// Returns the commits of the volume.
+    #[must_use]
+    pub fn commits(&self) -> &Arc<Commits> {
+        &self.commits
+    }
+
+    /// Returns the room of the index for additions.
+    #[must_use]
+    pub fn growth(&self) -> &Growth {
+        &self.growth
+    }
+
+    /// Returns the clock, which makes commits and checkpoints when they are due.
+    #[must_use]
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
+    /// Returns the newest value of a key.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, CommitError> {
+        Ok(self.meta.get(key)?)
+    }
+
+    /// Returns the newest records from `from` on and before `end`, in order, at most `limit`.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn scan(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        limit: usize,
+    ) -> Result<Vec<(Key, Value)>, CommitError> {
+        Ok(self.meta.scan(from, end, limit)?)
+    }
+
+    /// Calls `visit` with the newest records from `from` on and before `end`, in order, until it breaks
+    /// or fails. Nothing is copied.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read; those of `visit`.
+    pub fn visit<E: From<CommitError>>(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        self.catalog.visit(from, end, visit)
+    }
+
+    /// Changes records, all at once: visible to everyone when this returns, durable with the next
+    /// [`Pipeline::sync`]. May wait while too many changes are not in the index yet.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::ReadOnly`], [`CommitError::Poisoned`] or [`CommitError::Closed`];
+    /// [`CommitError::NoSpace`] if too much waits for space already.
+    pub fn apply(&self, batch: Batch) -> Result<(), CommitError> {
+        self.commits.check_writable()?;
+        let kills = exhaustion::kills(&batch);
+        self.meta.apply(batch)?;
+        self.exhaustion.note_applied(kills);
+        Ok(())
+    }
+
+    /// Takes bytes of a file. They can be read at once at the places returned.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::NoSpace`] if not all of the bytes fit: nothing refers to those already placed, and they are given
+    /// back in time. Making room may help.
+    pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
+        self.commits.check_writable()?;
+        self.foreground.note();
+        self.growth.check_commits()?;
+        if self.exhaustion.is_exhausted(data.len() as u64) {
+            return Err(CommitError::NoSpace);
+        }
+        let mut written = Written {
+            placed: Vec::new(),
+            holds: Vec::new(),
+        };
+        let mut rest = data;
+        while !rest.is_empty() {
+            match self.volume.writer().append(rest) {
+                Ok((placed, hold)) => {
+                    rest = &rest[placed.len as usize..];
+                    written.placed.push(placed);
+                    written.holds.push(hold);
+                }
+                Err(error) => {
+                    self.abandon(&written)?;
+                    return Err(error.into());
+                }
+            }
+        }
+        Ok(written)
+    }
+
+    /// Like [`Pipeline::write`] for less than a block, but never waits for a member: `None` if a stripe has
+    /// to be opened first, which [`Pipeline::open_stripe`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::write`].
+    pub fn write_at_once(&self, data: &[u8]) -> Result<Option<Written>, CommitError> {
+        debug_assert!(data.len() < BLOCK_SIZE, "longer data may be split");
+        self.commits.check_writable()?;
+        self.foreground.note();
+        if self.growth.has_no_commits() {
+            return Ok(None);
+        }
+        let (mut placed, mut holds) = (Vec::new(), Vec::new());
+        if !data.is_empty() {
+            let Some((place, hold)) = self.volume.writer().append_at_once(data) else {
+                return Ok(None);
+            };
+            placed.push(place);
+            holds.push(hold);
+        }
+        Ok(Some(Written { placed, holds }))
+    }
+
+    /// Prepares another try of [`Pipeline::write_at_once`]; call it without a lock.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::write`].
+    pub fn open_stripe(&self) -> Result<(), CommitError> {
+        self.commits.check_writable()?;
+        self.growth.check_commits()?;
+        if self.growth.has_no_commits() || self.exhaustion.is_exhausted(BLOCK_SIZE as u64) {
+            return Err(CommitError::NoSpace);
+        }
+        Ok(self.volume.writer().open_stripe()?)
+    }
+
+    /// Gives back bytes that no extent will refer to.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::apply`].
+    pub fn abandon(&self, written: &Written) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        for placed in &written.placed {
+            batch.put(key::perhaps_dead(placed.stripe), Marker.encode());
+        }
+        Ok(self.meta.apply(batch)?)
+    }
+
+    /// Fills `out` with the bytes at `offset` of a stripe.
+    ///
+    /// The caller holds a [`Pin`] from before it looked up the extent that names the stripe.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Volume`] if the bytes are unrecoverable for now; `out` is unspecified then.
+    pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), CommitError> {
+        self.foreground.note();
+        Ok(self.volume.reader().read(stripe, offset, out)?)
+    }
+
+    /// Asks for a stripe to be read ahead. Never blocks, and may do nothing.
+    pub fn prefetch(&self, stripe: StripeId) {
+        self.volume.reader().prefetch(stripe);
+    }
+
+    /// Returns a pin: stripes that are looked up in the index while it is held stay readable.
+    pub fn pin(&self) -> Pin {
+        self.volume.pins().pin()
+    }
+
+    /// Returns a number that no inode had before.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::apply`].
+    pub fn next_ino(&self) -> Result<Ino, CommitError> {
+        self.commits.check_writable()?;
+        Ok(Ino(self.inodes.next(|batch| self.meta.apply(batch))?))
+    }
+
+    /// Returns the record of a stripe that is on members.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn stripe(&self, stripe: StripeId) -> Result<Option<Stripe>, CommitError> {
+        Ok(self.records.stripe(stripe)?)
+    }
+
+    /// Returns the payload bytes of a full stripe.
+    #[must_use]
+    pub fn stripe_capacity(&self) -> u32 {
+        u32::try_from(self.volume.writer().stripe_capacity()).unwrap_or(u32::MAX)
+    }
+
+    /// Returns whether anything may be written.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.members.access()
+    }
+
+    /// Returns the members.
+    #[must_use]
+    pub fn members(&self) -> &Arc<Members> {
+        &self.members
+    }
+
+    /// Measures how much the online members can hold; asks each of them.
+    #[must_use]
+    pub fn space(&self) -> Space {
+        self.volume.space().measure()
+    }
+
+    /// Measures how much more of segments each online member could take; asks each of them.
+    #[must_use]
+    pub fn room_by_member(&self) -> BTreeMap<MemberIndex, u64> {
+        let loads = self.volume.space().loads().into_iter();
+        loads
+            .map(|(member, load)| (member, load.available))
+            .collect()
+    }
+
+    /// Returns how many wrong ranges of blocks were repaired since the volume was opened.
+    #[must_use]
+    pub fn repaired_ranges(&self) -> u64 {
+        self.volume.damage().repaired_ranges()
+    }
+
+    /// Returns the name of the coding engine: `cuda` while GPUs code, else that of the CPU.
+    #[must_use]
+    pub fn engine_name(&self) -> &'static str {
+        if self.dispatch.is_on_devices() {
+            "cuda"
+        } else {
+            self.volume.coder().engine_name()
+        }
+    }
+
+    /// Returns how much was coded since the volume was opened, by which engine, and how fast.
+    #[must_use]
+    pub fn coding(&self) -> Coding {
+        self.dispatch.coding()
+    }
+
+    /// Makes everything durable, and gives back unused reservations.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub(super) fn finish_stripes(&self) -> Result<(), CommitError> {
+        self.sync()?;
+        Ok(self.volume.writer().finish()?)
+    }
+
+    /// Moves everything into the index, and makes its copies complete.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub(super) fn finish_index(&self) -> Result<(), CommitError> {
+        match self.checkpoint() {
+            // All of it is in the journal, where the next mount finds it.
+            Err(CommitError::NoSpace) => self.sync()?,
+            done => done?,
+        }
+        self.growth.restore_reserve()?;
+        // A copy that a returned or new member lacks would be missed if another member is lost
+        // before the next mount.
+        self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?;
+        // A half-written page of the index, left by an interrupted commit, would look like damage to a later check.
+        for _ in 0..MAX_COMPARED_AT_CLOSE {
+            match self.replicas.compare() {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) => {
+                    log::warn!("the copies of the index are not compared: {error}");
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes the index and the journal.
+    ///
+    /// # Errors
+    ///
+    /// If the last changes could not be written.
+    pub(super) fn close_index(&self) -> Result<(), CommitError> {
+        match self.meta.close() {
+            Err(MetaError::NoSpace) => {
+                log::warn!("the volume is full: its journal is taken in by the next mount");
+                Ok(())
+            }
+            closed => Ok(closed?),
+        }
+    }
+}

@@ -1,0 +1,151 @@
+//! Walks over the records of stripes, of segments, and of the extents that refer to them.
+
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+
+use super::CommitError;
+use super::live::LiveBytes;
+use crate::format::record::{Backref, SegmentStripe, Stripe};
+use crate::format::{Record, SegmentId, StripeId, key};
+use crate::meta::Meta;
+use crate::volume::StripeRecords;
+
+/// Records read at once.
+const RECORDS_AT_ONCE: usize = 1024;
+
+/// The stripes that the index lists for a segment.
+#[derive(Debug)]
+pub(crate) struct Listed {
+    /// Those whose own records lie there. One may be listed twice if the records do not agree.
+    pub(crate) stripes: Vec<(StripeId, Stripe)>,
+    /// Set if all records agree on where stripes lie, and none overlap.
+    pub(crate) is_consistent: bool,
+}
+
+/// The catalog of the stripes of a volume: which lie in a segment, and which bytes of them files hold.
+pub(crate) struct Catalog {
+    meta: Arc<Meta>,
+    records: Arc<StripeRecords>,
+}
+
+impl Catalog {
+    pub(crate) fn new(meta: Arc<Meta>, records: Arc<StripeRecords>) -> Self {
+        Self { meta, records }
+    }
+
+    /// Returns whether an extent refers to a stripe.
+    pub(crate) fn has_backref(&self, stripe: StripeId) -> Result<bool, CommitError> {
+        let (from, end) = key::backrefs(stripe);
+        Ok(!self.meta.scan(&from, &end, 1)?.is_empty())
+    }
+
+    /// Returns the stripes of a segment in disk order. Returns `None` if their records overlap or do not agree on where
+    /// they lie. Moving or freeing a part of such a segment could lose bytes that reads still serve.
+    pub(crate) fn stripes_in(
+        &self,
+        segment: SegmentId,
+    ) -> Result<Option<Vec<(StripeId, Stripe)>>, CommitError> {
+        let listed = self.listed_in(segment)?;
+        Ok(listed.is_consistent.then_some(listed.stripes))
+    }
+
+    /// Reads which stripes a segment has, whether or not their records agree.
+    pub(crate) fn listed_in(&self, segment: SegmentId) -> Result<Listed, CommitError> {
+        let (mut from, end) = key::segment_stripes(segment);
+        let mut listed = Listed {
+            stripes: Vec::new(),
+            is_consistent: true,
+        };
+        let mut filled = 0;
+        loop {
+            let found = self.meta.scan(&from, &end, RECORDS_AT_ONCE)?;
+            for (key, value) in &found {
+                let place = key::parse_segment_stripe(key)?;
+                let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
+                let Some(record) = self.records.stripe(stripe)? else {
+                    continue;
+                };
+                if place != (record.segment, record.offset) || record.offset < filled {
+                    listed.is_consistent = false;
+                }
+                if record.segment == segment {
+                    filled = filled.max(record.offset.saturating_add(record.height.into()));
+                    listed.stripes.push((stripe, record));
+                }
+            }
+            match found.last() {
+                Some((last, _)) if found.len() == RECORDS_AT_ONCE => from = successor(last),
+                _ => return Ok(listed),
+            }
+        }
+    }
+
+    /// Calls `visit` with the newest records from `from` on and before `end`, in order, until it breaks
+    /// or fails. Nothing is copied.
+    pub(crate) fn visit<E: From<CommitError>>(
+        &self,
+        from: &[u8],
+        end: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        let mut outcome = Ok(());
+        let visited = self.meta.visit(from, end, &mut |key, value| {
+            visit(key, value).unwrap_or_else(|error| {
+                outcome = Err(error);
+                ControlFlow::Break(())
+            })
+        });
+        visited.map_err(CommitError::from)?;
+        outcome
+    }
+
+    /// Returns how many bytes of a stripe files hold; those that several share count once.
+    pub(crate) fn live_in(&self, stripe: StripeId) -> Result<u64, CommitError> {
+        self.count_live(stripe, LiveBytes::add)
+    }
+
+    /// Returns how many bytes in some ranges of a stripe files hold, in the same way.
+    pub(crate) fn live_within(
+        &self,
+        stripe: StripeId,
+        ranges: &[Range<u32>],
+    ) -> Result<u64, CommitError> {
+        if ranges.is_empty() {
+            return Ok(0);
+        }
+        self.count_live(stripe, |live, backref| live.add_within(backref, ranges))
+    }
+
+    fn count_live(
+        &self,
+        stripe: StripeId,
+        add: impl Fn(&mut LiveBytes, &Backref),
+    ) -> Result<u64, CommitError> {
+        let (from, end) = key::backrefs(stripe);
+        let mut live = LiveBytes::default();
+        self.visit(&from, &end, |_, value| {
+            add(&mut live, &Backref::decode(value)?);
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        Ok(live.take())
+    }
+
+    /// Calls `visit` with every stripe that has a record, in the order of their numbers.
+    pub(crate) fn for_each_stripe(
+        &self,
+        mut visit: impl FnMut(StripeId, Stripe),
+    ) -> Result<(), CommitError> {
+        let (from, end) = key::stripes();
+        self.visit(&from, &end, |key, value| {
+            visit(key::parse_stripe(key)?, Stripe::decode(value)?);
+            Ok(ControlFlow::Continue(()))
+        })
+    }
+}
+
+/// Returns the first key after `key`.
+pub(crate) fn successor(key: &[u8]) -> bytes::Bytes {
+    let mut next = key.to_vec();
+    next.push(0);
+    next.into()
+}

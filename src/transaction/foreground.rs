@@ -1,0 +1,19 @@
+//! Use of the volume by others than background work, to which that gives way.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts the uses of stripes by others than background work.
+#[derive(Debug, Default)]
+pub(crate) struct Foreground(AtomicU64);
+
+impl Foreground {
+    /// Notes a use.
+    pub(crate) fn note(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns the number of uses so far.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,252 @@
+//! Creates and opens a volume, and cleans up after a crash before the first caller is let in.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::{CommitError, OpenOptions, Pipeline};
+use crate::coding;
+use crate::format::record::{LostBytes, Segment, SegmentStripe};
+use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key};
+use crate::members::{Access, CreateOptions, Members, RecoveredMembers};
+use crate::meta::{Batch, Meta, MetaOptions, Numbers, StripeData};
+use crate::store::{Executor, StoreRef};
+use crate::volume::{StripeRecords, Stripes, VolumeError, VolumeOptions};
+use crate::workers::Workers;
+
+/// The distance that the counter of inodes on disk runs ahead of the numbers in use.
+const INODES_AHEAD: u64 = 4096;
+
+/// Records read at once.
+const RECORDS_AT_ONCE: usize = 1024;
+
+/// The newest segments, among which are those that were being written when the volume was last used.
+const NEWEST_SEGMENTS: usize = 8;
+
+/// Pieces of missing copies of the index to repair before the first caller is let in.
+const MAX_REFILLED_AT_OPEN: usize = 32;
+
+/// Most bytes of stripes that recovery restores, many times what a crash leaves: the journal's files hold
+/// all of them, and only a few stripes lack records at a time.
+const MAX_RESTORED_BYTES: usize = 1 << 30;
+
+/// Bytes that stripe buffers take together, unless stripes are so wide that two take more.
+const BUFFER_BYTES: usize = 192 << 20;
+
+impl Pipeline {
+    /// Makes a volume in empty directories: superblocks, journals and an empty index.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if the directories are refused or cannot be written. They are made as empty as they
+    /// were, as far as that is still possible.
+    pub fn create(
+        stores: &[StoreRef],
+        options: &CreateOptions,
+        executor: Arc<Executor>,
+    ) -> Result<VolumeId, CommitError> {
+        let volume = Members::create(stores, options)?;
+        let members = Members::open(stores.to_vec(), Access::ReadWrite, executor)?;
+        if let Err(error) = Meta::format(&members, &Batch::default()) {
+            for store in stores {
+                members.changes().clear(store);
+            }
+            return Err(error.into());
+        }
+        Ok(volume)
+    }
+
+    /// Recovers the transactions of a volume: steps 1 to 4 of [`Maintenance::open`](crate::maintenance::Maintenance::open).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Maintenance::open`](crate::maintenance::Maintenance::open).
+    pub(crate) fn recover(
+        stores: Vec<StoreRef>,
+        claims: &RecoveredMembers,
+        options: &OpenOptions,
+        executor: Arc<Executor>,
+    ) -> Result<Self, CommitError> {
+        let members = Members::open_recovering(stores, claims, options.access, executor)?; // step 1
+        let (engine, dispatch) = coding::open(&options.engine)?;
+        let dispatch = Arc::new(dispatch);
+        let meta_options = MetaOptions {
+            cache_bytes: options.index_cache_bytes,
+            ..MetaOptions::default()
+        };
+        let opened = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
+        let (meta, replicas) = (Arc::new(opened.meta), opened.replicas);
+        let records = Arc::new(StripeRecords::open(Arc::clone(&meta) as _)?);
+        let inodes = Numbers::open(&*meta, key::NEXT_INO, Ino::ROOT.0 + 1, INODES_AHEAD)?;
+        let volume_options = VolumeOptions {
+            engine,
+            buffer_bytes: BUFFER_BYTES,
+            cache_bytes: options.cache_bytes,
+            threads: options.threads,
+            workers: Arc::new(Workers::new(options.threads)?),
+            accelerator: Some(Arc::clone(&dispatch) as _),
+            pinner: Some(Arc::clone(&dispatch) as _),
+        };
+        let segments = all_segments(&meta)?;
+        let newest: Vec<SegmentId> = segments
+            .iter()
+            .rev()
+            .take(NEWEST_SEGMENTS)
+            .map(|(segment, _)| *segment)
+            .collect();
+        let volume = Stripes::open(
+            Arc::clone(&members),
+            Arc::clone(&records),
+            segments,
+            &volume_options,
+        )?;
+        note_lost(&meta, &volume)?;
+        let pipeline = Self::new(
+            members,
+            (meta, replicas),
+            (volume, dispatch),
+            (records, inodes),
+        );
+        let census = pipeline.volume.inventory().census();
+        if options.access == Access::ReadWrite {
+            pipeline.volume.inventory().remove_strays(&census); // step 3
+            newest
+                .into_iter()
+                .try_for_each(|segment| pipeline.cut_unfinished(segment))?;
+        }
+        let lacks_files = census.lacks_files(
+            &pipeline.volume.segments().records(),
+            &pipeline.members.membership().live(),
+        );
+        pipeline.volume.damage().set_lacks_files(lacks_files);
+        pipeline.restore(opened.recovered.data)?; // step 4
+        Ok(pipeline)
+    }
+
+    /// Finishes the recovery: the checkpoint of step 4, and step 5 of [`Maintenance::open`](crate::maintenance::Maintenance::open).
+    ///
+    /// # Errors
+    ///
+    /// As for [`Pipeline::sync`].
+    pub(crate) fn finish_recovery(&self) -> Result<(), CommitError> {
+        if !self.commits.is_read_only() {
+            match self.checkpoint() {
+                // Changes from the journal stay in the index until their stripes find space.
+                Err(CommitError::NoSpace) => log::warn!("the volume is full"),
+                done => done?,
+            }
+            self.commits.refill_index(MAX_REFILLED_AT_OPEN)?; // step 5
+        }
+        Ok(())
+    }
+
+    fn cut_unfinished(&self, segment: SegmentId) -> Result<(), CommitError> {
+        let used = self.filled(segment)?;
+        Ok(self.volume.segments().cut_unfinished(segment, used)?)
+    }
+
+    /// Returns how far a segment is filled with stripes. It halves the range in which the last one
+    /// begins, again and again: a segment of short stripes has hundreds of thousands.
+    fn filled(&self, segment: SegmentId) -> Result<u64, CommitError> {
+        let len = self
+            .volume
+            .segments()
+            .record(segment)
+            .map_or(0, |record| record.len);
+        let (_, end) = key::segment_stripes(segment);
+        let (mut filled, mut beyond) = (0, len);
+        while filled < beyond {
+            let middle = filled.midpoint(beyond);
+            let from = key::segment_stripe(segment, middle);
+            match self.meta.scan(&from, &end, 1)?.first() {
+                None => beyond = middle,
+                Some((place, value)) => {
+                    let (_, offset) = key::parse_segment_stripe(place)?;
+                    let SegmentStripe(stripe) = SegmentStripe::decode(value)?;
+                    let record = self.records.stripe(stripe)?;
+                    let height = record.map_or(BLOCK_SIZE as u64, |record| record.height.into());
+                    filled = offset.saturating_add(height);
+                }
+            }
+        }
+        Ok(filled.min(len))
+    }
+
+    /// Puts journaled bytes back into their stripes, if these never were flushed.
+    ///
+    /// Commits journal the bytes of a stripe in order and from its beginning. So the restored bytes take no more memory
+    /// than the journaled ones, and whole blocks for each stripe.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::BadRecord`] for bytes that no commit has journaled.
+    fn restore(&self, data: Vec<StripeData>) -> Result<(), CommitError> {
+        let mut stripes: BTreeMap<StripeId, Vec<u8>> = BTreeMap::new();
+        for piece in data {
+            let stripe = piece.stripe;
+            if self.records.stripe(stripe)?.is_some() {
+                continue;
+            }
+            let bad = |what| CommitError::from(VolumeError::BadRecord { stripe, what });
+            let payload = stripes.entry(stripe).or_default();
+            let start = piece.offset as usize;
+            let end = start.checked_add(piece.bytes.len());
+            let end = end.filter(|end| *end <= self.members.shape().stripe_bytes() as usize);
+            let end = end.ok_or_else(|| bad("journaled bytes end behind the longest stripe"))?;
+            if start > payload.len() {
+                return Err(bad("journaled bytes do not follow those before them"));
+            }
+            payload.resize(end.max(payload.len()), 0);
+            payload[start..end].copy_from_slice(&piece.bytes);
+        }
+        self.check_restored(&stripes)?;
+        for (stripe, payload) in stripes {
+            self.volume.writer().restore(stripe, &payload)?;
+        }
+        Ok(())
+    }
+}
+
+impl Pipeline {
+    /// Refuses stripes that would together take more memory than any journal can demand.
+    fn check_restored(&self, stripes: &BTreeMap<StripeId, Vec<u8>>) -> Result<(), CommitError> {
+        let row = BLOCK_SIZE * self.members.shape().geometry().data_shards();
+        let mut total = 0_usize;
+        for (&stripe, payload) in stripes {
+            total = total.saturating_add(payload.len().next_multiple_of(row));
+            if total > MAX_RESTORED_BYTES {
+                let what = "more stripes are journaled than can be in use at once";
+                return Err(VolumeError::BadRecord { stripe, what }.into());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Tells the volume which bytes are known to be lost.
+fn note_lost(meta: &Meta, volume: &Stripes) -> Result<(), CommitError> {
+    let (from, end) = key::all_lost();
+    for (key, value) in meta.scan(&from, &end, usize::MAX)? {
+        volume
+            .damage()
+            .unrecoverable()
+            .add(key::parse_lost(&key)?, &LostBytes::decode(&value)?.0);
+    }
+    Ok(())
+}
+
+fn all_segments(meta: &Meta) -> Result<Vec<(SegmentId, Segment)>, CommitError> {
+    let (mut from, end) = key::segments();
+    let mut segments = Vec::new();
+    loop {
+        let found = meta.scan(&from, &end, RECORDS_AT_ONCE)?;
+        for (found, value) in &found {
+            segments.push((key::parse_segment(found)?, Segment::decode(value)?));
+        }
+        match found.last() {
+            Some((last, _)) if found.len() == RECORDS_AT_ONCE => {
+                from = super::catalog::successor(last);
+            }
+            _ => return Ok(segments),
+        }
+    }
+}
