@@ -21,7 +21,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::members::RecoveredMembers;
+use crate::membership::RecoveredMembers;
 use crate::store::{Executor, StoreRef};
 use crate::transaction::{CommitError, CountLimits, OpenOptions, Pipeline};
 

@@ -1,6 +1,6 @@
 //! The transactions of a volume, and the parts that maintain it.
 //!
-//! [`Pipeline`] joins [`crate::meta`] and [`crate::volume`], which know nothing of each other. Bytes go to stripes
+//! [`Pipeline`] joins [`crate::metadata`] and [`crate::stripes`], which know nothing of each other. Bytes go to stripes
 //! ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]). Both are visible at once, and durable
 //! with the next [`Pipeline::sync`]. [`Maintenance`] composes everything above that: it frees the space of dead
 //! stripes, counts redundancy, rebuilds and scrubs.
@@ -27,9 +27,9 @@ use std::sync::Arc;
 use crate::coding::{Coding, Dispatch};
 use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
-use crate::members::{Access, Members};
-use crate::meta::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
-use crate::volume::{Hold, Pin, Placed, Space, StripeRecords, Stripes};
+use crate::membership::{Access, Members};
+use crate::metadata::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
+use crate::stripes::{Hold, Pin, Placed, Space, StripeRecords, Stripes};
 
 pub(crate) mod allowance;
 pub(crate) mod arrivals;
@@ -45,7 +45,7 @@ pub(crate) mod growth;
 pub(crate) mod live;
 pub(crate) mod recover;
 
-pub use crate::members::CreateOptions;
+pub use crate::membership::CreateOptions;
 pub use clock::Clock;
 pub use commits::Commits;
 pub use copies::IndexCopies;

@@ -12,7 +12,7 @@ use cauchyfs::coding;
 use cauchyfs::format::Ino;
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::maintenance::Maintenance;
-use cauchyfs::members::{CreateOptions, directory};
+use cauchyfs::membership::{CreateOptions, directory};
 use cauchyfs::store::{Executor, ExecutorKind, StoreRef};
 use cauchyfs::transaction::{OpenOptions, Pipeline};
 use tempfile::TempDir;

@@ -11,9 +11,9 @@ const TIERS: [&[&str]; 9] = [
     &["fs", "bench"],
     &["maintenance"],
     &["transaction"],
-    &["volume"],
-    &["meta"],
-    &["members", "workers", "coding"],
+    &["stripes"],
+    &["metadata"],
+    &["membership", "workers", "coding"],
     &["rate_limit"],
 ];
 

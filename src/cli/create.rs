@@ -13,8 +13,8 @@ use crate::codec::{CodeId, Geometry};
 use crate::format::VolumeId;
 use crate::fs::{Fs, FsOptions};
 use crate::maintenance::Maintenance;
-use crate::members::{self, MembersError};
-use crate::meta::MetaError;
+use crate::membership::{self, MembersError};
+use crate::metadata::MetaError;
 use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
 use crate::transaction::{CommitError, CreateOptions, OpenOptions, Pipeline};
 
@@ -61,7 +61,7 @@ fn create(
     })?;
     make_root(stores, options, executor).inspect_err(|_| {
         for store in stores {
-            members::clear(store, executor);
+            membership::clear(store, executor);
         }
     })?;
     Ok(volume)

@@ -40,7 +40,7 @@ use crate::fuse::mount::{Mount, MountFlavor};
 use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{Connection, ServeOptions, Serving, serve};
 use crate::maintenance::Schedule;
-use crate::members::Access;
+use crate::membership::Access;
 
 mod ending;
 

@@ -20,7 +20,7 @@ use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintenance::Maintenance;
 use crate::maintenance::{OrderNumber, RebuildOrders};
-use crate::members::{Access, JoinAs, Members, MembersError, Unusable, directory};
+use crate::membership::{Access, JoinAs, Members, MembersError, Unusable, directory};
 use crate::store::StoreRef;
 use crate::transaction::CommitError;
 

@@ -13,7 +13,7 @@ use syslog::{BasicLogger, Facility, Formatter3164};
 use super::terminal::Escaped;
 use capped::Capped;
 
-use crate::meta::is_panic_contained;
+use crate::metadata::is_panic_contained;
 
 mod capped;
 

@@ -18,7 +18,7 @@ use super::held::{self, Keeper};
 use super::shell::quoted_path;
 use super::volume::{MEMBER_TIMEOUT, survey};
 use crate::fuse::mountinfo::{self, MountEntry};
-use crate::members::directory;
+use crate::membership::directory;
 
 /// Time in which daemons have to answer which members they are without. Those that take longer are not counted.
 const MEMBERSHIP_TIMEOUT: Duration = Duration::from_secs(5);

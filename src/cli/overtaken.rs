@@ -15,7 +15,7 @@ use super::report::ElsewhereReport;
 use super::volume::{VolumeFailure, survey_members};
 use crate::codec::Geometry;
 use crate::format::files::SUPERBLOCK;
-use crate::members::{JoinAs, Members, MembersError, directory};
+use crate::membership::{JoinAs, Members, MembersError, directory};
 use crate::store::{Executor, ExecutorKind, Store, StoreRef};
 
 /// Refuses to write to members without which others have gone on; the others are looked for where they lay last.

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::failure::Outcome;
 use crate::coding::{Coded, Coding};
-use crate::members::AbsenceReason;
+use crate::membership::AbsenceReason;
 
 mod advice;
 mod lost;
@@ -139,7 +139,7 @@ pub(super) struct MemberReport {
 mod reason_and_cause {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-    use crate::members::AbsenceReason;
+    use crate::membership::AbsenceReason;
 
     #[derive(Serialize)]
     struct Document<'a> {

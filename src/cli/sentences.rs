@@ -133,7 +133,7 @@ mod tests {
     use super::*;
     use crate::cli::failure::Fault;
     use crate::cli::mounter::MountRefusal;
-    use crate::members::{Remedy, VolumeStep};
+    use crate::membership::{Remedy, VolumeStep};
 
     fn no_space() -> VolumeFailure {
         VolumeFailure {

@@ -10,7 +10,7 @@ use super::failure::Failure;
 use super::sentences::{UNLESS, give_to_root};
 use super::shell::quoted_path;
 use crate::fuse::one_line;
-use crate::members::directory;
+use crate::membership::directory;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// Has this process take only members that belong to root alone, if it runs as root.

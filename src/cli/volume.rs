@@ -19,7 +19,7 @@ use crate::maintenance::{
     Maintenance, RebuildProgress, Redundancy, RedundancyCounter, RedundancyRow,
 };
 use crate::maintenance::{RebuildOrders, Schedule, Scheduler};
-use crate::members::{self, AbsenceReason, Access, Members, Unusable, directory};
+use crate::membership::{self, AbsenceReason, Access, Members, Unusable, directory};
 use crate::store::{Executor, ExecutorKind, StoreRef};
 use crate::transaction::Pipeline;
 
@@ -418,13 +418,13 @@ pub(super) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
 /// Reports on a member; where its directory could not be used, `notes` say why. `scrubbed` is when it was
 /// last verified, in seconds since 1970.
 pub(super) fn member_report(
-    status: members::MemberStatus,
+    status: membership::MemberStatus,
     notes: &[Unusable],
     scrubbed: u64,
 ) -> MemberReport {
     let known = notes.iter().find(|note| note.path == status.path);
     let reason = match (status.refusal, status.state, known) {
-        (None, members::MemberState::Missing, Some(note)) => Some(note.reason.clone()),
+        (None, membership::MemberState::Missing, Some(note)) => Some(note.reason.clone()),
         (refusal, _, _) => refusal.or(status.reason),
     };
     MemberReport {
@@ -432,10 +432,10 @@ pub(super) fn member_report(
         id: status.id.to_string(),
         path: Some(status.path).filter(|path| !path.is_empty()),
         state: match status.state {
-            members::MemberState::Online if status.draining => MemberState::Removing,
-            members::MemberState::Online => MemberState::Online,
-            members::MemberState::Missing => MemberState::Missing,
-            members::MemberState::Faulted => MemberState::Faulted,
+            membership::MemberState::Online if status.draining => MemberState::Removing,
+            membership::MemberState::Online => MemberState::Online,
+            membership::MemberState::Missing => MemberState::Missing,
+            membership::MemberState::Faulted => MemberState::Faulted,
         },
         reason,
         bytes_used: status.bytes_used,

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use super::failure::{Failure, Outcome};
 use super::report::{LACKS_COPIES, LACKS_SHARDS, MemberReport, RedundancyReport};
 use super::volume::{Volume, VolumeFailure, member_report};
-use crate::members::Unusable;
+use crate::membership::Unusable;
 
 /// The command that brings members back that lack only their superblocks.
 const LOST_SUPERBLOCK: &str =

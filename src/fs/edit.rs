@@ -2,7 +2,7 @@
 
 use crate::format::record::{Backref, Dirent, Extent, Inode, Marker, Position, Xattr};
 use crate::format::{Cookie, Ino, Record, StripeId, key};
-use crate::meta::Batch;
+use crate::metadata::Batch;
 
 use super::run::Run;
 

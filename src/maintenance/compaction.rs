@@ -16,12 +16,12 @@ use parking_lot::Mutex;
 use super::candidates::{Candidates, Permille, Rank};
 use crate::format::record::{Backref, Extent, Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
-use crate::members::Members;
-use crate::meta::{Batch, Meta};
+use crate::membership::Members;
+use crate::metadata::{Batch, Meta};
 use crate::rate_limit::RateLimit;
+use crate::stripes::{StripeRecords, Stripes, Tally, member_of};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::{Catalog, successor};
-use crate::volume::{StripeRecords, Stripes, Tally, member_of};
 
 /// The most stripes moved in one pass. The reserve has room for the new stripes with their live bytes.
 const VICTIMS_AT_ONCE: usize = 64;

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use super::reaper::Reaper;
 use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId};
-use crate::members::Members;
-use crate::meta::IndexReplicas;
+use crate::membership::Members;
+use crate::metadata::IndexReplicas;
+use crate::stripes::Stripes;
 use crate::transaction::commits::Commits;
 use crate::transaction::{CommitError, MAX_REFILLED_AT_CLOSE};
-use crate::volume::Stripes;
 
 /// Draining and removal of members.
 pub struct Draining {

@@ -11,12 +11,12 @@ use super::reaper::Reaper;
 use super::recheck::Recheck;
 use super::stale_copies::StaleCopies;
 use crate::format::MemberIndex;
-use crate::members::{Belongings, JoinAs, Members, MembersError};
-use crate::meta::{IndexReplicas, Meta};
+use crate::membership::{Belongings, JoinAs, Members, MembersError};
+use crate::metadata::{IndexReplicas, Meta};
 use crate::store::StoreRef;
+use crate::stripes::Stripes;
 use crate::transaction::commits::Commits;
 use crate::transaction::{CommitError, MAX_REFILLED_AT_CLOSE};
-use crate::volume::Stripes;
 
 /// Joining of directories, new and returned.
 pub struct Joining {

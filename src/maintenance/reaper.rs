@@ -18,13 +18,13 @@ use parking_lot::{Mutex, MutexGuard};
 use super::candidates::Candidates;
 use crate::format::record::{Marker, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, StripeId, key};
-use crate::meta::{Batch, Meta};
+use crate::metadata::{Batch, Meta};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::{Catalog, successor};
 use crate::transaction::commits::Commits;
 use crate::transaction::group::CommitNumber;
 
-use crate::volume::{PinFence, StripeRecords, Stripes};
+use crate::stripes::{PinFence, StripeRecords, Stripes};
 
 mod audit;
 

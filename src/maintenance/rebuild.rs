@@ -7,7 +7,7 @@
 //!    Otherwise choose a member that has no other slot of the segment. If there is none, the slot waits.
 //! 2. Find the shards that a record calls written although the member now reports their file as gone or too short.
 //!    Take them out of their records and **commit** this. From then on the file may be created again without counting.
-//! 3. Create the files, write the shards, decoded from those of other members ([`crate::volume`]), and **sync** the
+//! 3. Create the files, write the shards, decoded from those of other members ([`crate::stripes`]), and **sync** the
 //!    files.
 //! 4. While no other thread frees or cuts anything, note that the segment lies on its new members and that its stripes
 //!    have their shards. Free the space of stripes that died meanwhile. **Commit**.
@@ -33,12 +33,12 @@ use super::reaper::Reaper;
 use super::rebuild_status::{Obstacle, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
-use crate::members::Members;
+use crate::membership::Members;
+use crate::stripes::{StripeRecords, Stripes};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
 use crate::transaction::foreground::Foreground;
-use crate::volume::{StripeRecords, Stripes};
 
 use copy_out::CopyOut;
 use outcome::{PlanOutcome, SegmentOutcome};

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use parking_lot::Mutex;
 
 use crate::format::StripeId;
+use crate::stripes::{Remedy, Stripes};
 use crate::transaction::CommitError;
-use crate::volume::{Remedy, Stripes};
 
 /// Search for unrecoverable ranges that can be read again.
 pub struct Recheck {

@@ -11,13 +11,13 @@ use parking_lot::Mutex;
 use super::rebuild_status::RebuildStatus;
 use crate::format::record::Backref;
 use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
-use crate::members::{Members, UnverifiedCopies};
-use crate::meta::Meta;
+use crate::membership::{Members, UnverifiedCopies};
+use crate::metadata::Meta;
+use crate::stripes::{StripeRecords, Stripes, joined};
 use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
 use crate::transaction::live::ends_of;
 use crate::transaction::{CommitError, CountLimits};
-use crate::volume::{StripeRecords, Stripes, joined};
 use stretches::{StretchLen, Stretches};
 
 mod count;

@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 use super::compaction::{Compaction, Effort, InodeLocks, MAX_LIVE};
 use super::pace::pause;
 use super::reaper::Reaper;
+use crate::stripes::{Space, Stripes};
 use crate::transaction::CommitError;
 use crate::transaction::commits::Commits;
 use crate::transaction::exhaustion::Exhaustion;
 use crate::transaction::growth::Growth;
-use crate::volume::{Space, Stripes};
 
 /// The most rounds of compaction in one call. Each gains little if nearly all bytes live.
 const MAX_ROUNDS: usize = 16;

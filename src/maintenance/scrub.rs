@@ -21,13 +21,13 @@ use super::redundancy::RedundancyCounter;
 use super::stale_copies::{StaleCopies, now};
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, SegmentId};
-use crate::members::Members;
-use crate::meta::{IndexReplicas, Meta};
+use crate::membership::Members;
+use crate::metadata::{IndexReplicas, Meta};
+use crate::stripes::{StripeRecords, Stripes};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
 use crate::transaction::foreground::Foreground;
-use crate::volume::{StripeRecords, Stripes};
 
 mod deep;
 mod followers;

@@ -12,11 +12,11 @@ use parking_lot::Mutex;
 
 use crate::format::record::Scrub;
 use crate::format::{MemberIndex, Record, SegmentId, key};
-use crate::members::{Members, UnverifiedCopies};
-use crate::meta::{Batch, Meta};
+use crate::membership::{Members, UnverifiedCopies};
+use crate::metadata::{Batch, Meta};
+use crate::stripes::Stripes;
 use crate::transaction::CommitError;
 use crate::transaction::commits::Commits;
-use crate::volume::Stripes;
 
 /// The pause before a scrub is begun again by itself after it could not verify a member.
 const TRY_AGAIN_AFTER: Duration = Duration::from_secs(60 * 60);

@@ -11,13 +11,13 @@ use std::sync::Arc;
 use super::Maintenance;
 use crate::format::record::{SegmentStripe, ShardSums, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key};
-use crate::members::{
+use crate::membership::{
     Access, Members, MissingSuperblocks, RecoveredMembers, RecoveryObstacle, Unusable, chain,
 };
-use crate::meta::Meta;
+use crate::metadata::Meta;
 use crate::store::{Executor, Store, StoreError, StoreErrorKind, StoreRef};
+use crate::stripes::{StripeRecords, Stripes};
 use crate::transaction::{CommitError, OpenOptions};
-use crate::volume::{StripeRecords, Stripes};
 
 use matching::Matching;
 

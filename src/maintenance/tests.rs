@@ -17,8 +17,8 @@ use super::{InodeLocks, Maintenance, MissingShards, Pace, RebuildProgress, Rebui
 use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
 use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
-use crate::members::{Access, JoinAs};
-use crate::meta::Batch;
+use crate::membership::{Access, JoinAs};
+use crate::metadata::Batch;
 use crate::store::{
     Call, CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore,
     MemDisk, Scope, Store, StoreErrorKind, StoreRef,

@@ -7,8 +7,8 @@ use super::CommitError;
 use super::live::LiveBytes;
 use crate::format::record::{Backref, SegmentStripe, Stripe};
 use crate::format::{Record, SegmentId, StripeId, key};
-use crate::meta::Meta;
-use crate::volume::StripeRecords;
+use crate::metadata::Meta;
+use crate::stripes::StripeRecords;
 
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use super::CommitError;
 use super::commits::Commits;
 use super::growth::Growth;
-use crate::members::Members;
-use crate::meta::{IndexReplicas, Meta};
+use crate::membership::Members;
+use crate::metadata::{IndexReplicas, Meta};
 
 /// The longest wait of changes for a commit.
 const COMMIT_INTERVAL: Duration = Duration::from_secs(5);

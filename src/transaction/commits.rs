@@ -11,9 +11,9 @@ use super::arrivals::Arrivals;
 use super::catalog::Catalog;
 use super::group::Group;
 use super::{CommitError, MAX_REFILLED_AT_CLOSE};
-use crate::members::{Access, Members};
-use crate::meta::{IndexReplicas, Meta, Pending, StripeData};
-use crate::volume::{Fresh, StripeRecords, Stripes, Unjournaled, VolumeError};
+use crate::membership::{Access, Members};
+use crate::metadata::{IndexReplicas, Meta, Pending, StripeData};
+use crate::stripes::{Fresh, StripeRecords, Stripes, Unjournaled, VolumeError};
 
 /// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
 const JOURNALED_BYTES: usize = 128 << 10;

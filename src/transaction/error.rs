@@ -6,9 +6,9 @@ use std::sync::Arc;
 use crate::codec::CodecError;
 use crate::coding::EngineError;
 use crate::format::FormatError;
-use crate::members::{MembersError, Remedy, VolumeStep};
-use crate::meta::{MetaError, RecordError};
-use crate::volume::{OpenError, VolumeError};
+use crate::membership::{MembersError, Remedy, VolumeStep};
+use crate::metadata::{MetaError, RecordError};
+use crate::stripes::{OpenError, VolumeError};
 use crate::workers::WorkersError;
 
 /// The reason why something could not be read, written or made durable.

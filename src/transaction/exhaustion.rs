@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 
 use crate::format::key;
-use crate::meta::Batch;
+use crate::metadata::Batch;
 
 /// A vain attempt to make room.
 #[derive(Clone, Copy, Debug)]

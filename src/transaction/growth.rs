@@ -12,10 +12,10 @@ use super::allowance::Allowance;
 use super::commits::Commits;
 use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::format::MemberIndex;
-use crate::members::Members;
-use crate::meta::{IndexReplicas, Meta};
+use crate::membership::Members;
+use crate::metadata::{IndexReplicas, Meta};
 use crate::store::Space;
-use crate::volume::Stripes;
+use crate::stripes::Stripes;
 
 /// Bytes of the index's file that a byte of waiting changes may take: pages are copied when they
 /// change, and are free again only two commits later.

@@ -7,10 +7,10 @@ use super::{CommitError, OpenOptions, Pipeline};
 use crate::coding;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key};
-use crate::members::{Access, CreateOptions, Members, RecoveredMembers};
-use crate::meta::{Batch, Meta, MetaOptions, Numbers, StripeData};
+use crate::membership::{Access, CreateOptions, Members, RecoveredMembers};
+use crate::metadata::{Batch, Meta, MetaOptions, Numbers, StripeData};
 use crate::store::{Executor, StoreRef};
-use crate::volume::{StripeRecords, Stripes, VolumeError, VolumeOptions};
+use crate::stripes::{StripeRecords, Stripes, VolumeError, VolumeOptions};
 use crate::workers::Workers;
 
 /// The distance that the counter of inodes on disk runs ahead of the numbers in use.

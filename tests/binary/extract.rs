@@ -15,8 +15,8 @@ use cauchyfs::format::record::{Dirent, FileKind, Inode, Position};
 use cauchyfs::format::{Cookie, Ino, Record, key};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::maintenance::Maintenance;
-use cauchyfs::members::directory;
-use cauchyfs::meta::Batch;
+use cauchyfs::membership::directory;
+use cauchyfs::metadata::Batch;
 use cauchyfs::store::{Executor, ExecutorKind, StoreRef};
 use cauchyfs::transaction::OpenOptions;
 

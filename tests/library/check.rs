@@ -10,7 +10,7 @@ use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
 use cauchyfs::fs::check::{FindingKind, Report, check, check_again};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::maintenance::{Maintenance, ScrubStatus};
-use cauchyfs::meta::Batch;
+use cauchyfs::metadata::Batch;
 use cauchyfs::store::{MemDisk, Store, StoreErrorKind};
 
 use crate::volume;

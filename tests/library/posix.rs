@@ -8,7 +8,7 @@ use cauchyfs::fs::{
     Allocation, Caller, Changes, FsError, LINKS_MAX, RenameMode, SIZE_MAX, Whence, WriteFlags,
     XattrMode, tree,
 };
-use cauchyfs::meta::Batch;
+use cauchyfs::metadata::Batch;
 
 use crate::calls::{BLOCK, ROOT, create, exclusive, fs, list, read, sound, write};
 #[test]

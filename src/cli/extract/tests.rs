@@ -18,7 +18,7 @@ use crate::format::record::{Dirent, Inode, Position, Xattr};
 use crate::format::{Cookie, Record, key};
 use crate::fs::{FsOptions, WriteFlags, XattrMode};
 use crate::maintenance::Maintenance;
-use crate::meta::Batch;
+use crate::metadata::Batch;
 use crate::transaction::{CreateOptions, OpenOptions, Pipeline};
 
 const ROOT: &Caller = &Caller::ROOT;

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::members::AbsenceReason;
+use crate::membership::AbsenceReason;
 
 use super::super::sentences::mountpoint_word;
 use super::super::shell::{quoted, quoted_words};

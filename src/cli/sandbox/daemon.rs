@@ -39,7 +39,7 @@ use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounter::Mounting;
 use crate::cli::size::format_size;
 use crate::cli::volume::MEMBER_TIMEOUT;
-use crate::members::directory;
+use crate::membership::directory;
 use crate::store::{StoreErrorKind, Trust};
 
 /// Memory of the daemon of a foreign volume, in bytes, beside its caches.

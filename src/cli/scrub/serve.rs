@@ -13,7 +13,7 @@ use crate::cli::volume::{VolumeFailure, files_in};
 use crate::fs::Fs;
 use crate::maintenance;
 use crate::maintenance::{Maintenance, ScrubStatus};
-use crate::members::Members;
+use crate::membership::Members;
 
 /// The interval at which a client that waits for a scrub is told its progress.
 const TELL_INTERVAL: Duration = Duration::from_millis(250);

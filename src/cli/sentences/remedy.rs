@@ -4,7 +4,7 @@ use std::path::Path;
 
 use super::mountpoint_word;
 use crate::cli::shell::{quoted, quoted_words};
-use crate::members::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
+use crate::membership::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
 
 /// Puts a remedy into one line; `mountpoint` is where the volume is mounted.
 pub(super) fn advice(remedy: &Remedy, mountpoint: Option<&Path>) -> String {

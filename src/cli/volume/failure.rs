@@ -5,11 +5,11 @@ use serde::{Deserialize, Serialize};
 use crate::cli::failure::Fault;
 use crate::fs::FsError;
 use crate::fuse::one_line;
-use crate::members::{DirectoryStep, MembersError, Remedy};
-use crate::meta::MetaError;
+use crate::membership::{DirectoryStep, MembersError, Remedy};
+use crate::metadata::MetaError;
 use crate::store::{StoreError, StoreErrorKind};
+use crate::stripes::VolumeError;
 use crate::transaction::CommitError;
-use crate::volume::VolumeError;
 
 /// The failure of an operation on a volume. It crosses the control socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

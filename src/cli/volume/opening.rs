@@ -9,8 +9,8 @@ use crate::cli::failure::{Failure, Fault};
 use crate::cli::mounts;
 use crate::cli::report::MemberReport;
 use crate::maintenance::Maintenance;
-use crate::members::{AbsenceReason, MembersError, Unusable};
-use crate::meta::MetaError;
+use crate::membership::{AbsenceReason, MembersError, Unusable};
+use crate::metadata::MetaError;
 use crate::store::{Executor, StoreRef};
 use crate::transaction::{CommitError, OpenOptions};
 

@@ -5,7 +5,7 @@ use super::{ROOT, create, open};
 use crate::format::record::Extent;
 use crate::format::{Ino, Record, StripeId, key};
 use crate::fs::{Allocation, Changes, Fs, Handle, OpenFlags, Whence, WriteFlags};
-use crate::meta::Batch;
+use crate::metadata::Batch;
 
 /// Bytes of each member.
 const MEMBER_BYTES: u64 = 256 << 20;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use super::plan::SegmentPlan;
 use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId};
-use crate::volume::Load;
+use crate::stripes::Load;
 
 /// Most passes over all segments.
 const MOST_PASSES: usize = 64;

@@ -17,11 +17,11 @@ use crate::maintenance::reaper::Reaper;
 use crate::maintenance::rebuild_status::Obstacle;
 use crate::maintenance::rebuild_status::RebuildStatus;
 use crate::maintenance::room::has_room;
-use crate::members::Members;
+use crate::membership::Members;
+use crate::stripes::{Stripes, Tally, member_of};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
 use crate::transaction::foreground::Foreground;
-use crate::volume::{Stripes, Tally, member_of};
 
 /// Stripe that is worth copying.
 #[derive(Clone, Copy, Debug)]

@@ -9,8 +9,8 @@ use super::round::Round;
 use super::scope::RebuildScope;
 use crate::format::{MemberIndex, SegmentId};
 use crate::maintenance::pace::Pace;
+use crate::stripes::LostShard;
 use crate::transaction::CommitError;
-use crate::volume::LostShard;
 
 impl Rebuild {
     /// Rewrites the missing bytes of files of a segment that are gone or too short, each on its member. Returns the

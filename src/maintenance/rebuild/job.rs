@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use super::plan;
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
-use crate::volume::{FileLengths, IncompleteStripe, LostShard, RebuildTarget};
+use crate::stripes::{FileLengths, IncompleteStripe, LostShard, RebuildTarget};
 
 /// Work on one segment: the shards to write, and the members that get them.
 pub(super) struct SegmentJob {

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::scope::RebuildScope;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
-use crate::members::Members;
+use crate::membership::Members;
+use crate::stripes::{Census, FileLengths, Stripes, Tally, member_of};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
-use crate::volume::{Census, FileLengths, Stripes, Tally, member_of};
 
 /// Plan for one segment: the slots that get shards, and those that move.
 #[derive(Clone, Debug, PartialEq, Eq)]

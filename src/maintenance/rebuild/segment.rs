@@ -16,16 +16,16 @@ use crate::maintenance::reaper::Reaper;
 use crate::maintenance::rebuild_status::Obstacle;
 use crate::maintenance::rebuild_status::RebuildStatus;
 use crate::maintenance::stale_copies::StaleCopies;
-use crate::members::Members;
+use crate::membership::Members;
 use crate::store::StoreErrorKind;
+use crate::stripes::{
+    FileLengths, IncompleteStripe, LostShard, RebuildTarget, RebuiltStripes, StripeRecords,
+    Stripes, TargetError,
+};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
 use crate::transaction::foreground::Foreground;
-use crate::volume::{
-    FileLengths, IncompleteStripe, LostShard, RebuildTarget, RebuiltStripes, StripeRecords,
-    Stripes, TargetError,
-};
 
 /// Rebuild of single segments.
 pub(super) struct SegmentRebuild {

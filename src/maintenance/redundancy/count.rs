@@ -9,10 +9,10 @@ use super::{LostStripe, Redundancy, RedundancyCounter, RedundancyRow};
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{Backref, Stripe};
 use crate::format::{Record, SegmentId, StripeId};
+use crate::stripes::{Census, SegmentCensus, Stripes, joined};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::successor;
 use crate::transaction::live::LiveBytes;
-use crate::volume::{Census, SegmentCensus, Stripes, joined};
 
 /// The most stripes counted at once.
 const STRIPES_AT_ONCE: usize = 4096;

@@ -7,9 +7,9 @@ use super::{MissingShards, RedundancyCounter};
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{RepairNote, Segment, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId};
+use crate::stripes::{Census, member_of};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::successor;
-use crate::volume::{Census, member_of};
 
 /// The most reads of the ledger, because dead stripes leave it soon unless there are very many.
 const MOST_LOOKS: usize = 16;

@@ -15,8 +15,8 @@ use super::live::KnownLives;
 use super::{CountLimits, RedundancyRow};
 use crate::format::key::{self, KeyRange};
 use crate::format::{SegmentId, StripeId};
-use crate::meta::Grouping;
-use crate::volume::SegmentCensus;
+use crate::metadata::Grouping;
+use crate::stripes::SegmentCensus;
 
 /// The numbers of stripes that make a stretch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

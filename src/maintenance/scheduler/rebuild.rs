@@ -13,7 +13,7 @@ use crate::maintenance::{
     InodeLocks, Maintenance, Pace, Rebuild, RebuildProgress, RebuildScope, RebuildState, Recheck,
     RedundancyCounter,
 };
-use crate::members::Members;
+use crate::membership::Members;
 use crate::transaction::{CommitError, Pipeline};
 
 use due::{DueTimes, MembersSeen};

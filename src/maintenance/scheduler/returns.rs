@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 use crate::format::{MemberIndex, files};
 use crate::maintenance::{Joining, Maintenance};
-use crate::members::{AbsenceReason, JoinAs, Members, MembersError, directory};
+use crate::membership::{AbsenceReason, JoinAs, Members, MembersError, directory};
 use crate::store::{StoreError, StoreErrorKind, StoreRef};
 use crate::transaction::CommitError;
 

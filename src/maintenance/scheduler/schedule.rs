@@ -12,7 +12,7 @@ use super::scrub::ScrubScheduler;
 use super::stop::StopSignal;
 use crate::format::MemberIndex;
 use crate::maintenance::{InodeLocks, Maintenance};
-use crate::members::Access;
+use crate::membership::Access;
 
 /// Interval between checks for due commits and checkpoints.
 const TICK: Duration = Duration::from_millis(100);

@@ -15,8 +15,8 @@ use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent};
 use crate::format::{Ino, Record, files, key};
 use crate::maintenance::{Pace, RebuildProgress, RebuildState, ScrubState};
-use crate::members::{Access, JoinAs};
-use crate::meta::Batch;
+use crate::membership::{Access, JoinAs};
+use crate::metadata::Batch;
 use crate::store::{
     CallKind, Effect, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };

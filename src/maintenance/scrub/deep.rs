@@ -7,8 +7,8 @@ use super::BATCH_BYTES;
 use super::Scrubber;
 use crate::format::record::ShardSet;
 use crate::format::{MemberIndex, SegmentId, StripeId};
+use crate::stripes::{Inconsistent, Remedy, Verdict, member_of};
 use crate::transaction::CommitError;
-use crate::volume::{Inconsistent, Remedy, Verdict, member_of};
 
 /// Shards of one file that are wrong, or are not there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use super::second_pass::{DefectCounts, Passed, add_counted, add_defects};
 use super::{MAX_REST, batch_bytes};
 use crate::format::record::{LostBytes, Scrub, SegmentStripe, ShardSet};
 use crate::format::{Record, SegmentId, StripeId, key};
-use crate::meta::Batch;
+use crate::metadata::Batch;
+use crate::stripes::{Remedy, Verdict};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::successor;
-use crate::volume::{Remedy, Verdict};
 
 /// The most stripes inspected at once.
 const STRIPES_AT_ONCE: usize = 512;

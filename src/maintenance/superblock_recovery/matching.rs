@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::MemberIndex;
-use crate::members::{RecoveredMembers, RecoveryObstacle, Unusable};
+use crate::membership::{RecoveredMembers, RecoveryObstacle, Unusable};
 
 /// Directories without superblocks, and the members that they may be.
 pub(super) struct Matching {

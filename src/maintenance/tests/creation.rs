@@ -1,7 +1,7 @@
 //! Making a volume, cut off.
 
 use super::*;
-use crate::members::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
+use crate::membership::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
 
 fn options() -> CreateOptions {
     CreateOptions::new(Geometry::new(2, 1).unwrap())

@@ -4,7 +4,7 @@ use std::cell::Cell;
 
 use super::*;
 use crate::format::MemberIndex;
-use crate::members::JoinAs;
+use crate::membership::JoinAs;
 
 const REMOVED: MemberIndex = MemberIndex(3);
 

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::format::MemberIndex;
 use crate::maintenance::ScrubStatus;
-use crate::members::{Belongings, MembersError};
+use crate::membership::{Belongings, MembersError};
 
 fn fill(fs: &TestFs, first: u64, model: &mut Model) {
     for round in 0..4 {

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::*;
-use crate::meta::{MetaError, StripeData};
+use crate::metadata::{MetaError, StripeData};
 
 /// Stripes that no commit numbers in these tests.
 const FIRST: u64 = 1 << 40;

@@ -6,7 +6,7 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::format::MemberIndex;
 use crate::maintenance::{ScrubState, ScrubStatus};
-use crate::members::MemberState;
+use crate::membership::MemberState;
 
 const ROUNDS: u64 = 7;
 

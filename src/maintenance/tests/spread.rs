@@ -9,7 +9,7 @@ use rand::{RngExt as _, SeedableRng};
 
 use super::*;
 use crate::maintenance::{Pace, RebuildState};
-use crate::members::directory;
+use crate::membership::directory;
 
 impl Rig {
     /// Fills a disk except for so many bytes.

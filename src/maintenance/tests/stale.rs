@@ -1,8 +1,8 @@
 //! Members that were away, and now stand in for others that are.
 
 use super::*;
-use crate::members::MembersError;
-use crate::volume::VolumeError;
+use crate::membership::MembersError;
+use crate::stripes::VolumeError;
 
 /// Writes some files from number `first` on, of every kind of length.
 fn fill(fs: &TestFs, first: u64, model: &mut Model) {

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 use super::*;
 use crate::format::MemberIndex;
 use crate::maintenance::ScrubStatus;
-use crate::members::AbsenceReason;
+use crate::membership::AbsenceReason;
 
 const ROUNDS: u64 = 9;
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::format::MemberIndex;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
-use crate::members::{Members, MembersError, RecoveredMembers, Unusable};
+use crate::membership::{Members, MembersError, RecoveredMembers, Unusable};
 
 mod doubts;
 mod evidence;

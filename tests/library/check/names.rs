@@ -7,7 +7,7 @@ use cauchyfs::format::wire::MAX_COUNT;
 use cauchyfs::format::{Cookie, Ino, NameFault, Record, key};
 use cauchyfs::fs::check::FindingKind;
 use cauchyfs::fs::{Fs, FsError, FsOptions, OpenFlags, RenameMode, tree};
-use cauchyfs::meta::Batch;
+use cauchyfs::metadata::Batch;
 
 use super::{ROOT, Volume, found};
 

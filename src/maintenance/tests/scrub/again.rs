@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::format::{MemberIndex, SegmentId};
-use crate::members::AbsenceReason;
+use crate::membership::AbsenceReason;
 
 /// A scrub that began without disk 3, and passed some of what is on it.
 fn begun_without_disk_3(rig: &Rig, fs: &TestFs) -> Scrub {

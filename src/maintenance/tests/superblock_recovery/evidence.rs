@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::format::MemberIndex;
 use crate::maintenance::tests::*;
-use crate::members::{RecoveredMembers, Unusable};
+use crate::membership::{RecoveredMembers, Unusable};
 
 /// A closed volume with a file in many segments, of which some have shards that are nothing but zeros.
 fn written() -> Rig {

@@ -1,0 +1,115 @@
+//! Space that is kept in reserve beside every copy, for commits that find no other.
+//!
+//! The reserve is a file of some megabytes that holds nothing: removing it is enough to have that space. So a volume
+//! that is full, for any reason, can still take in the journal, and be freed by deleting.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::format::{BLOCK_SIZE, MemberIndex, files};
+use crate::metadata::disk::Disk;
+use crate::store::StoreErrorKind;
+
+/// The part of a member that is kept in reserve.
+const MEMBER_PART: u64 = 64;
+
+/// The least and the most that is kept in reserve on a member, in bytes.
+const BYTES: std::ops::RangeInclusive<u64> = 1 << 20..=64 << 20;
+
+/// Reserve files of the members that have copies of the index.
+#[derive(Debug)]
+pub(super) struct Reserve {
+    disk: Arc<Disk>,
+    /// Members that have their reserve file.
+    complete: BTreeSet<MemberIndex>,
+}
+
+impl Reserve {
+    pub(super) fn new(disk: &Arc<Disk>) -> Self {
+        Self {
+            disk: Arc::clone(disk),
+            complete: BTreeSet::new(),
+        }
+    }
+
+    /// Returns whether a member has its reserve.
+    pub(super) fn is_complete_on(&self, member: MemberIndex) -> bool {
+        self.complete.contains(&member)
+    }
+
+    /// Makes the reserve of every holder that lacks it. Returns whether all have it now.
+    pub(super) fn keep(&mut self, holders: &[MemberIndex]) -> bool {
+        self.complete.retain(|member| holders.contains(member));
+        for member in holders {
+            if !self.complete.contains(member) {
+                self.make(*member);
+            }
+        }
+        self.complete.len() >= holders.len()
+    }
+
+    /// Makes the reserve of a member, if there is room for it.
+    pub(super) fn make(&mut self, member: MemberIndex) {
+        if self.try_make(member) {
+            self.complete.insert(member);
+        }
+    }
+
+    fn try_make(&self, member: MemberIndex) -> bool {
+        let size = size_on(&self.disk, member);
+        if matches!(self.disk.len(member, &name()), Ok(Some(len)) if len == size) {
+            return true;
+        }
+        // A remaining file of another size makes room for this one.
+        self.remove_file(member);
+        if self.disk.free_bytes(member).unwrap_or(0) < size {
+            return false;
+        }
+        match self.disk.members().io().fill(member, &name(), size) {
+            Ok(()) => true,
+            Err(error) => {
+                if error.kind() != StoreErrorKind::NoSpace {
+                    log::warn!("member {member} keeps no space in reserve: {error}");
+                }
+                false
+            }
+        }
+    }
+
+    /// Gives the holders their reserves, also those of earlier mounts.
+    pub(super) fn release(&mut self, holders: &[MemberIndex]) {
+        self.complete.clear();
+        for member in holders {
+            log::debug!("the index takes the reserve of member {member}");
+            self.remove_file(*member);
+        }
+    }
+
+    /// Removes the reserve of a member without a copy, if it has one.
+    pub(super) fn remove(&mut self, member: MemberIndex) {
+        self.complete.remove(&member);
+        self.remove_file(member);
+    }
+
+    fn remove_file(&self, member: MemberIndex) {
+        if let Err(error) = self.disk.remove(member, &name()) {
+            log::warn!("member {member} goes on keeping space in reserve: {error}");
+        }
+    }
+}
+
+/// Returns how many bytes every one of these members keeps in reserve at least.
+pub(super) fn least_bytes(disk: &Disk, members: Vec<MemberIndex>) -> u64 {
+    let sizes = members.into_iter().map(|member| size_on(disk, member));
+    sizes.min().unwrap_or(*BYTES.start())
+}
+
+fn size_on(disk: &Disk, member: MemberIndex) -> u64 {
+    let total = disk.total_bytes(member).unwrap_or(0);
+    let size = (total / MEMBER_PART).clamp(*BYTES.start(), *BYTES.end());
+    size.next_multiple_of(BLOCK_SIZE as u64)
+}
+
+fn name() -> Arc<str> {
+    files::BALLAST.into()
+}

@@ -1,0 +1,227 @@
+//! The overlay's layers over an index in memory.
+
+use std::ops::ControlFlow;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Barrier};
+
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
+
+use super::memory::MemIndex;
+use super::rig::Records;
+use crate::metadata::index::{Commit, Index, Position, Snapshot};
+use crate::metadata::overlay::{Origin, Overlay};
+use crate::metadata::shared_overlay::SharedOverlay;
+use crate::metadata::view::View;
+use crate::metadata::{Batch, Key, MetaError, StripeData};
+
+fn view<'a>(overlay: &'a SharedOverlay, index: &'a dyn Index) -> View<'a> {
+    View { overlay, index }
+}
+
+fn key(random: &mut StdRng) -> Key {
+    Key::from(random.random_range(0..9000u32).to_be_bytes().to_vec())
+}
+
+#[test]
+fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
+    for seed in 0..20 {
+        let mut random = StdRng::seed_from_u64(seed);
+        let (overlay, index, mut model) = (
+            SharedOverlay::default(),
+            MemIndex::default(),
+            Records::new(),
+        );
+        for round in 0..12 {
+            let mut batch = Batch::default();
+            for _ in 0..random.random_range(0..3000) {
+                let key = key(&mut random);
+                if random.random_bool(0.6) {
+                    model.remove(&key);
+                    batch.delete(key);
+                } else {
+                    let value = Key::from(vec![round; 3]);
+                    model.insert(key.clone(), value.clone());
+                    batch.put(key, value);
+                }
+            }
+            let origin = if random.random() {
+                Origin::Applied
+            } else {
+                Origin::Stripes
+            };
+            overlay.apply(batch, origin);
+            if random.random_bool(0.5) {
+                let taken = overlay.take(origin);
+                let parts = vec![taken];
+                if random.random_bool(0.7) {
+                    overlay.log(&overlay.newest(&parts));
+                } else {
+                    overlay.restore(&parts);
+                }
+                overlay.forget(parts);
+            }
+            if random.random_bool(0.4) {
+                if let Some(frozen) = overlay.frozen() {
+                    let changes = frozen
+                        .layer
+                        .iter()
+                        .map(|(key, entry)| (key, entry.value.as_ref()));
+                    let position = Position::default();
+                    index
+                        .commit(&mut Commit {
+                            changes: Box::new(changes),
+                            position,
+                            unflushed: Some(&[]),
+                        })
+                        .expect("commit");
+                }
+                overlay.thaw();
+                overlay.freeze(Position::default());
+            }
+            for limit in [0, 1, 10, 5000, usize::MAX] {
+                let (from, end) = (key(&mut random), key(&mut random));
+                let found = view(&overlay, &index)
+                    .scan(&from, &end, limit)
+                    .expect("scan");
+                let within = model.iter().filter(|(key, _)| **key >= from && **key < end);
+                let expected: Vec<_> = within
+                    .take(limit)
+                    .map(|(key, value)| (key.clone(), value.clone()))
+                    .collect();
+                assert!(
+                    found == expected,
+                    "seed {seed}, round {round}, limit {limit}"
+                );
+                let mut visited = Vec::new();
+                let visit = &mut |key: &[u8], value: &[u8]| {
+                    visited.push((Key::copy_from_slice(key), Key::copy_from_slice(value)));
+                    if visited.len() < limit {
+                        ControlFlow::Continue(())
+                    } else {
+                        ControlFlow::Break(())
+                    }
+                };
+                view(&overlay, &index)
+                    .visit(&from, &end, visit)
+                    .expect("visit");
+                visited.truncate(limit);
+                assert!(
+                    visited == expected,
+                    "visit, seed {seed}, round {round}, limit {limit}"
+                );
+                assert_eq!(
+                    view(&overlay, &index).get(&from).expect("get"),
+                    model.get(&from).cloned(),
+                    "seed {seed}, round {round}"
+                );
+            }
+        }
+    }
+}
+
+/// An index whose members do not answer while a snapshot is taken.
+struct Hanging {
+    index: MemIndex,
+    is_taken: AtomicBool,
+    asked: Barrier,
+    answered: Barrier,
+}
+
+impl Index for Hanging {
+    fn snapshot(&self) -> Option<Arc<dyn Snapshot>> {
+        let is_taken = self.is_taken.load(Ordering::SeqCst);
+        is_taken.then(|| self.index.snapshot()).flatten()
+    }
+
+    fn take_snapshot(&self) -> Result<(), MetaError> {
+        self.asked.wait();
+        self.answered.wait();
+        self.is_taken.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn begin(&self) -> Result<(), MetaError> {
+        self.index.begin()
+    }
+
+    fn commit(&self, commit: &mut Commit<'_>) -> Result<(), MetaError> {
+        self.index.commit(commit)
+    }
+
+    fn position(&self) -> Position {
+        self.index.position()
+    }
+
+    fn unflushed(&self, stripe_bytes: u32) -> Result<Vec<StripeData>, MetaError> {
+        self.index.unflushed(stripe_bytes)
+    }
+
+    fn close(&self) -> Result<(), MetaError> {
+        Ok(())
+    }
+}
+
+#[test]
+fn changes_go_on_while_a_reader_waits_for_the_index() {
+    for scans in [false, true] {
+        let overlay = SharedOverlay::default();
+        let index = Hanging {
+            index: MemIndex::default(),
+            is_taken: AtomicBool::new(false),
+            asked: Barrier::new(2),
+            answered: Barrier::new(2),
+        };
+        let put = |value: &'static str| {
+            let mut batch = Batch::default();
+            batch.put("key", value);
+            batch
+        };
+        let read = || {
+            if scans {
+                let found = view(&overlay, &index).scan(b"a", b"z", 10).expect("scan");
+                found.first().map(|(_, value)| value.clone())
+            } else {
+                view(&overlay, &index).get(b"key").expect("get")
+            }
+        };
+        std::thread::scope(|scope| {
+            let reader = scope.spawn(read);
+            index.asked.wait();
+            let free = overlay.layers.try_write();
+            let changed = free.map(|mut overlay| overlay.apply(put("new"), Origin::Applied));
+            index.answered.wait();
+            let found = reader.join().expect("reader");
+            assert!(changed.is_some(), "a reader holds the lock meanwhile");
+            assert_eq!(found.as_deref(), Some(&b"new"[..]));
+        });
+    }
+}
+
+#[test]
+fn a_change_that_waited_does_not_undo_a_newer_one_that_is_in_the_journal() {
+    let mut overlay = Overlay::default();
+    let put = |value: &'static str| {
+        let mut batch = Batch::default();
+        batch.put("key", value);
+        batch
+    };
+    overlay.apply(put("old"), Origin::Applied);
+    overlay.apply(put("new"), Origin::Stripes);
+    let taken = overlay.take(Origin::Stripes);
+    let changes: Vec<_> = taken
+        .layer
+        .iter()
+        .map(|(key, entry)| (key.clone(), entry.clone()))
+        .collect();
+    overlay.log(&changes);
+    overlay.forget(&taken.layer);
+    assert!(
+        overlay.take(Origin::Applied).is_empty(),
+        "the old value would be journaled after the new"
+    );
+    assert_eq!(
+        overlay.get(b"key").and_then(|entry| entry.value.clone()),
+        Some("new".into())
+    );
+}

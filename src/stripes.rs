@@ -1,0 +1,262 @@
+//! Segments and stripes on the members of one volume.
+//!
+//! Bytes of any files are appended to stripe buffers, and flushed as `data_shards + parity_shards` shards to the
+//! members of a segment. They are read back from whichever shards are left. This module knows nothing of files or
+//! names ([`crate::fs`]). [`StripeRecords`] keeps its records in [`crate::metadata`].
+//!
+//! # Invariants
+//!
+//! - Nothing live is overwritten in place: an offset of a segment is allocated once (P4). The one
+//!   exception is a block that failed its checksum, which is overwritten with what was right.
+//! - A byte is accepted only when room for its whole stripe is reserved (P8).
+//! - A block is used only after its checksum matched (P2).
+//! - `Writer::sync` reports shards on a member that failed before they were synced. They are taken out of their
+//!   records before anything that names them is acknowledged (P1).
+//!
+//! # Locks
+//!
+//! In this order: the open stripe (`buffers::open`), the buffers' state, the frontier of the segments, the table of
+//! segments, the files to sync. None of them is held across I/O. Pins, cache and prefetch queue are taken alone. `dirty::syncing` is
+//! held through a sync, I/O included, and by syncs only.
+
+use std::io;
+use std::sync::Arc;
+
+use crate::codec::{Accelerator, CodecError, Engine};
+use crate::format::record::Segment;
+use crate::format::{MemberIndex, SegmentId};
+use crate::membership::Members;
+use crate::store::Pinner;
+use crate::workers::{Threads, Workers};
+
+mod buffers;
+mod cache;
+mod census;
+mod damage;
+mod dirty;
+mod encoded;
+mod encoder;
+mod error;
+mod inspector;
+mod inventory;
+mod layout;
+mod locator;
+mod pins;
+mod placement;
+mod prefetch;
+mod ranges;
+mod reader;
+mod rebuilder;
+mod records;
+mod segment_handle;
+mod segment_io;
+mod segments;
+mod shard_reader;
+mod shared;
+mod space;
+mod stripe_coder;
+mod unrecoverable;
+mod writer;
+
+pub use buffers::{Fresh, Hold, Placed, Unjournaled};
+pub use census::{Census, FileLengths, SegmentCensus};
+pub use error::VolumeError;
+pub use inspector::{Inconsistent, Remedy, Verdict};
+pub use pins::Pin;
+pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError};
+pub use records::{FlushedStripe, LostShard, StripeRecords};
+pub use space::{Load, Space};
+
+pub(crate) use layout::{Tally, member_of};
+pub(crate) use pins::PinFence;
+pub(crate) use ranges::joined;
+
+use self::damage::Damage;
+use self::inspector::Inspector;
+use self::inventory::FileInventory;
+use self::pins::Pins;
+use self::reader::Reader;
+use self::rebuilder::{Limits, ShardRebuilder};
+use self::segments::Segments;
+use self::shared::Shared;
+use self::space::SpaceMeter;
+use self::stripe_coder::StripeCoder;
+use self::writer::Writer;
+
+/// The options with which a volume is run.
+#[derive(Clone, Debug)]
+pub struct VolumeOptions {
+    /// The engine that computes parity.
+    pub engine: &'static dyn Engine,
+    /// Bytes that stripe buffers may take together; at least two of them are had in any case.
+    pub buffer_bytes: usize,
+    /// Bytes of shards read ahead or decoded that are kept.
+    pub cache_bytes: usize,
+    /// Threads that flush, and as many that read ahead. With 0 there are none: the caller that fills or syncs
+    /// stripes flushes them, in the same order in every run, and nothing is read ahead.
+    pub threads: usize,
+    /// The threads on which stripes are encoded and decoded, shared by all volumes that do so.
+    pub workers: Arc<Workers>,
+    /// A device that may compute parity in the engine's place, or chooses for each stripe which of them does.
+    pub accelerator: Option<Arc<dyn Accelerator>>,
+    /// The device driver that is told of the memory in which stripes are coded.
+    pub pinner: Option<Arc<dyn Pinner>>,
+}
+
+/// A reason why a volume cannot be opened.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The volume's code is not known.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// The system gives no more threads, or no memory for their stacks.
+    #[error("cannot start a thread: {0}")]
+    Threads(#[source] io::Error),
+}
+
+/// The stripes of one volume: the parts that write, read, inspect and rebuild them.
+pub struct Stripes {
+    coder: Arc<StripeCoder>,
+    segments: Arc<Segments>,
+    writer: Arc<Writer>,
+    reader: Arc<Reader>,
+    inspector: Inspector,
+    rebuilder: ShardRebuilder,
+    inventory: FileInventory,
+    space: SpaceMeter,
+    damage: Arc<Damage>,
+    pins: Pins,
+    threads: Threads,
+}
+
+impl Stripes {
+    /// Starts from the segments in the index. Reads and writes nothing yet.
+    ///
+    /// # Errors
+    ///
+    /// If the volume's code is not known, or the system gives no more threads.
+    pub fn open(
+        members: Arc<Members>,
+        records: Arc<StripeRecords>,
+        segments: Vec<(SegmentId, Segment)>,
+        options: &VolumeOptions,
+    ) -> Result<Self, OpenError> {
+        let volume = Self::new(members, records, segments, options)?;
+        // If one cannot be started, dropping the volume ends the others.
+        let started = volume.start_threads(options.threads);
+        started.map_err(OpenError::Threads)?;
+        Ok(volume)
+    }
+
+    /// Composes the parts.
+    fn new(
+        members: Arc<Members>,
+        records: Arc<StripeRecords>,
+        segments: Vec<(SegmentId, Segment)>,
+        options: &VolumeOptions,
+    ) -> Result<Self, CodecError> {
+        let shared = Shared::new(&members, records, segments, options)?;
+        let has_threads = options.threads > 0;
+        let limits = Limits {
+            buffer_bytes: options.buffer_bytes,
+            reads_ahead: has_threads,
+        };
+        Ok(Self {
+            writer: Arc::new(shared.writer(has_threads)),
+            reader: Arc::new(shared.reader(has_threads)),
+            inspector: shared.inspector(),
+            rebuilder: shared.rebuilder(limits),
+            inventory: FileInventory::new(Arc::clone(&members), Arc::clone(&shared.segments)),
+            space: SpaceMeter::new(members, Arc::clone(&shared.segments)),
+            coder: shared.coder,
+            segments: shared.segments,
+            damage: shared.damage,
+            pins: Pins::default(),
+            threads: Threads::default(),
+        })
+    }
+
+    /// Starts `count` threads that flush, and as many that read ahead.
+    ///
+    /// # Errors
+    ///
+    /// If the system gives no more threads; those that were started go on.
+    fn start_threads(&self, count: usize) -> io::Result<()> {
+        (0..count).try_for_each(|_| {
+            let writer = Arc::clone(&self.writer);
+            self.threads
+                .start("flush", move || writer.flush_forever())?;
+            let reader = Arc::clone(&self.reader);
+            self.threads
+                .start("read-ahead", move || reader.read_ahead_forever())
+        })
+    }
+
+    /// Returns the part that writes stripes.
+    pub(crate) fn writer(&self) -> &Writer {
+        &self.writer
+    }
+
+    /// Returns the part that reads bytes of stripes.
+    pub(crate) fn reader(&self) -> &Reader {
+        &self.reader
+    }
+
+    /// Returns the part that inspects and repairs all shards of stripes.
+    pub(crate) fn inspector(&self) -> &Inspector {
+        &self.inspector
+    }
+
+    /// Returns the part that writes lost shards again.
+    pub(crate) fn rebuilder(&self) -> &ShardRebuilder {
+        &self.rebuilder
+    }
+
+    /// Returns all segments.
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
+    /// Returns the part that lists the segment files on the members.
+    pub(crate) fn inventory(&self) -> &FileInventory {
+        &self.inventory
+    }
+
+    /// Returns the part that measures the space on the members.
+    pub(crate) fn space(&self) -> &SpaceMeter {
+        &self.space
+    }
+
+    /// Returns the damage that was found.
+    pub(crate) fn damage(&self) -> &Damage {
+        &self.damage
+    }
+
+    /// Returns the pins of readers.
+    pub(crate) fn pins(&self) -> &Pins {
+        &self.pins
+    }
+
+    /// Returns the codecs of the stripes.
+    pub(crate) fn coder(&self) -> &StripeCoder {
+        &self.coder
+    }
+
+    /// Forgets what was found out about a member, since another directory has its place.
+    pub fn forget_member(&self, member: MemberIndex) {
+        self.segments.forget_member(member);
+        self.inventory.forget();
+    }
+}
+
+impl Drop for Stripes {
+    fn drop(&mut self) {
+        self.writer.close();
+        self.reader.close();
+        self.threads.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,152 @@
+//! The stripe that is being filled.
+
+use bytes::Bytes;
+use parking_lot::Mutex;
+
+use super::{Placed, Sealed};
+use crate::format::{BLOCK_SIZE, StripeId};
+use crate::store::Buffer;
+use crate::stripes::layout;
+use crate::stripes::segments::Reservation;
+
+/// Alignment of a write of less than a block, so that none straddles more cache lines than it must.
+const SMALL_ALIGNMENT: usize = 64;
+
+/// Bytes of a stripe that no journal record holds yet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unjournaled {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The offset in its payload at which they start.
+    pub offset: u32,
+    /// The bytes.
+    pub bytes: Bytes,
+}
+
+/// The change of the open stripe since the last query.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fresh {
+    /// Nothing.
+    Nothing,
+    /// These bytes.
+    Bytes(Unjournaled),
+    /// More than were asked for.
+    TooMany,
+}
+
+/// A stripe that bytes are appended to.
+#[derive(Debug)]
+pub(crate) struct OpenStripe {
+    stripe: StripeId,
+    reservation: Option<Reservation>,
+    buffer: Buffer,
+    len: usize,
+    journaled: usize,
+}
+
+impl OpenStripe {
+    /// Starts an empty stripe; its capacity is the length of `buffer`.
+    pub(super) fn new(stripe: StripeId, reservation: Reservation, buffer: Buffer) -> Self {
+        Self {
+            stripe,
+            reservation: Some(reservation),
+            buffer,
+            len: 0,
+            journaled: 0,
+        }
+    }
+
+    /// A stripe whose first `len` bytes are in `buffer` already.
+    pub(super) fn restored(
+        stripe: StripeId,
+        reservation: Option<Reservation>,
+        buffer: Buffer,
+        len: usize,
+    ) -> Self {
+        Self {
+            stripe,
+            reservation,
+            buffer,
+            len,
+            journaled: len,
+        }
+    }
+
+    pub(super) fn stripe(&self) -> StripeId {
+        self.stripe
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns whether not even a small write could start.
+    pub(super) fn is_full(&self) -> bool {
+        self.len.next_multiple_of(SMALL_ALIGNMENT) >= self.buffer.len()
+    }
+
+    /// Copies what fits of `data`; `None` if this stripe should take none of it.
+    ///
+    /// A write of a block or more starts at a block, so that reading it back touches no block more
+    /// than it must; a smaller one is not split.
+    pub(super) fn append(&mut self, data: &[u8]) -> Option<Placed> {
+        let small = data.len() < BLOCK_SIZE;
+        let alignment = if small { SMALL_ALIGNMENT } else { BLOCK_SIZE };
+        let start = self.len.next_multiple_of(alignment);
+        let room = self
+            .buffer
+            .len()
+            .checked_sub(start)
+            .filter(|&room| room > 0)?;
+        if small && room < data.len() {
+            return None;
+        }
+        let len = room.min(data.len());
+        self.buffer[self.len..start].fill(0);
+        self.buffer[start..start + len].copy_from_slice(&data[..len]);
+        self.len = start + len;
+        Some(Placed {
+            stripe: self.stripe,
+            offset: layout::stripe_bytes(start),
+            len: layout::stripe_bytes(len),
+        })
+    }
+
+    pub(super) fn get(&self, offset: usize, len: usize) -> Option<&[u8]> {
+        self.buffer[..self.len].get(offset..offset.checked_add(len)?)
+    }
+
+    /// See [`Buffers::unjournaled`](super::Buffers::unjournaled).
+    pub(super) fn unjournaled(&mut self, limit: usize) -> Fresh {
+        let fresh = &self.buffer[self.journaled..self.len];
+        if fresh.len() > limit {
+            return Fresh::TooMany;
+        }
+        if fresh.is_empty() {
+            return Fresh::Nothing;
+        }
+        let bytes = Bytes::copy_from_slice(fresh);
+        let offset = layout::stripe_bytes(self.journaled);
+        self.journaled = self.len;
+        Fresh::Bytes(Unjournaled {
+            stripe: self.stripe,
+            offset,
+            bytes,
+        })
+    }
+
+    /// Fixes the bytes, padded with zeros to `data_shards` whole shards.
+    pub(super) fn seal(mut self, data_shards: usize, sequence: u64) -> Sealed {
+        let padded = layout::height(self.len, data_shards) * data_shards;
+        self.buffer.set_len(padded.max(self.len));
+        self.buffer[self.len..].fill(0);
+        Sealed {
+            stripe: self.stripe,
+            payload_len: self.len,
+            data: self.buffer.freeze(),
+            sequence,
+            reservation: Mutex::new(self.reservation),
+            encoded: Mutex::default(),
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! The failures of operations on stripes.
+
+use crate::codec::CodecError;
+use crate::format::{SegmentId, StripeId};
+use crate::metadata::RecordError;
+use crate::store::StoreError;
+
+/// The failure of an operation on stripes.
+///
+/// Cheap to clone, so that one failure can be handed to every caller that waited for it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VolumeError {
+    /// No segment can take another stripe, and no members have room for another segment. Nothing
+    /// that was accepted before is at risk.
+    #[error("no {needed} members have room for another segment")]
+    NoSpace {
+        /// Members that a segment is placed on.
+        needed: usize,
+    },
+
+    /// Fewer members are left than a stripe has data shards; the volume can do nothing more.
+    #[error("{live} members are left, {needed} needed")]
+    Failed {
+        /// Members that are left.
+        live: usize,
+        /// Data shards of a stripe.
+        needed: usize,
+    },
+
+    /// More shards are lost than parity can replace. The data is readable again once enough members
+    /// return.
+    #[error("stripe {stripe}: {present} shards present, {needed} needed")]
+    TooFewShards {
+        /// The stripe.
+        stripe: StripeId,
+        /// Shards that were read and verified.
+        present: usize,
+        /// Shards that decoding needs.
+        needed: usize,
+    },
+
+    /// A stripe was asked for that is neither in a buffer nor in the index.
+    #[error("stripe {stripe} is not in the index")]
+    UnknownStripe {
+        /// The stripe.
+        stripe: StripeId,
+    },
+
+    /// The records of a stripe contradict each other or the call.
+    #[error("stripe {stripe}: {what}")]
+    BadRecord {
+        /// The stripe.
+        stripe: StripeId,
+        /// The contradiction.
+        what: &'static str,
+    },
+
+    /// Too few shards of a stripe could be written, so that its bytes exist in memory only.
+    #[error("stripe {stripe}: {written} shards written, {needed} needed")]
+    NotWritten {
+        /// The stripe.
+        stripe: StripeId,
+        /// Shards that were written.
+        written: usize,
+        /// Shards that decoding needs.
+        needed: usize,
+        /// The answer of the last member that failed.
+        #[source]
+        source: Option<StoreError>,
+    },
+
+    /// The volume was opened for reading.
+    #[error("the volume is open for reading only")]
+    ReadOnly,
+
+    /// The volume was closed.
+    #[error("the volume is closed")]
+    Closed,
+
+    /// A stripe that was flushed could not be recorded.
+    #[error("cannot record stripe {stripe}")]
+    NotRecorded {
+        /// The stripe.
+        stripe: StripeId,
+        /// The failure of the index.
+        source: RecordError,
+    },
+
+    /// A segment could not be recorded.
+    #[error("cannot record segment {segment}")]
+    SegmentNotRecorded {
+        /// The segment.
+        segment: SegmentId,
+        /// The failure of the index.
+        source: RecordError,
+    },
+
+    /// Writing a stripe panicked, which is logged, so that its bytes exist in memory only.
+    #[error("stripe {stripe}: writing it panicked")]
+    Panicked {
+        /// The stripe.
+        stripe: StripeId,
+    },
+
+    /// No further number could be had for a stripe or a segment.
+    #[error("cannot count on")]
+    NoNumber(#[source] RecordError),
+
+    /// The record of a stripe could not be read.
+    #[error("cannot look up stripe {stripe}")]
+    Lookup {
+        /// The stripe.
+        stripe: StripeId,
+        /// The failure of the index.
+        source: RecordError,
+    },
+
+    /// The codec refused the shards.
+    #[error("stripe {stripe}: cannot code")]
+    Codec {
+        /// The stripe.
+        stripe: StripeId,
+        /// The reason.
+        source: CodecError,
+    },
+}

@@ -1,0 +1,156 @@
+//! Writing restored shards where they lie.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Inspector;
+use crate::format::{MemberIndex, ShardIndex};
+use crate::store::{Buffer, Op};
+use crate::stripes::locator::{Located, Rows, mismatches};
+use crate::stripes::segment_handle::SegmentHandle;
+
+/// The bytes of one shard to be written.
+#[derive(Debug)]
+pub(super) struct ShardRepair {
+    pub(super) shard: ShardIndex,
+    pub(super) member: MemberIndex,
+    /// True if the shard is right afterwards, all of it.
+    pub(super) is_whole: bool,
+    /// The shard.
+    pub(super) bytes: Buffer,
+    /// The ranges of it to be written.
+    pub(super) ranges: Vec<Range<usize>>,
+}
+
+impl Inspector {
+    /// Writes shards of stripes of one segment, each with its place among the stripes; syncs them and
+    /// reads them back. Returns those that are right now.
+    pub(super) fn repair_all(
+        &self,
+        stripes: &[Located],
+        repairs: &[(usize, ShardRepair)],
+    ) -> Vec<(usize, ShardIndex)> {
+        let Some(first) = stripes.first().filter(|_| !repairs.is_empty()) else {
+            return Vec::new();
+        };
+        let segment = &first.segment;
+        let mut failed = self.write_repairs(stripes, repairs);
+        let files: BTreeSet<MemberIndex> =
+            repairs.iter().map(|(_, repair)| repair.member).collect();
+        let unsynced = self.sync_files(segment, &files);
+        for (at, (_, repair)) in repairs.iter().enumerate() {
+            if unsynced.contains(&repair.member) {
+                failed.insert(at);
+            }
+        }
+        failed.extend(self.misread(stripes, repairs, &failed));
+        let mut repaired = Vec::new();
+        for (at, (stripe, repair)) in repairs.iter().enumerate() {
+            let is_done = !failed.contains(&at);
+            let id = (stripes[*stripe].id, repair.shard);
+            let ranges = if is_done { repair.ranges.len() } else { 0 };
+            self.damage.note_repaired(id, ranges, || {
+                let outcome = if is_done {
+                    "repaired"
+                } else {
+                    "cannot be repaired"
+                };
+                format!("{outcome} on member {}", repair.member)
+            });
+            if is_done && repair.is_whole {
+                repaired.push((*stripe, repair.shard));
+            }
+        }
+        repaired
+    }
+
+    /// Writes; returns the places of those that failed.
+    fn write_repairs(
+        &self,
+        stripes: &[Located],
+        repairs: &[(usize, ShardRepair)],
+    ) -> BTreeSet<usize> {
+        let mut ops = Vec::new();
+        let mut owners = Vec::new();
+        for (at, (stripe, repair)) in repairs.iter().enumerate() {
+            let located = &stripes[*stripe];
+            for range in &repair.ranges {
+                owners.push(at);
+                let op = Op::Write {
+                    name: Arc::clone(&located.segment.name),
+                    offset: located.record.offset + range.start as u64,
+                    data: self.pool.copy_of(&repair.bytes[range.clone()]).freeze(),
+                };
+                ops.push((repair.member, op));
+            }
+        }
+        let outcomes = self.members.io().run(ops);
+        let failed = owners.into_iter().zip(outcomes);
+        failed
+            .filter(|(_, outcome)| outcome.is_err())
+            .map(|(at, _)| at)
+            .collect()
+    }
+
+    /// Makes the file of a segment durable on some members; returns those on which that failed.
+    fn sync_files(
+        &self,
+        segment: &Arc<SegmentHandle>,
+        members: &BTreeSet<MemberIndex>,
+    ) -> BTreeSet<MemberIndex> {
+        let sync = |member: &MemberIndex| {
+            let name = Arc::clone(&segment.name);
+            (*member, Op::Sync { name })
+        };
+        let outcomes = self.members.io().run(members.iter().map(sync).collect());
+        let failed = members.iter().zip(outcomes);
+        failed
+            .filter(|(_, outcome)| outcome.is_err())
+            .map(|(member, _)| *member)
+            .collect()
+    }
+
+    /// Reads back what was written; returns the places of those that are not what they should be.
+    fn misread(
+        &self,
+        stripes: &[Located],
+        repairs: &[(usize, ShardRepair)],
+        failed: &BTreeSet<usize>,
+    ) -> BTreeSet<usize> {
+        let mut reads: BTreeMap<(usize, usize), Range<usize>> = BTreeMap::new();
+        let mut ops = Vec::new();
+        for (at, (stripe, repair)) in repairs.iter().enumerate() {
+            let located = &stripes[*stripe];
+            for (number, range) in repair.ranges.iter().enumerate() {
+                if failed.contains(&at) {
+                    continue;
+                }
+                reads.insert((at, number), range.clone());
+                let op = Op::Read {
+                    name: Arc::clone(&located.segment.name),
+                    offset: located.record.offset + range.start as u64,
+                    buf: self.pool.buffer(range.len()),
+                };
+                ops.push((repair.member, op));
+            }
+        }
+        let outcomes = self.members.io().run(ops);
+        let mut wrong = BTreeSet::new();
+        for (((at, _), range), outcome) in reads.into_iter().zip(outcomes) {
+            let (stripe, repair) = &repairs[at];
+            let rows = Rows {
+                shard: repair.shard,
+                range,
+            };
+            let is_right = match (outcome, self.locator.sums_of(&stripes[*stripe], &rows)) {
+                (Ok(Some(buffer)), Ok(Some(sums))) => mismatches(&rows, &buffer, &sums).is_empty(),
+                _ => false,
+            };
+            if !is_right {
+                wrong.insert(at);
+            }
+        }
+        wrong
+    }
+}

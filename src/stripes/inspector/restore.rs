@@ -1,0 +1,266 @@
+//! Computation of the wrong or missing parts of one stripe from its intact shards, range by range. Comparison of
+//! whole stripes with the code, all at once.
+
+use std::ops::Range;
+
+use super::{Found, Inspector};
+use crate::codec::{BLOCK_BYTES, CodecError, CodingTask, Mismatch};
+use crate::format::BLOCK_SIZE;
+use crate::store::Buffer;
+use crate::stripes::error::VolumeError;
+use crate::stripes::layout;
+use crate::stripes::locator::{Located, Rows};
+use crate::stripes::ranges::joined;
+
+/// The result of restoring one stripe.
+#[derive(Debug, Default)]
+pub(super) struct Restored {
+    /// The shards that were not right, as far as they could be computed.
+    pub(super) fixed: Vec<Fixed>,
+    /// The ranges of the payload that cannot be had.
+    pub(super) lost: Vec<Range<u32>>,
+    /// True if they could not be had either if all members were there.
+    pub(super) is_lost_for_good: bool,
+    /// The rows in which what is right does not fit together.
+    pub(super) inconsistent: Vec<Range<u32>>,
+}
+
+/// A shard that was not right.
+#[derive(Debug)]
+pub(super) struct Fixed {
+    pub(super) shard: usize,
+    /// The shard, right in `ranges` and where it was right before.
+    pub(super) bytes: Buffer,
+    /// The ranges that were recomputed, in order.
+    pub(super) ranges: Vec<Range<usize>>,
+    /// True if that is all that was not right.
+    pub(super) is_whole: bool,
+}
+
+impl Inspector {
+    /// Computes what is not right of a stripe.
+    ///
+    /// # Errors
+    ///
+    /// If checksums cannot be looked up, or the codec refuses the shards.
+    pub(super) fn restore_shards(
+        &self,
+        located: &Located,
+        found: &[Found],
+    ) -> Result<Restored, VolumeError> {
+        let mut restored = Restored::default();
+        for (shard, found) in found.iter().enumerate() {
+            if !matches!(found, Found::Right(_)) {
+                let bytes = match found.bytes() {
+                    Some(bytes) => self.pool.copy_of(bytes),
+                    None => self.pool.buffer(located.height()),
+                };
+                restored.fixed.push(Fixed {
+                    shard,
+                    bytes,
+                    ranges: Vec::new(),
+                    is_whole: true,
+                });
+            }
+        }
+        for rows in stretches(located.height(), found) {
+            if !found.iter().all(|found| found.is_right_in(&rows)) {
+                self.restore_rows(located, found, &rows, &mut restored)?;
+            }
+        }
+        restored.inconsistent = joined(restored.inconsistent);
+        restored.lost = joined(restored.lost);
+        Ok(restored)
+    }
+
+    /// Computes rows throughout which the same shards are right.
+    fn restore_rows(
+        &self,
+        located: &Located,
+        found: &[Found],
+        rows: &Range<usize>,
+        restored: &mut Restored,
+    ) -> Result<(), VolumeError> {
+        let right = |shard: usize| found[shard].is_right_in(rows);
+        let present: Vec<(usize, &[u8])> = (0..found.len())
+            .filter(|&shard| right(shard))
+            .filter_map(|shard| Some((shard, &found[shard].bytes()?[rows.clone()])))
+            .collect();
+        let needed = located.data_shards();
+        if present.len() < needed {
+            let is_written = |shard: &usize| {
+                let shard = layout::shard(*shard);
+                located.record.written.contains(shard)
+            };
+            let away = (0..found.len()).filter(|&shard| matches!(found[shard], Found::Away));
+            let could_return = away.filter(is_written).count();
+            restored.is_lost_for_good |= present.len() + could_return < needed;
+            for fixed in &mut restored.fixed {
+                if !right(fixed.shard) {
+                    fixed.is_whole = false;
+                    restored
+                        .lost
+                        .extend(located.payload_range(layout::shard(fixed.shard), rows));
+                }
+            }
+            return Ok(());
+        }
+        // Without checksums, nothing says that it is wrong.
+        let is_wrong = |shard: usize, bytes: &[u8]| {
+            let checked = Rows {
+                shard: layout::shard(shard),
+                range: rows.clone(),
+            };
+            self.is_wrong(located, &checked, bytes)
+        };
+        let fixed = &mut restored.fixed;
+        self.coder.compute_verified(&located.codec, |pass| {
+            let mut outputs: Vec<(usize, &mut [u8])> = fixed
+                .iter_mut()
+                .filter(|fixed| !right(fixed.shard))
+                .map(|fixed| (fixed.shard, &mut fixed.bytes[rows.clone()]))
+                .collect();
+            let reconstructed = pass.reconstruct(&present, &mut outputs);
+            reconstructed.map_err(|source| VolumeError::Codec {
+                stripe: located.id,
+                source,
+            })?;
+            let mut outputs = outputs.iter();
+            outputs.try_fold(true, |so_far, (shard, bytes)| {
+                Ok(so_far && !is_wrong(*shard, bytes)?)
+            })
+        })?;
+        for fixed in &mut restored.fixed {
+            if right(fixed.shard) {
+                continue;
+            }
+            if is_wrong(fixed.shard, &fixed.bytes[rows.clone()])? {
+                restored.inconsistent.push(in_shards(rows));
+                restored.is_lost_for_good = true;
+                fixed.is_whole = false;
+                restored
+                    .lost
+                    .extend(located.payload_range(layout::shard(fixed.shard), rows));
+            } else {
+                fixed.ranges.push(rows.clone());
+            }
+        }
+        Ok(())
+    }
+
+    /// Notes in which blocks of stripes parity is not what the code makes of the data, in stripes whose shards are all
+    /// available by now.
+    ///
+    /// # Errors
+    ///
+    /// If the codec refuses the shards.
+    pub(super) fn hold_against_code(
+        &self,
+        stripes: &[Located],
+        found: &[Vec<Found>],
+        restored: &mut [Restored],
+    ) -> Result<(), VolumeError> {
+        let of_stripes = stripes.iter().zip(found).zip(&*restored).enumerate();
+        let whole: Vec<Whole<'_>> = of_stripes
+            .filter(|(_, (_, restored))| restored.fixed.iter().all(|fixed| fixed.is_whole))
+            .map(|(at, ((located, found), restored))| Whole::new(at, located, found, restored))
+            .collect();
+        let mut tasks = Vec::with_capacity(whole.len());
+        for whole in &whole {
+            let pass = self.coder.pass(&whole.located.codec);
+            let task = pass.comparison(&whole.shards);
+            tasks.push(task.map_err(|source| whole.refused(source))?);
+        }
+        CodingTask::compute_all(&mut tasks);
+        let mut inconsistent = Vec::new();
+        let mut clean = Vec::new();
+        let mut is_device_wrong = false;
+        for (whole, task) in whole.iter().zip(tasks) {
+            let mismatches = task.into_mismatches();
+            if mismatches.is_empty() {
+                clean.push(whole);
+            } else {
+                let mismatches = self.compare_again(whole, mismatches)?;
+                is_device_wrong |= mismatches.is_empty();
+                inconsistent.push((whole.at, mismatches));
+            }
+        }
+        // A device that reports differences that do not exist may also miss real ones.
+        for whole in clean.into_iter().filter(|_| is_device_wrong) {
+            let pass = self.coder.pass(&whole.located.codec).accelerator(None);
+            let compared = pass.mismatches(&whole.shards);
+            let mismatches = compared.map_err(|source| whole.refused(source))?;
+            inconsistent.push((whole.at, mismatches));
+        }
+        for (at, mismatches) in inconsistent {
+            restored[at].inconsistent = joined(mismatches.iter().map(rows_of));
+        }
+        Ok(())
+    }
+
+    /// Returns the mismatches that are there if not only a device sees them.
+    fn compare_again(
+        &self,
+        whole: &Whole<'_>,
+        mut mismatches: Vec<Mismatch>,
+    ) -> Result<Vec<Mismatch>, VolumeError> {
+        self.coder.repeat_on_cpu(&whole.located.codec, |pass| {
+            let compared = pass.mismatches(&whole.shards);
+            mismatches = compared.map_err(|source| whole.refused(source))?;
+            Ok(mismatches.is_empty())
+        })?;
+        Ok(mismatches)
+    }
+}
+
+/// A stripe whose shards are all available.
+struct Whole<'a> {
+    /// The index of the stripe among those of the call.
+    at: usize,
+    located: &'a Located,
+    shards: Vec<&'a [u8]>,
+}
+
+impl<'a> Whole<'a> {
+    fn new(at: usize, located: &'a Located, found: &'a [Found], restored: &'a Restored) -> Self {
+        let fixed = |shard: usize| restored.fixed.iter().find(|fixed| fixed.shard == shard);
+        let bytes = |(shard, found): (usize, &'a Found)| match fixed(shard) {
+            Some(fixed) => Some(&fixed.bytes[..]),
+            None => found.bytes().map(|bytes| &bytes[..]),
+        };
+        Self {
+            at,
+            located,
+            shards: found.iter().enumerate().filter_map(bytes).collect(),
+        }
+    }
+
+    fn refused(&self, source: CodecError) -> VolumeError {
+        let stripe = self.located.id;
+        VolumeError::Codec { stripe, source }
+    }
+}
+
+/// Returns the rows of a block.
+fn rows_of(mismatch: &Mismatch) -> Range<u32> {
+    let start = mismatch.block * BLOCK_BYTES;
+    in_shards(&(start..start + BLOCK_BYTES))
+}
+
+/// Cuts the rows of a stripe where a shard begins or ends to be wrong.
+fn stretches(height: usize, found: &[Found]) -> Vec<Range<usize>> {
+    let mut cuts = vec![0, height];
+    for found in found {
+        if let Found::Wrong(_, ranges) = found {
+            cuts.extend(ranges.iter().flat_map(|range| [range.start, range.end]));
+        }
+    }
+    cuts.sort_unstable();
+    cuts.dedup();
+    debug_assert!(cuts.iter().all(|cut| cut.is_multiple_of(BLOCK_SIZE)));
+    cuts.windows(2).map(|ends| ends[0]..ends[1]).collect()
+}
+
+fn in_shards(rows: &Range<usize>) -> Range<u32> {
+    layout::stripe_bytes(rows.start)..layout::stripe_bytes(rows.end)
+}

@@ -1,0 +1,408 @@
+//! The records of stripes and segments.
+//!
+//! Every change here goes through [`RecordMap::apply_stripes`]. So a commit can take the records of stripes apart from
+//! all others, after the changes that name those stripes.
+
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use super::error::VolumeError;
+use super::layout::Tally;
+use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
+use crate::format::{Record, SegmentId, ShardIndex, StripeId, key};
+use crate::metadata::{Batch, Numbers, RecordError, RecordMap};
+
+/// The distance that a counter on disk runs ahead of the numbers in use.
+const STRIPES_AHEAD: u64 = 1024;
+const SEGMENTS_AHEAD: u64 = 64;
+
+/// Records of stripes changed in one go: less than a journal record takes.
+const EDITED_AT_ONCE: usize = 1024;
+
+/// A shard that was written but did not become durable: for the records of stripes, it is missing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostShard {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The shard of it.
+    pub shard: ShardIndex,
+}
+
+/// The records of a stripe that was just written, not synced.
+#[derive(Clone, Debug)]
+pub struct FlushedStripe {
+    /// Its number.
+    pub stripe: StripeId,
+    /// Its record.
+    pub record: Stripe,
+    /// The checksums of its shards, of those that could not be written too.
+    pub sums: Vec<(ShardIndex, ShardSums)>,
+    /// Its segment.
+    pub segment: Segment,
+    /// True if the segment may have no record yet.
+    pub fresh: bool,
+}
+
+/// The records of stripes and segments, and the source of their numbers.
+pub struct StripeRecords {
+    map: Arc<dyn RecordMap>,
+    stripes: Numbers,
+    segments: Numbers,
+    /// Segments that got their final record; one may be empty by now.
+    finished: Mutex<Vec<SegmentId>>,
+    /// Held by a thread that changes or removes an existing record of a stripe, from reading it on.
+    editing: Mutex<()>,
+}
+
+impl StripeRecords {
+    /// Reads the counters.
+    ///
+    /// # Errors
+    ///
+    /// If one cannot be read.
+    pub fn open(map: Arc<dyn RecordMap>) -> Result<Self, RecordError> {
+        Ok(Self {
+            stripes: Numbers::open(&*map, key::NEXT_STRIPE, 1, STRIPES_AHEAD)?,
+            segments: Numbers::open(&*map, key::NEXT_SEGMENT, 1, SEGMENTS_AHEAD)?,
+            finished: Mutex::default(),
+            editing: Mutex::default(),
+            map,
+        })
+    }
+
+    /// Returns a number that no stripe had before, not even before a crash.
+    pub(super) fn next_stripe(&self) -> Result<StripeId, RecordError> {
+        let number = self.stripes.next(|batch| self.map.apply_stripes(batch));
+        Ok(StripeId(number?))
+    }
+
+    /// Returns a number that no segment had before, not even before a crash.
+    pub(super) fn next_segment(&self) -> Result<SegmentId, RecordError> {
+        let number = self.segments.next(|batch| self.map.apply_stripes(batch));
+        Ok(SegmentId(number?))
+    }
+
+    /// Returns a stripe's record, for an operation on the stripe.
+    pub(super) fn look_up(&self, stripe: StripeId) -> Result<Option<Stripe>, VolumeError> {
+        let found = self.stripe(stripe);
+        found.map_err(|source| VolumeError::Lookup { stripe, source })
+    }
+
+    /// Returns the checksums of one shard.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn sums(
+        &self,
+        stripe: StripeId,
+        shard: ShardIndex,
+    ) -> Result<Option<ShardSums>, RecordError> {
+        let found = self.map.get(&key::sums(stripe, shard))?;
+        Ok(found.map(|value| ShardSums::decode(&value)).transpose()?)
+    }
+
+    /// Puts the records of a stripe that was just written. They are visible when this returns.
+    pub(super) fn put_flushed(&self, flushed: FlushedStripe) -> Result<(), RecordError> {
+        let FlushedStripe {
+            stripe,
+            record,
+            sums,
+            segment,
+            fresh,
+        } = flushed;
+        let mut batch = Batch::default();
+        if fresh {
+            batch.put(key::segment(record.segment), segment.encode());
+        }
+        batch.put(key::stripe(stripe), record.encode());
+        batch.put(
+            key::segment_stripe(record.segment, record.offset),
+            SegmentStripe(stripe).encode(),
+        );
+        for (shard, sums) in sums {
+            batch.put(key::sums(stripe, shard), sums.encode());
+        }
+        note_repair(&mut batch, stripe, &segment, None, &record);
+        Ok(self.map.apply_stripes(batch)?)
+    }
+
+    /// Puts the final record of a segment to which no stripe is added any more.
+    pub(super) fn finish_segment(
+        &self,
+        segment: SegmentId,
+        record: &Segment,
+    ) -> Result<(), RecordError> {
+        self.put_segment(segment, record)?;
+        self.finished.lock().push(segment);
+        Ok(())
+    }
+
+    /// Takes the segments that got their final record since the last call.
+    #[must_use]
+    pub fn take_finished(&self) -> Vec<SegmentId> {
+        std::mem::take(&mut self.finished.lock())
+    }
+
+    /// Returns a stripe's record.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn stripe(&self, stripe: StripeId) -> Result<Option<Stripe>, RecordError> {
+        let found = self.map.get(&key::stripe(stripe))?;
+        Ok(found.map(|value| Stripe::decode(&value)).transpose()?)
+    }
+
+    /// Takes shards that did not become durable out of the records of their stripes. Returns the
+    /// first stripe that has too few shards left, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read, or takes no change.
+    pub fn forget_shards(
+        &self,
+        lost: &[LostShard],
+        segment_of: impl Fn(SegmentId) -> Option<Segment>,
+    ) -> Result<Option<StripeId>, RecordError> {
+        let _editing = self.editing.lock();
+        let mut batch = Batch::default();
+        let mut unreadable = None;
+        let mut lost = lost.to_vec();
+        lost.sort_unstable_by_key(|lost| (lost.stripe, lost.shard));
+        for of_stripe in lost.chunk_by(|a, b| a.stripe == b.stripe) {
+            let stripe = of_stripe[0].stripe;
+            // It may be dead by now, and its segment gone.
+            let Some(old) = self.stripe(stripe)? else {
+                continue;
+            };
+            let Some(segment) = segment_of(old.segment) else {
+                continue;
+            };
+            let mut new = old;
+            for lost in of_stripe {
+                new.written.remove(lost.shard);
+            }
+            batch.put(key::stripe(stripe), new.encode());
+            note_repair(&mut batch, stripe, &segment, Some(&old), &new);
+            if losses_tolerated(&segment, &new) < 0 {
+                unreadable.get_or_insert(stripe);
+            }
+        }
+        self.map.apply_stripes(batch)?;
+        Ok(unreadable)
+    }
+
+    /// Notes shards of stripes that are durable now.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read, or takes no change.
+    pub fn restore_shards(
+        &self,
+        restored: &[(StripeId, ShardSet)],
+        segment_of: impl Fn(SegmentId) -> Option<Segment>,
+    ) -> Result<(), RecordError> {
+        for some in restored.chunks(EDITED_AT_ONCE) {
+            let _editing = self.editing.lock();
+            let mut batch = Batch::default();
+            for (stripe, shards) in some {
+                // It may be dead by now.
+                let Some(old) = self.stripe(*stripe)? else {
+                    continue;
+                };
+                let Some(segment) = segment_of(old.segment) else {
+                    continue;
+                };
+                let mut new = old;
+                shards.iter().for_each(|shard| new.written.insert(shard));
+                batch.put(key::stripe(*stripe), new.encode());
+                note_repair(&mut batch, *stripe, &segment, Some(&old), &new);
+            }
+            self.map.apply_stripes(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Puts the record of a segment that is on other members from now on.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read, or takes no change.
+    pub fn put_segment(&self, segment: SegmentId, record: &Segment) -> Result<(), RecordError> {
+        let mut batch = Batch::default();
+        batch.put(key::segment(segment), record.encode());
+        Ok(self.map.apply_stripes(batch)?)
+    }
+
+    /// Removes all records of a dead stripe, and that of its segment if `with_segment`.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read, or takes no change.
+    pub fn remove(
+        &self,
+        stripe: StripeId,
+        record: &Stripe,
+        segment: &Segment,
+        with_segment: bool,
+    ) -> Result<(), RecordError> {
+        let _editing = self.editing.lock();
+        // The list of lacking shards may have changed since it was read.
+        let newest = self.stripe(stripe)?;
+        let record = newest.as_ref().unwrap_or(record);
+        let mut batch = Batch::default();
+        batch.delete(key::stripe(stripe));
+        batch.delete(key::segment_stripe(record.segment, record.offset));
+        let total = segment.data_shards.saturating_add(segment.parity_shards);
+        (0..total).for_each(|shard| batch.delete(key::sums(stripe, ShardIndex(shard))));
+        batch.delete(repair_key(stripe, segment, record));
+        batch.delete(key::lost(stripe));
+        if with_segment {
+            batch.delete(key::segment(record.segment));
+        }
+        Ok(self.map.apply_stripes(batch)?)
+    }
+
+    /// Removes the record of an empty segment.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read, or takes no change.
+    pub fn remove_segment(&self, segment: SegmentId) -> Result<(), RecordError> {
+        let mut batch = Batch::default();
+        batch.delete(key::segment(segment));
+        Ok(self.map.apply_stripes(batch)?)
+    }
+}
+
+fn losses_tolerated(segment: &Segment, record: &Stripe) -> i16 {
+    Tally::of(segment, record, |shard| record.written.contains(shard)).losses_tolerated()
+}
+
+fn repair_key(stripe: StripeId, segment: &Segment, record: &Stripe) -> bytes::Bytes {
+    key::repair(u8::try_from(losses_tolerated(segment, record)).ok(), stripe)
+}
+
+/// Puts a stripe that lacks shards into the repair ledger, in the place of its old note.
+fn note_repair(
+    batch: &mut Batch,
+    stripe: StripeId,
+    segment: &Segment,
+    old: Option<&Stripe>,
+    new: &Stripe,
+) {
+    if let Some(old) = old {
+        batch.delete(repair_key(stripe, segment, old));
+    }
+    let data_shards = usize::from(segment.data_shards);
+    let total = segment.data_shards.saturating_add(segment.parity_shards);
+    let is_missing =
+        |shard: &ShardIndex| !new.written.contains(*shard) && !new.is_implied(*shard, data_shards);
+    let missing: ShardSet = (0..total).map(ShardIndex).filter(is_missing).collect();
+    if !missing.is_empty() {
+        batch.put(
+            repair_key(stripe, segment, new),
+            RepairNote { missing }.encode(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::MemberIndex;
+    use crate::metadata::{Key, MemoryMap};
+
+    const STRIPE: StripeId = StripeId(7);
+
+    fn segment() -> Segment {
+        Segment {
+            data_shards: 2,
+            parity_shards: 1,
+            code: 1,
+            len: 1 << 20,
+            slots: (0..3).map(|slot| Some(MemberIndex(slot))).collect(),
+        }
+    }
+
+    fn shards(indices: impl IntoIterator<Item = u8>) -> ShardSet {
+        indices.into_iter().map(ShardIndex).collect()
+    }
+
+    /// Returns records of one stripe that was flushed with these shards, and their map.
+    fn flushed_with(written: ShardSet) -> (Arc<MemoryMap>, StripeRecords) {
+        let map = Arc::new(MemoryMap::default());
+        let records = StripeRecords::open(Arc::clone(&map) as _).unwrap();
+        let record = Stripe {
+            segment: SegmentId(1),
+            offset: 4096,
+            height: 4096,
+            payload_len: 8192,
+            rotation: 0,
+            written,
+        };
+        let sums = (0..3).map(|shard| (ShardIndex(shard), ShardSums(vec![u32::from(shard)])));
+        let flushed = FlushedStripe {
+            stripe: STRIPE,
+            record,
+            sums: sums.collect(),
+            segment: segment(),
+            fresh: true,
+        };
+        records.put_flushed(flushed).unwrap();
+        (map, records)
+    }
+
+    fn repair_notes(map: &MemoryMap) -> Vec<ShardSet> {
+        let (from, end) = key::repairs();
+        let notes = map.range(from, end).into_iter();
+        notes
+            .map(|(_, value)| RepairNote::decode(&value).unwrap().missing)
+            .collect()
+    }
+
+    #[test]
+    fn a_repair_note_names_the_missing_shards_from_their_loss_until_they_are_restored() {
+        let (map, records) = flushed_with(shards(0..3));
+        assert!(repair_notes(&map).is_empty());
+        let lost = |shard| LostShard {
+            stripe: STRIPE,
+            shard: ShardIndex(shard),
+        };
+        let segment_of = |_| Some(segment());
+        let forgotten = records.forget_shards(&[lost(1)], segment_of);
+        assert_eq!(forgotten.unwrap(), None, "one loss is tolerated");
+        assert_eq!(repair_notes(&map), [shards([1])]);
+        let forgotten = records.forget_shards(&[lost(2)], segment_of);
+        assert_eq!(forgotten.unwrap(), Some(STRIPE), "two are not");
+        assert_eq!(repair_notes(&map), [shards([1, 2])]);
+        let restored = [(STRIPE, shards([1, 2]))];
+        records.restore_shards(&restored, segment_of).unwrap();
+        assert!(repair_notes(&map).is_empty());
+        let record = records.stripe(STRIPE).unwrap().unwrap();
+        assert_eq!(record.written, shards(0..3));
+    }
+
+    #[test]
+    fn a_removed_stripe_leaves_no_record() {
+        for written in [shards(0..3), shards([0, 2])] {
+            let (map, records) = flushed_with(written);
+            let record = records.stripe(STRIPE).unwrap().unwrap();
+            assert!(records.sums(STRIPE, ShardIndex(2)).unwrap().is_some());
+            records.remove(STRIPE, &record, &segment(), true).unwrap();
+            let (from, end) = (Key::from(vec![0]), Key::from(vec![u8::MAX; 16]));
+            let left = map.range(from, end);
+            assert!(left.is_empty(), "{left:?}");
+        }
+    }
+
+    #[test]
+    fn a_segment_is_reported_as_finished_once() {
+        let (_, records) = flushed_with(shards(0..3));
+        records.finish_segment(SegmentId(1), &segment()).unwrap();
+        assert_eq!(records.take_finished(), [SegmentId(1)]);
+        assert!(records.take_finished().is_empty());
+    }
+}

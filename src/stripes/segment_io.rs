@@ -1,0 +1,87 @@
+//! Operations on the files of one segment: removed, punched and cut on many members at once.
+//!
+//! All of them only give space back. A member that fails one is out of the volume by then, and the space that it keeps is
+//! found again when it returns.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::segment_handle::SegmentHandle;
+use crate::format::{MemberIndex, SegmentId, files};
+use crate::membership::Members;
+use crate::store::{Op, Store};
+
+/// Gives back the space of segment files.
+pub(super) struct SegmentIo {
+    members: Arc<Members>,
+}
+
+impl SegmentIo {
+    /// Creates the part; it works on the files of all members.
+    pub(super) fn new(members: Arc<Members>) -> Self {
+        Self { members }
+    }
+
+    /// Removes the files of a segment from some members.
+    pub(super) fn remove(
+        &self,
+        handle: &SegmentHandle,
+        members: impl Iterator<Item = MemberIndex>,
+    ) {
+        let op = || Op::Remove {
+            name: Arc::clone(&handle.name),
+        };
+        self.run_all(members.map(|member| (member, op())).collect());
+    }
+
+    /// Removes the file of a segment, which may be gone, from a member.
+    pub(super) fn remove_file(&self, segment: SegmentId, member: MemberIndex) {
+        let name = files::segment(segment).into();
+        let outcomes = self.members.io().run(vec![(member, Op::Remove { name })]);
+        for error in outcomes.into_iter().filter_map(Result::err) {
+            log::debug!("{error}: it goes with the next mount");
+        }
+    }
+
+    /// Gives back the space of a range of a segment's files on some members.
+    pub(super) fn punch(
+        &self,
+        handle: &SegmentHandle,
+        members: impl Iterator<Item = MemberIndex>,
+        range: &Range<u64>,
+    ) {
+        let op = || Op::Punch {
+            name: Arc::clone(&handle.name),
+            offset: range.start,
+            len: range.end - range.start,
+        };
+        self.run_all(members.map(|member| (member, op())).collect());
+    }
+
+    /// Cuts the file of a segment on a member.
+    pub(super) fn truncate(&self, handle: &SegmentHandle, member: MemberIndex, len: u64) {
+        let name = Arc::clone(&handle.name);
+        let cut = move |store: &dyn Store| store.truncate(&name, len);
+        if let Err(error) = self.members.io().call(member, "truncate", cut) {
+            log::debug!("{error}: the unused end of the file stays");
+        }
+    }
+
+    /// Runs operations on the members that are online.
+    fn run_all(&self, ops: Vec<(MemberIndex, Op)>) {
+        let live = self.members.membership().live();
+        let ops = ops
+            .into_iter()
+            .filter(|(member, _)| live.contains(member))
+            .collect();
+        for error in self
+            .members
+            .io()
+            .run(ops)
+            .into_iter()
+            .filter_map(Result::err)
+        {
+            log::debug!("{error}: its space comes back with the rest of the segment");
+        }
+    }
+}

@@ -1,0 +1,628 @@
+//! Segments: which there are, which are being written, and where the next stripe goes.
+//!
+//! Room for a whole stripe is reserved before the first byte of it is accepted, in a segment whose
+//! files were reserved on their members: so "no space" comes before anything is at risk. A segment
+//! is written until no further stripe fits, or until a member of it fails while others could take
+//! its place; then it is finished: cut to its used length, and that length recorded.
+//!
+//! # Invariants
+//!
+//! - Offsets only grow: no byte of a segment file is allocated twice in the segment's life.
+//! - A segment that is being written is never taken for dead ([`Segments::is_writing`]).
+//! - No lock is held while files are made, cut or removed; `opening` and `finishing` are batons.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::Arc;
+
+use parking_lot::{Condvar, Mutex, RwLock};
+use scopeguard::{ScopeGuard, guard_on_unwind};
+
+use super::error::VolumeError;
+use super::records::StripeRecords;
+use super::segment_handle::SegmentHandle;
+use super::segment_io::SegmentIo;
+use crate::codec::{CodeId, Geometry};
+use crate::format::record::{Segment, Stripe};
+use crate::format::{MemberIndex, SegmentId};
+use crate::membership::Members;
+
+mod ballast;
+mod files;
+
+pub(crate) use files::{kept_back, kept_from_index, promised};
+
+/// Divisor of a member's room: a new segment may take at most this part of it. Segments so stay small against
+/// the room that is left, and all of it can be used.
+const ROOM_PARTS: u64 = 8;
+
+/// The purpose for which room is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Need {
+    /// Bytes that can still be refused.
+    New,
+    /// Bytes that compaction moves, to make more room than they take.
+    Compaction,
+    /// Bytes that were accepted already.
+    Accepted,
+}
+
+/// Room for one stripe of the greatest height, in this segment.
+#[derive(Debug)]
+#[must_use = "room that is neither used nor released is lost until the next mount"]
+pub(crate) struct Reservation {
+    segment: SegmentId,
+}
+
+/// The bytes that a segment takes of each of its files.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Taken {
+    /// The bytes of the stripes that are written, and of those being filled.
+    pub(crate) stripes: u64,
+    /// The bytes behind them.
+    pub(crate) left: u64,
+    /// True if further stripes come there; else it is about to be cut off.
+    pub(crate) open: bool,
+}
+
+/// The place of a stripe's shards.
+#[derive(Clone, Debug)]
+pub(crate) struct Allocated {
+    pub(crate) segment: Arc<SegmentHandle>,
+    pub(crate) offset: u64,
+}
+
+/// A segment that is being written.
+#[derive(Debug)]
+struct Writing {
+    handle: Arc<SegmentHandle>,
+    /// The offset of the next stripe.
+    next: u64,
+    /// Bytes that reservations hold, behind `next`.
+    reserved: u64,
+    /// Stripes that are being written.
+    in_flight: usize,
+    /// True if it has a record.
+    recorded: bool,
+    /// A file of it is not there any more.
+    damaged: bool,
+    stage: Stage,
+}
+
+/// The progress of writing a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// It takes reservations.
+    Open,
+    /// It takes no more; what is reserved and in flight is yet to come.
+    Retired,
+    /// Its final length is being recorded.
+    Finishing,
+}
+
+impl Writing {
+    fn is_done(&self) -> bool {
+        self.stage == Stage::Retired && self.reserved == 0 && self.in_flight == 0
+    }
+}
+
+/// The segments that are being written, and the members that take no more of them.
+#[derive(Debug, Default)]
+struct Frontier {
+    current: Option<SegmentId>,
+    ahead: Option<SegmentId>,
+    writing: BTreeMap<SegmentId, Writing>,
+    opening: bool,
+    /// Members that had no space for a write although it was reserved, until something is freed.
+    full: Vec<MemberIndex>,
+    /// True if members that cannot reserve have what they are to keep back; of those where that is known.
+    ballast: BTreeMap<MemberIndex, bool>,
+}
+
+/// All segments of a volume.
+pub(crate) struct Segments {
+    members: Arc<Members>,
+    io: SegmentIo,
+    records: Arc<StripeRecords>,
+    geometry: Geometry,
+    code: CodeId,
+    /// The greatest length of a segment file.
+    max_len: u64,
+    /// The greatest height of a stripe.
+    step: u64,
+    /// The most bytes that all stripes in memory together bring to one member.
+    in_memory_bytes: u64,
+    known: RwLock<HashMap<SegmentId, Arc<SegmentHandle>>>,
+    /// The bytes that stripes take of each file of a segment. Those from before the mount are included once they
+    /// have been counted. Taken last.
+    taken: Mutex<HashMap<SegmentId, u64>>,
+    frontier: Mutex<Frontier>,
+    opened: Condvar,
+}
+
+impl Segments {
+    /// Starts from the segments in the index; `step` is the greatest height of a stripe, of which
+    /// `in_memory` are in memory at most.
+    pub(crate) fn new(
+        members: Arc<Members>,
+        records: Arc<StripeRecords>,
+        (step, in_memory): (u64, u64),
+        known: Vec<(SegmentId, Segment)>,
+    ) -> Self {
+        let handle = |(id, record)| (id, Arc::new(SegmentHandle::new(id, record)));
+        Self {
+            geometry: members.shape().geometry(),
+            code: members.shape().code(),
+            max_len: (members.shape().segment_bytes() / step).max(1) * step,
+            step,
+            in_memory_bytes: step * in_memory,
+            io: SegmentIo::new(Arc::clone(&members)),
+            known: RwLock::new(known.into_iter().map(handle).collect()),
+            members,
+            records,
+            taken: Mutex::default(),
+            frontier: Mutex::default(),
+            opened: Condvar::new(),
+        }
+    }
+
+    /// Returns the greatest height of a stripe.
+    pub(crate) fn step(&self) -> u64 {
+        self.step
+    }
+
+    /// Returns a segment that the index names.
+    pub(crate) fn get(&self, segment: SegmentId) -> Option<Arc<SegmentHandle>> {
+        self.known.read().get(&segment).cloned()
+    }
+
+    /// Returns all segments, in no order.
+    pub(crate) fn all(&self) -> Vec<Arc<SegmentHandle>> {
+        self.known.read().values().cloned().collect()
+    }
+
+    /// Returns the record of a segment.
+    #[must_use]
+    pub(crate) fn record(&self, segment: SegmentId) -> Option<Segment> {
+        self.get(segment).map(|handle| handle.record.clone())
+    }
+
+    /// Returns the records of all segments, in no order.
+    #[must_use]
+    pub(crate) fn records(&self) -> Vec<(SegmentId, Segment)> {
+        let segments = self.all().into_iter();
+        segments
+            .map(|handle| (handle.id, handle.record.clone()))
+            .collect()
+    }
+
+    /// Returns whether stripes may still be added to a segment.
+    pub(crate) fn is_writing(&self, segment: SegmentId) -> bool {
+        self.frontier.lock().writing.contains_key(&segment)
+    }
+
+    /// Reserves room for a stripe; a more urgent `need` may use more of what is kept back.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::NoSpace`], [`VolumeError::Failed`], or the failure of the index.
+    pub(crate) fn reserve(&self, need: Need) -> Result<Reservation, VolumeError> {
+        loop {
+            let mut frontier = self.frontier.lock();
+            if let Some(reservation) = self.reserve_in_current(&mut frontier, need) {
+                return Ok(reservation);
+            }
+            let outgrown = frontier.current;
+            if let Some(ahead) = frontier.ahead.take() {
+                frontier.current = Some(ahead);
+                drop(frontier);
+            } else if frontier.opening {
+                self.opened.wait(&mut frontier);
+                continue;
+            } else {
+                frontier.opening = true;
+                drop(frontier);
+                self.finish_opening(self.open_guarded(need))?;
+            }
+            if let Some(outgrown) = outgrown {
+                self.retire(outgrown)?;
+            }
+        }
+    }
+
+    /// Opens a segment, and passes the baton on if that panics.
+    fn open_guarded(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
+        let unwinding = guard_on_unwind((), |()| {
+            self.frontier.lock().opening = false;
+            self.opened.notify_all();
+        });
+        let opened = self.open_segment(need);
+        ScopeGuard::into_inner(unwinding);
+        opened
+    }
+
+    /// Makes a segment that was just opened the current one.
+    fn finish_opening(
+        &self,
+        opened: Result<Arc<SegmentHandle>, VolumeError>,
+    ) -> Result<(), VolumeError> {
+        let mut frontier = self.frontier.lock();
+        frontier.opening = false;
+        self.opened.notify_all();
+        frontier.current = Some(self.admit(&mut frontier, opened?));
+        Ok(())
+    }
+
+    fn reserve_in_current(&self, frontier: &mut Frontier, need: Need) -> Option<Reservation> {
+        let segment = frontier.current?;
+        let writing = frontier.writing.get(&segment)?;
+        let end = writing.next + writing.reserved + self.step;
+        let mut members = writing.handle.record.slots.iter().flatten();
+        if writing.stage != Stage::Open
+            || end > writing.handle.record.len
+            || !self.is_good(writing, &frontier.full)
+            || need == Need::New && members.any(|member| frontier.is_bare(*member))
+        {
+            return None;
+        }
+        frontier.writing.get_mut(&segment)?.reserved += self.step;
+        Some(Reservation { segment })
+    }
+
+    /// Returns whether no other placement would bring more of a stripe's shards onto members.
+    fn is_good(&self, writing: &Writing, full: &[MemberIndex]) -> bool {
+        let live = self.members.membership().homes();
+        let slots = || writing.handle.record.slots.iter().flatten();
+        let reachable = slots().filter(|member| live.contains(member)).count();
+        !writing.damaged
+            && reachable >= live.len().min(self.geometry.total_shards())
+            && !slots().any(|member| full.contains(member))
+    }
+
+    fn admit(&self, frontier: &mut Frontier, handle: Arc<SegmentHandle>) -> SegmentId {
+        let id = handle.id;
+        self.known.write().insert(id, Arc::clone(&handle));
+        self.taken.lock().insert(id, 0);
+        let fresh = Writing {
+            handle,
+            next: 0,
+            reserved: 0,
+            in_flight: 0,
+            recorded: false,
+            damaged: false,
+            stage: Stage::Open,
+        };
+        frontier.writing.insert(id, fresh);
+        id
+    }
+
+    /// Opens the next segment if the current one is nearly full, so that writers need not wait.
+    pub(crate) fn open_ahead(&self) {
+        {
+            let mut frontier = self.frontier.lock();
+            let current = frontier.current.and_then(|id| frontier.writing.get(&id));
+            let nearly_full = current.is_some_and(|current| {
+                let left = current.handle.record.len - current.next - current.reserved;
+                left < current.handle.record.len / 4
+            });
+            if !nearly_full || frontier.ahead.is_some() || frontier.opening {
+                return;
+            }
+            frontier.opening = true;
+        }
+        let opened = self.open_guarded(Need::New);
+        let mut frontier = self.frontier.lock();
+        frontier.opening = false;
+        self.opened.notify_all();
+        // A caller that needs the segment meets the same error, and can report it.
+        if let Ok(handle) = opened {
+            frontier.ahead = Some(self.admit(&mut frontier, handle));
+        }
+    }
+
+    /// Gives reserved room back.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "whoever calls this gives the room up"
+    )]
+    pub(crate) fn release(&self, reservation: Reservation) -> Result<(), VolumeError> {
+        let id = reservation.segment;
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&id) {
+            writing.reserved -= self.step;
+        }
+        self.finish_if_done(id)
+    }
+
+    /// Returns whether no other segment would keep more of a stripe's shards.
+    pub(crate) fn is_fit(&self, reservation: &Reservation) -> bool {
+        let frontier = self.frontier.lock();
+        let writing = frontier.writing.get(&reservation.segment);
+        writing.is_some_and(|writing| self.is_good(writing, &frontier.full))
+    }
+
+    /// Turns a reservation into a place of `height` bytes.
+    ///
+    /// # Panics
+    ///
+    /// If the segment is gone, which no segment is that has reservations.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "whoever calls this gives the room up"
+    )]
+    pub(crate) fn allocate(&self, reservation: Reservation, height: u64) -> Allocated {
+        let mut frontier = self.frontier.lock();
+        let writing = frontier.writing.get_mut(&reservation.segment);
+        let writing = writing.expect("a segment stays while room in it is reserved");
+        writing.reserved -= self.step;
+        writing.in_flight += 1;
+        let offset = writing.next;
+        writing.next += height;
+        *self.taken.lock().entry(reservation.segment).or_default() += height;
+        Allocated {
+            segment: Arc::clone(&writing.handle),
+            offset,
+        }
+    }
+
+    /// A stripe at an allocated place is written and recorded, or given up.
+    pub(crate) fn complete(&self, segment: SegmentId) -> Result<(), VolumeError> {
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&segment) {
+            writing.in_flight -= 1;
+        }
+        self.finish_if_done(segment)
+    }
+
+    /// Returns whether the segment has a record.
+    pub(crate) fn is_recorded(&self, segment: SegmentId) -> bool {
+        let frontier = self.frontier.lock();
+        frontier
+            .writing
+            .get(&segment)
+            .is_none_or(|writing| writing.recorded)
+    }
+
+    /// Notes that the segment has a record.
+    pub(crate) fn set_recorded(&self, segment: SegmentId) {
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&segment) {
+            writing.recorded = true;
+        }
+    }
+
+    /// Notes that a file of a segment is not there any more: no further stripe goes to the segment.
+    pub(crate) fn set_damaged(&self, segment: SegmentId) {
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&segment) {
+            writing.damaged = true;
+        }
+    }
+
+    /// Notes that a member had no space where it had been reserved.
+    pub(crate) fn set_full(&self, member: MemberIndex) {
+        let mut frontier = self.frontier.lock();
+        if !frontier.full.contains(&member) {
+            frontier.full.push(member);
+        }
+    }
+
+    /// Another directory has the place of a member.
+    pub(crate) fn forget_member(&self, member: MemberIndex) {
+        let mut frontier = self.frontier.lock();
+        frontier.full.retain(|full| *full != member);
+        frontier.ballast.remove(&member);
+    }
+
+    /// Something was freed: every member is worth another try.
+    pub(crate) fn forget_full(&self) {
+        self.frontier.lock().full.clear();
+    }
+
+    /// Adds no more stripes to a segment; finishes it once nothing is on its way into it.
+    pub(crate) fn retire(&self, segment: SegmentId) -> Result<(), VolumeError> {
+        self.stop_writing(segment);
+        self.finish_if_done(segment)
+    }
+
+    /// Retires all segments that are being written.
+    pub(crate) fn retire_all(&self) -> Result<(), VolumeError> {
+        let writing: Vec<SegmentId> = {
+            let mut frontier = self.frontier.lock();
+            frontier.current = None;
+            frontier.ahead = None;
+            frontier.writing.keys().copied().collect()
+        };
+        writing
+            .into_iter()
+            .try_for_each(|segment| self.retire(segment))
+    }
+
+    /// Adds no more stripes to a segment; the thread that completes the last one finishes it.
+    pub(crate) fn stop_writing(&self, segment: SegmentId) {
+        if let Some(writing) = self.frontier.lock().writing.get_mut(&segment)
+            && writing.stage == Stage::Open
+        {
+            writing.stage = Stage::Retired;
+        }
+    }
+
+    /// Forgets a segment whose record is gone for good, and removes its files from the members that are left.
+    pub(crate) fn remove(&self, segment: SegmentId) {
+        let Some(handle) = self.known.write().remove(&segment) else {
+            return;
+        };
+        self.taken.lock().remove(&segment);
+        self.io.remove(&handle, handle.members());
+        self.forget_full();
+    }
+
+    /// Gives back the space of a stripe whose records are gone for good.
+    pub(crate) fn free_stripe(&self, record: &Stripe) {
+        self.punch(record.segment, record.offset, record.height);
+    }
+
+    /// Gives back the space that a stripe would take on some members.
+    pub(crate) fn free_on(&self, members: &[MemberIndex], record: &Stripe) {
+        if let Some(handle) = self.get(record.segment) {
+            let range = record.offset..record.offset + u64::from(record.height);
+            self.io.punch(&handle, members.iter().copied(), &range);
+        }
+    }
+
+    /// Removes the file of a segment from a member that it is not on any more.
+    pub(crate) fn remove_file(&self, segment: SegmentId, member: MemberIndex) {
+        self.io.remove_file(segment, member);
+    }
+
+    /// Gives back the space of a stripe's shards.
+    pub(crate) fn punch(&self, segment: SegmentId, offset: u64, height: u32) {
+        let height = u64::from(height);
+        self.taken
+            .lock()
+            .entry(segment)
+            .and_modify(|taken| *taken -= height.min(*taken));
+        self.free_range(segment, offset..offset + height);
+    }
+
+    /// Gives back the space of a range of a segment's files in which no record names anything.
+    pub(crate) fn free_range(&self, segment: SegmentId, range: Range<u64>) {
+        let Some(handle) = self.get(segment) else {
+            return;
+        };
+        self.io.punch(&handle, handle.members(), &range);
+        self.forget_full();
+    }
+
+    /// Returns what each segment takes of each of its files.
+    pub(crate) fn taken(&self) -> Vec<(Arc<SegmentHandle>, Taken)> {
+        let frontier = self.frontier.lock();
+        let counted = self.taken.lock();
+        let taken = |segment: Arc<SegmentHandle>| {
+            let len = segment.record.len;
+            let counted = counted.get(&segment.id).copied().unwrap_or(len);
+            let taken = match frontier.writing.get(&segment.id) {
+                Some(writing) => Taken {
+                    stripes: counted + writing.reserved,
+                    left: len - writing.next - writing.reserved,
+                    open: writing.stage == Stage::Open && !writing.damaged,
+                },
+                None => Taken {
+                    stripes: counted,
+                    left: 0,
+                    open: false,
+                },
+            };
+            (segment, taken)
+        };
+        self.all().into_iter().map(taken).collect()
+    }
+
+    /// Returns what is promised of each member's space, and not written yet.
+    pub(crate) fn unwritten(&self) -> HashMap<MemberIndex, u64> {
+        let frontier = self.frontier.lock();
+        let mut unwritten = HashMap::new();
+        for writing in frontier.writing.values() {
+            let behind = match writing.stage {
+                Stage::Open => writing.handle.record.len - writing.next,
+                Stage::Retired | Stage::Finishing => writing.reserved,
+            };
+            let in_flight = writing.in_flight as u64 * self.step;
+            for member in writing.handle.members() {
+                *unwritten.entry(member).or_default() += behind + in_flight;
+            }
+        }
+        unwritten
+    }
+
+    /// Puts a segment that is not being written onto other members. The caller keeps others from cutting, punching or
+    /// removing it meanwhile.
+    pub(crate) fn set_slots(&self, segment: SegmentId, slots: Vec<Option<MemberIndex>>) {
+        let mut known = self.known.write();
+        if let Some(handle) = known.get(&segment) {
+            let record = Segment {
+                slots,
+                ..handle.record.clone()
+            };
+            known.insert(segment, Arc::new(SegmentHandle::new(segment, record)));
+        }
+    }
+
+    /// Notes what the stripes of a segment take of each of its files.
+    pub(crate) fn set_taken(&self, segment: SegmentId, bytes: u64) {
+        self.taken.lock().insert(segment, bytes);
+    }
+
+    fn finish_if_done(&self, segment: SegmentId) -> Result<(), VolumeError> {
+        let (handle, used, recorded) = {
+            let mut frontier = self.frontier.lock();
+            let Some(writing) = frontier.writing.get_mut(&segment).filter(|w| w.is_done()) else {
+                return Ok(());
+            };
+            writing.stage = Stage::Finishing;
+            (Arc::clone(&writing.handle), writing.next, writing.recorded)
+        };
+        let finished = self.finish(&handle, used, recorded);
+        self.frontier.lock().writing.remove(&segment);
+        finished
+    }
+
+    /// Cuts a segment to what is used of it, or removes one that was never used.
+    fn finish(&self, handle: &SegmentHandle, used: u64, recorded: bool) -> Result<(), VolumeError> {
+        if !recorded {
+            self.known.write().remove(&handle.id);
+            self.taken.lock().remove(&handle.id);
+            self.io.remove(handle, handle.members());
+            return Ok(());
+        }
+        self.cut(handle, used)
+    }
+
+    /// Cuts a segment's files to `used` bytes and records that, also where nothing is to be cut: the
+    /// final record says that no further stripe comes.
+    pub(crate) fn cut(&self, handle: &SegmentHandle, used: u64) -> Result<(), VolumeError> {
+        let record = Segment {
+            len: used,
+            ..handle.record.clone()
+        };
+        self.records
+            .finish_segment(handle.id, &record)
+            .map_err(|source| VolumeError::SegmentNotRecorded {
+                segment: handle.id,
+                source,
+            })?;
+        if used == handle.record.len {
+            return Ok(());
+        }
+        for member in handle.members() {
+            self.io.truncate(handle, member, used);
+        }
+        let shorter = Arc::new(SegmentHandle::new(handle.id, record));
+        self.known.write().insert(handle.id, shorter);
+        Ok(())
+    }
+
+    /// Cuts a segment that was being written when the volume was last used to its `used` bytes.
+    ///
+    /// # Errors
+    ///
+    /// If its final record cannot be put.
+    pub(crate) fn cut_unfinished(&self, segment: SegmentId, used: u64) -> Result<(), VolumeError> {
+        match self.get(segment) {
+            Some(handle) if handle.record.len > used && !self.is_writing(segment) => {
+                self.cut(&handle, used)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns how a new segment is to look like: see [`super::placement::place`].
+    fn wanted(&self, need: Need) -> super::placement::Wanted {
+        super::placement::Wanted {
+            total_shards: self.geometry.total_shards(),
+            data_shards: self.geometry.data_shards(),
+            max_len: match need {
+                Need::New => self.max_len,
+                Need::Compaction | Need::Accepted => self.step,
+            },
+            step: self.step,
+            room_parts: ROOM_PARTS,
+        }
+    }
+}

@@ -1,0 +1,215 @@
+//! Making the files of a new segment on the members with the most room.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::{Need, Segments};
+use crate::format::MemberIndex;
+use crate::format::record::Segment;
+use crate::store::{Op, Space, StoreErrorKind};
+use crate::stripes::error::VolumeError;
+use crate::stripes::layout;
+use crate::stripes::placement::{Candidate, Placement, place};
+use crate::stripes::segment_handle::SegmentHandle;
+
+/// Tries at opening one segment, before members that keep failing or filling up are given in to.
+const MAX_TRIES: usize = 80;
+
+/// A part of each member that segments leave alone, for the index and for whatever else grows.
+const KEPT_BACK_PARTS: u64 = 64;
+
+/// The most that is kept back on a member.
+const MAX_KEPT_BACK: u64 = 1 << 30;
+
+/// Segments of one stripe that are kept free for compaction.
+const COMPACTION_STEPS: u64 = 4;
+
+/// At most this part of a member is kept back from the index.
+const SMALLEST_KEPT_PART: u64 = 8;
+
+/// Returns how much of a member segments may not take.
+pub(crate) fn kept_back(space: Space, step: u64, need: Need) -> u64 {
+    let for_index = (space.total_bytes / KEPT_BACK_PARTS).min(MAX_KEPT_BACK);
+    match need {
+        Need::New => for_index + COMPACTION_STEPS * step,
+        Need::Compaction => for_index / 2,
+        // The index keeps some back for itself.
+        Need::Accepted => 0,
+    }
+}
+
+/// Returns how much of a member the index may not take: what compaction needs, but not all that is
+/// kept back from segments. On a small one it is part of that.
+pub(crate) fn kept_from_index(space: Space, step: u64) -> u64 {
+    let for_compaction = kept_back(space, step, Need::Compaction) + COMPACTION_STEPS * step;
+    for_compaction.min(space.total_bytes / SMALLEST_KEPT_PART)
+}
+
+/// Returns how much of a filesystem's free space is promised to stripes that are not written yet.
+pub(crate) fn promised(
+    space: Space,
+    spaces: &[(MemberIndex, Space)],
+    unwritten: &HashMap<MemberIndex, u64>,
+) -> u64 {
+    if space.reserves {
+        return 0;
+    }
+    let sharing = spaces
+        .iter()
+        .filter(|(_, other)| other.filesystem == space.filesystem);
+    sharing
+        .filter_map(|(member, _)| unwritten.get(member))
+        .sum()
+}
+
+impl Segments {
+    /// Makes the files of a new segment on the members with the most room; what was accepted has all that
+    /// is kept back for it.
+    pub(super) fn open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
+        match self.try_open_segment(need) {
+            Err(VolumeError::NoSpace { .. })
+                if need == Need::Accepted && self.give_all_ballast() =>
+            {
+                self.try_open_segment(need)
+            }
+            opened => opened,
+        }
+    }
+
+    fn try_open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
+        // The sizes that members turned down although they seemed to have room for them.
+        let mut refused: HashMap<MemberIndex, u64> = HashMap::new();
+        for _ in 0..MAX_TRIES {
+            let place = self.find_place(need, &refused)?;
+            let id = self.records.next_segment().map_err(VolumeError::NoNumber)?;
+            let record = Segment {
+                data_shards: layout::shard(self.geometry.data_shards()).0,
+                parity_shards: layout::shard(self.geometry.parity_shards()).0,
+                code: self.code.0,
+                len: place.len,
+                slots: place.slots,
+            };
+            let handle = SegmentHandle::new(id, record);
+            if !self.create_files(&handle, &mut refused) {
+                continue;
+            }
+            if need != Need::New || !self.lacks_ballast(&handle) {
+                return Ok(Arc::new(handle));
+            }
+            self.io.remove(&handle, handle.members());
+        }
+        Err(self.no_space())
+    }
+
+    fn find_place(
+        &self,
+        need: Need,
+        refused: &HashMap<MemberIndex, u64>,
+    ) -> Result<Placement, VolumeError> {
+        let mut candidates = self.candidates(need);
+        for candidate in &mut candidates {
+            if let Some(&len) = refused.get(&candidate.member) {
+                candidate.available = candidate.available.min(len / 2);
+            }
+        }
+        let wanted = self.wanted(need);
+        if candidates.len() < wanted.data_shards {
+            return Err(VolumeError::Failed {
+                live: candidates.len(),
+                needed: wanted.data_shards,
+            });
+        }
+        place(&candidates, &wanted).ok_or_else(|| self.no_space())
+    }
+
+    /// Makes a segment's files; on failure none is left, and what could not be had is noted.
+    fn create_files(
+        &self,
+        handle: &SegmentHandle,
+        refused: &mut HashMap<MemberIndex, u64>,
+    ) -> bool {
+        let members: Vec<MemberIndex> = handle.members().collect();
+        let create = |&member| {
+            (
+                member,
+                Op::Create {
+                    name: Arc::clone(&handle.name),
+                    len: handle.record.len,
+                },
+            )
+        };
+        let outcomes = self.members.io().run(members.iter().map(create).collect());
+        let mut made = Vec::new();
+        for (&member, outcome) in members.iter().zip(&outcomes) {
+            match outcome {
+                Ok(_) => made.push(member),
+                Err(error) if error.kind() == StoreErrorKind::NoSpace => {
+                    refused.insert(member, handle.record.len);
+                }
+                // A member that failed is out by now; a name that is taken gets another number.
+                Err(_) => {}
+            }
+        }
+        let complete = made.len() == members.len();
+        if !complete {
+            self.io.remove(handle, made.into_iter());
+        }
+        complete
+    }
+
+    /// Returns the members that are left, with the room that a new segment may take on each.
+    pub(crate) fn candidates(&self, need: Need) -> Vec<Candidate> {
+        let taken = self.taken_by_member();
+        let homes = self.members.membership().homes();
+        let mut spaces = self.members.io().spaces();
+        spaces.retain(|(member, _)| homes.contains(member));
+        let mut full = Vec::new();
+        if need == Need::New {
+            let (without, took) = self.keep_ballast(&spaces);
+            full = without;
+            if took {
+                spaces = self.members.io().spaces();
+                spaces.retain(|(member, _)| homes.contains(member));
+            }
+        }
+        full.extend(self.frontier.lock().full.iter());
+        let unwritten = self.unwritten();
+        let share = |(member, space): (MemberIndex, Space)| {
+            let sharing = spaces
+                .iter()
+                .filter(|(_, other)| other.filesystem == space.filesystem);
+            let room = space
+                .free_bytes
+                .saturating_sub(kept_back(space, self.step, need))
+                .saturating_sub(promised(space, &spaces, &unwritten));
+            let available = if full.contains(&member) {
+                0
+            } else {
+                room / sharing.count() as u64
+            };
+            Candidate {
+                member,
+                available,
+                taken: taken.get(&member).copied().unwrap_or(0),
+            }
+        };
+        spaces.iter().copied().map(share).collect()
+    }
+
+    /// Returns what the files of all segments take on each member, by their lengths.
+    fn taken_by_member(&self) -> HashMap<MemberIndex, u64> {
+        let mut taken = HashMap::new();
+        for segment in self.all() {
+            for member in segment.members() {
+                *taken.entry(member).or_default() += segment.record.len;
+            }
+        }
+        taken
+    }
+
+    fn no_space(&self) -> VolumeError {
+        VolumeError::NoSpace {
+            needed: self.geometry.total_shards(),
+        }
+    }
+}

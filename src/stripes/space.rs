@@ -1,0 +1,212 @@
+//! The capacity of a volume, and how much of it is taken.
+//!
+//! In bytes of data, parity taken off, on the online members:
+//!
+//! ```text
+//! room  = (free on the filesystem - what is kept back) / members that share it, in whole steps;
+//!         less what segments being written have left, where that could not be reserved
+//! index = 1 + 5 x shards of a stripe / 4096: what the index grows by for each byte of a segment file
+//! free  = data shards x (slots(room / index) + what segments being written have left)
+//! total = data shards x  slots(room / index + left + taken by stripes)
+//! used  = total - free
+//! ```
+//!
+//! A member that is being emptied has no room, and what it holds is taken off what is free on the others.
+//!
+//! `slots(...)` is [`slot_capacity`]: a segment takes different members, so that what one member has
+//! beyond the others may be of no use. Space that is reserved for a segment and not written is free, and
+//! so is that of dead stripes once it was given back; what others keep on the same filesystems is
+//! neither free nor used.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use super::placement::{Candidate, slot_capacity};
+use super::segments::{Need, Segments, Taken, kept_back, kept_from_index, promised};
+use crate::codec::Geometry;
+use crate::format::{BLOCK_SIZE, MemberIndex};
+use crate::membership::Members;
+use crate::store;
+
+/// Room for data, parity already taken off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Space {
+    /// Bytes of data that the online members can hold in all.
+    pub usable_total: u64,
+    /// Bytes of that which stripes take.
+    pub usable_used: u64,
+    /// Bytes of data that can still be written.
+    pub usable_free: u64,
+}
+
+/// Bytes that the index grows by for each checksum of a block: the checksum, and a part of its page
+/// that is not filled.
+const INDEX_BYTES_PER_SUM: u64 = 5;
+
+/// The bytes of segments on a member, and its room for more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// Bytes that segments take there.
+    pub taken: u64,
+    /// Bytes that more of them could.
+    pub available: u64,
+}
+
+impl Load {
+    /// Returns the load with so many bytes more, or fewer.
+    #[must_use]
+    pub fn with(self, bytes: u64, more: bool) -> Self {
+        if more {
+            Self {
+                taken: self.taken + bytes,
+                available: self.available.saturating_sub(bytes),
+            }
+        } else {
+            Self {
+                taken: self.taken.saturating_sub(bytes),
+                available: self.available + bytes,
+            }
+        }
+    }
+}
+
+/// Measures the space on the members, and what segments take of it.
+pub(crate) struct SpaceMeter {
+    members: Arc<Members>,
+    segments: Arc<Segments>,
+    geometry: Geometry,
+}
+
+impl SpaceMeter {
+    /// Creates the part; it measures nothing yet.
+    pub(super) fn new(members: Arc<Members>, segments: Arc<Segments>) -> Self {
+        Self {
+            geometry: members.shape().geometry(),
+            members,
+            segments,
+        }
+    }
+
+    /// Returns what each member that takes new segments has of them, and room for.
+    pub(crate) fn loads(&self) -> BTreeMap<MemberIndex, Load> {
+        let candidates = self.segments.candidates(Need::New).into_iter();
+        let load = |candidate: Candidate| Load {
+            taken: candidate.taken,
+            available: candidate.available,
+        };
+        candidates
+            .map(|candidate| (candidate.member, load(candidate)))
+            .collect()
+    }
+
+    /// Returns how much of a member the index may not take.
+    pub(crate) fn kept_from_index(&self, space: store::Space) -> u64 {
+        kept_from_index(space, self.segments.step())
+    }
+
+    /// Measures the online members; asks each of them.
+    pub(crate) fn measure(&self) -> Space {
+        let geometry = self.geometry;
+        let draining = self.members.membership().draining();
+        let mut spaces = self.members.io().spaces();
+        spaces.retain(|(member, _)| !draining.contains(member));
+        // With members missing, stripes are written with what is left.
+        let slots = geometry.total_shards().min(spaces.len());
+        if slots < geometry.data_shards() {
+            return Space::default();
+        }
+        let Usage {
+            by_member,
+            stripes,
+            left,
+        } = self.usage();
+        let unwritten = self.segments.unwritten();
+        let mut free = Vec::with_capacity(spaces.len());
+        let mut total = Vec::with_capacity(spaces.len());
+        let mut most = Vec::with_capacity(spaces.len());
+        for &(member, space) in &spaces {
+            let sharing = spaces
+                .iter()
+                .filter(|(_, other)| other.filesystem == space.filesystem);
+            let sharing = sharing.count() as u64;
+            let kept = kept_back(space, self.segments.step(), Need::New)
+                .saturating_add(promised(space, &spaces, &unwritten));
+            let room = space.free_bytes.saturating_sub(kept) / sharing;
+            let usage = by_member.get(&member).copied().unwrap_or_default();
+            let to_be_cut = if space.reserves { usage.to_be_cut } else { 0 };
+            let room = self.without_index(room.saturating_add(to_be_cut));
+            free.push(room);
+            // Until all segments are audited, some seem to take more than they do.
+            most.push(space.total_bytes / sharing);
+            total.push((space.total_bytes / sharing).min(room.saturating_add(usage.taken)));
+        }
+        let data_shards = geometry.data_shards() as u64;
+        let to_be_moved = draining.iter().filter_map(|member| by_member.get(member));
+        let to_be_moved = to_be_moved.map(|usage| usage.taken).sum::<u64>() / slots as u64;
+        let free_slots = (slot_capacity(&free, slots) + left).saturating_sub(to_be_moved);
+        let usable_free = free_slots * data_shards;
+        let usable_total = slot_capacity(&total, slots) * data_shards;
+        // Where members share a disk, one with little of the old stripes has room for few of the others.
+        let most = (slot_capacity(&most, slots) * data_shards).saturating_sub(usable_free);
+        let stripes = (stripes * data_shards).min(most);
+        let usable_used = usable_total.saturating_sub(usable_free).max(stripes);
+        Space {
+            usable_total: usable_free + usable_used,
+            usable_used,
+            usable_free,
+        }
+    }
+
+    /// Returns what segment files can take of some room, when the index grows with them: whole steps.
+    fn without_index(&self, room: u64) -> u64 {
+        let shards = self.geometry.total_shards() as u64;
+        let block = BLOCK_SIZE as u64;
+        let growth = block + INDEX_BYTES_PER_SUM * shards;
+        let files = u128::from(room) * u128::from(block) / u128::from(growth);
+        let files = u64::try_from(files).unwrap_or(u64::MAX);
+        files - files % self.segments.step()
+    }
+
+    fn usage(&self) -> Usage {
+        let mut usage = Usage::default();
+        for (
+            segment,
+            Taken {
+                stripes,
+                left,
+                open,
+            },
+        ) in self.segments.taken()
+        {
+            let left = left - left % self.segments.step();
+            usage.stripes = usage.stripes.saturating_add(stripes);
+            usage.left += if open { left } else { 0 };
+            for &member in segment.record.slots.iter().flatten() {
+                let of_member = usage.by_member.entry(member).or_default();
+                of_member.taken = of_member.taken.saturating_add(stripes);
+                of_member.taken += if open { left } else { 0 };
+                of_member.to_be_cut += if open { 0 } else { left };
+            }
+        }
+        usage
+    }
+}
+
+/// The bytes that segments take.
+#[derive(Default)]
+struct Usage {
+    by_member: HashMap<MemberIndex, MemberUsage>,
+    /// The bytes that stripes take of one slot of each segment.
+    stripes: u64,
+    /// The bytes left in each slot of the segments being written.
+    left: u64,
+}
+
+/// The bytes that segments take of one member.
+#[derive(Clone, Copy, Default)]
+struct MemberUsage {
+    /// Bytes that stripes take, and those left where more may come.
+    taken: u64,
+    /// Bytes that come free when segments are cut.
+    to_be_cut: u64,
+}

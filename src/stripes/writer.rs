@@ -1,0 +1,299 @@
+//! Writing stripes: from bytes of files to shards on members.
+//!
+//! Bytes are appended to the open stripe. A full stripe is sealed, encoded, written to the members of a segment, and
+//! recorded. Its shards become durable with the next [`Writer::sync`].
+
+use std::sync::Arc;
+
+use super::buffers::{Buffers, Fresh, Hold, Opening, Placed};
+use super::dirty::Dirty;
+use super::encoder::Encoder;
+use super::error::VolumeError;
+use super::records::{LostShard, StripeRecords};
+use super::segments::{Need, Reservation, Segments};
+use crate::format::StripeId;
+use crate::membership::{Access, Members};
+
+mod flush;
+
+/// Writes stripes.
+pub(crate) struct Writer {
+    members: Arc<Members>,
+    records: Arc<StripeRecords>,
+    segments: Arc<Segments>,
+    buffers: Arc<Buffers>,
+    dirty: Arc<Dirty>,
+    encoder: Encoder,
+    /// False if no thread flushes: then callers that fill or sync stripes flush them, in the same order in every run.
+    has_threads: bool,
+}
+
+impl Writer {
+    /// Creates the part. With `has_threads`, threads call [`Writer::flush_forever`].
+    pub(super) fn new(
+        members: Arc<Members>,
+        records: Arc<StripeRecords>,
+        segments: Arc<Segments>,
+        buffers: Arc<Buffers>,
+        dirty: Arc<Dirty>,
+        encoder: Encoder,
+        has_threads: bool,
+    ) -> Self {
+        Self {
+            members,
+            records,
+            segments,
+            buffers,
+            dirty,
+            encoder,
+            has_threads,
+        }
+    }
+
+    fn check_writable(&self) -> Result<(), VolumeError> {
+        match self.members.access() {
+            Access::ReadWrite => Ok(()),
+            Access::ReadOnly => Err(VolumeError::ReadOnly),
+        }
+    }
+
+    /// Copies as much of `data` as fits into the open stripe, at least a byte; call again with the rest. The bytes can
+    /// be read at once, and are on members after [`Writer::wait_flushed`].
+    ///
+    /// Blocks while all buffers are on their way to the members.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::NoSpace`] if there is no room for another stripe; anything else means that the volume takes no
+    /// more bytes.
+    pub(crate) fn append(&self, data: &[u8]) -> Result<(Placed, Hold), VolumeError> {
+        self.check_writable()?;
+        loop {
+            if let Some(placed) = self.buffers.append(data) {
+                return Ok(placed);
+            }
+            self.open_stripe()?;
+        }
+    }
+
+    /// Appends like [`Writer::append`], but never waits and never opens a stripe: returns `None` if no stripe is open
+    /// that has room for a part of `data`.
+    #[must_use]
+    pub(crate) fn append_at_once(&self, data: &[u8]) -> Option<(Placed, Hold)> {
+        self.buffers.append(data)
+    }
+
+    /// Opens a stripe, if none is open; waits as [`Writer::append`] does.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Writer::append`].
+    pub(crate) fn open_stripe(&self) -> Result<(), VolumeError> {
+        let prepare = || self.number(self.segments.reserve(Need::New)?);
+        self.buffers.open_stripe(|| self.flush_one_here(), prepare)
+    }
+
+    /// Puts `payload` into a stripe of its own, which is sealed at once. The stripe may use the room that is kept back
+    /// for compaction.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Writer::append`].
+    ///
+    /// # Panics
+    ///
+    /// If `payload` is longer than [`Writer::stripe_capacity`].
+    pub(crate) fn append_stripe(&self, payload: &[u8]) -> Result<(StripeId, Hold), VolumeError> {
+        assert!(
+            payload.len() <= self.stripe_capacity(),
+            "a payload longer than a stripe"
+        );
+        self.check_writable()?;
+        self.buffers.check()?;
+        let Opening {
+            stripe,
+            reservation,
+        } = self.number(self.segments.reserve(Need::Compaction)?)?;
+        let hold = self.buffers.hold(stripe);
+        self.buffers.restore(stripe, payload, Some(reservation));
+        Ok((stripe, hold))
+    }
+
+    /// Gives the stripe a number for which room was reserved.
+    fn number(&self, reservation: Reservation) -> Result<Opening, VolumeError> {
+        match self.records.next_stripe() {
+            Ok(stripe) => Ok(Opening {
+                stripe,
+                reservation,
+            }),
+            Err(source) => {
+                self.segments.release(reservation)?;
+                Err(VolumeError::NoNumber(source))
+            }
+        }
+    }
+
+    /// Takes the bytes of a stripe that were in the journal only. They can be read at once. Unless the volume is
+    /// read-only they are flushed, under the stripe's old number.
+    ///
+    /// # Errors
+    ///
+    /// If too few members are left, or no segment can be numbered.
+    pub(crate) fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), VolumeError> {
+        if self.check_writable().is_err() {
+            self.buffers.keep(stripe, payload);
+            return Ok(());
+        }
+        let reservation = match self.segments.reserve(Need::Accepted) {
+            Ok(reservation) => Some(reservation),
+            // It waits for space like any other stripe that found none.
+            Err(VolumeError::NoSpace { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        self.buffers.restore(stripe, payload, reservation);
+        Ok(())
+    }
+
+    /// Returns the payload bytes of a full stripe.
+    #[must_use]
+    pub(crate) fn stripe_capacity(&self) -> usize {
+        self.buffers.capacity()
+    }
+
+    /// Seals the open stripe, however short, so that it is flushed.
+    pub(crate) fn seal(&self) {
+        self.buffers.seal();
+    }
+
+    /// Returns the bytes of the open stripe that no earlier call returned, if they are at most `limit`. The caller puts
+    /// them into the journal.
+    #[must_use]
+    pub(crate) fn unjournaled(&self, limit: usize) -> Fresh {
+        self.buffers.unjournaled(limit)
+    }
+
+    /// Waits until all stripes sealed before the call are written and recorded; not synced.
+    ///
+    /// # Errors
+    ///
+    /// [`VolumeError::NoSpace`] if one of them found none: it can be read, and waits for [`Writer::retry`]. Anything
+    /// else that kept one of them, or an earlier one, from being so.
+    pub(crate) fn wait_flushed(&self) -> Result<(), VolumeError> {
+        while self.flush_one_here() {}
+        self.buffers.wait_flushed()
+    }
+
+    /// Returns whether a stripe found no space to be flushed to, so that no other is opened.
+    #[must_use]
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.buffers.is_stuck()
+    }
+
+    /// Lets stripes that found no space try again.
+    pub(crate) fn retry(&self) {
+        self.segments.forget_full();
+        self.buffers.retry();
+    }
+
+    /// Returns the stripes that found no space and to which no reference is about to be added.
+    #[must_use]
+    pub(crate) fn stuck(&self) -> Vec<StripeId> {
+        self.buffers.stuck()
+    }
+
+    /// Forgets the bytes of a stripe of [`Writer::stuck`] that nothing refers to.
+    pub(crate) fn discard(&self, stripe: StripeId) {
+        self.buffers.discard(stripe);
+    }
+
+    /// Returns whether bytes or references may still be added to a stripe.
+    #[must_use]
+    pub(crate) fn is_busy(&self, stripe: StripeId) -> bool {
+        self.buffers.is_busy(stripe)
+    }
+
+    /// Makes all shards durable that were written before the call, on all members at once.
+    ///
+    /// Returns those that did not become so, because their member failed: the caller takes them out of their records
+    /// and syncs again before it acknowledges anything. The lost shards of a stripe without a record are reported once
+    /// it has one.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub(crate) fn sync(&self) -> Result<Vec<LostShard>, VolumeError> {
+        let mut lost = Vec::new();
+        let mut early = Vec::new();
+        for shard in self.dirty.sync(&self.members) {
+            // Asked first: once a stripe has left the buffers, its record is in the index.
+            let in_memory = self.buffers.has(shard.stripe);
+            if in_memory && self.records.look_up(shard.stripe)?.is_none() {
+                early.push(shard);
+            } else {
+                lost.push(shard);
+            }
+        }
+        self.dirty.put_back(early);
+        Ok(lost)
+    }
+
+    /// Seals the open stripe, and adds no more stripes to the segments that are being written.
+    ///
+    /// # Errors
+    ///
+    /// If the final record of one cannot be taken.
+    pub(crate) fn retire_segments(&self) -> Result<(), VolumeError> {
+        let retired = self.segments.retire_all();
+        self.seal();
+        retired
+    }
+
+    /// Writes out the accepted bytes, and cuts the segments being written to their used length. Nothing is accepted
+    /// afterwards. The caller commits the records that this makes.
+    ///
+    /// # Errors
+    ///
+    /// The error that kept a stripe from being flushed.
+    pub(crate) fn finish(&self) -> Result<(), VolumeError> {
+        self.seal();
+        let flushed = self.wait_flushed();
+        self.close();
+        flushed.and(self.segments.retire_all())
+    }
+
+    /// Accepts nothing more, and ends [`Writer::flush_forever`].
+    pub(super) fn close(&self) {
+        self.buffers.close();
+    }
+
+    /// Flushes a stripe that is queued, if no thread does so; returns whether there was one.
+    fn flush_one_here(&self) -> bool {
+        let sealed = if self.has_threads {
+            None
+        } else {
+            self.buffers.next(false)
+        };
+        let found = sealed.is_some();
+        if let Some(sealed) = sealed {
+            self.flush(&sealed);
+        }
+        found
+    }
+
+    /// Flushes sealed stripes until the writer is closed.
+    pub(super) fn flush_forever(&self) {
+        while let Some(sealed) = self.buffers.next(true) {
+            if self.encoder.prefers_batches() {
+                self.encode_ahead(&sealed);
+            }
+            self.flush(&sealed);
+            self.segments.open_ahead();
+        }
+    }
+
+    /// Returns whether any thread has one of the locks of the buffers.
+    #[cfg(test)]
+    pub(super) fn are_buffers_locked(&self) -> bool {
+        self.buffers.are_locked()
+    }
+}
