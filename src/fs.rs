@@ -1,7 +1,7 @@
 //! POSIX: names, inodes, files, directories, attributes, and the rules between them.
 //!
 //! [`Fs`] is an open filesystem. Its parts turn calls into reads and atomic changes of the index, and into writes and
-//! reads of bytes in stripes. Both go through [`Pipeline`]. The room knows nothing of FUSE, of members or of codes. It
+//! reads of bytes in stripes. Both go through [`Transactions`]. The room knows nothing of FUSE, of members or of codes. It
 //! does not check whether a caller may do what it asks: a kernel that passes calls on checks permissions; a tool that
 //! runs offline needs no check. Consequences of a call, such as a cleared setuid bit or an inherited ACL, are decided
 //! here.
@@ -66,7 +66,7 @@ use std::sync::Arc;
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 use crate::format::{BLOCK_SIZE, Ino, key};
 use crate::maintenance::{InodeLocks, Maintenance};
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use access_time::AccessTimes;
 use edit::Edit;
@@ -96,7 +96,7 @@ pub use xattr::Xattrs;
 /// An open filesystem. All calls may come from any number of threads.
 pub struct Fs {
     maintenance: Arc<Maintenance>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     inodes: Arc<Inodes>,
     removal: Arc<Removal>,
     references: Arc<References>,
@@ -133,25 +133,25 @@ impl Fs {
 
     /// Makes the parts, each with those that it depends on.
     fn assemble(maintenance: Arc<Maintenance>, options: FsOptions) -> Self {
-        let pipeline = Arc::clone(maintenance.pipeline());
+        let transactions = Arc::clone(maintenance.transactions());
         let room = maintenance.room();
-        let inodes = Inodes::new(&pipeline, room, options.clock, options.read_only);
+        let inodes = Inodes::new(&transactions, room, options.clock, options.read_only);
         let inodes = Arc::new(inodes);
-        let access_times = Arc::new(AccessTimes::new(&inodes, &pipeline, options.atime));
-        let removal = Arc::new(Removal::new(&pipeline, inodes.locks()));
+        let access_times = Arc::new(AccessTimes::new(&inodes, &transactions, options.atime));
+        let removal = Arc::new(Removal::new(&transactions, inodes.locks()));
         let references = Arc::new(References::new(&removal));
-        let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &pipeline));
-        let xattrs = Arc::new(Xattrs::new(&inodes, &pipeline));
+        let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &transactions));
+        let xattrs = Arc::new(Xattrs::new(&inodes, &transactions));
         let reader = Arc::new(FileReader::new(
             &inodes,
-            &pipeline,
+            &transactions,
             &references,
             &failed_writeback,
             &access_times,
         ));
         let writer = Arc::new(FileWriter::new(
             &inodes,
-            &pipeline,
+            &transactions,
             &references,
             &xattrs,
             &failed_writeback,
@@ -175,7 +175,7 @@ impl Fs {
             maintenance,
             names: Names::new(
                 &inodes,
-                &pipeline,
+                &transactions,
                 &references,
                 &xattrs,
                 &removal,
@@ -183,12 +183,12 @@ impl Fs {
             ),
             directories: Directories::new(
                 &inodes,
-                &pipeline,
+                &transactions,
                 &references,
                 &access_times,
                 options.confirms_listings,
             ),
-            pipeline,
+            transactions,
             inodes,
             removal,
             references,
@@ -202,7 +202,7 @@ impl Fs {
     }
 
     /// Ends all work of this filesystem: removes inodes that only open handles kept, waits for the
-    /// background, and makes everything durable. The pipeline stays open.
+    /// background, and makes everything durable. The transactions stays open.
     ///
     /// # Errors
     ///
@@ -282,8 +282,8 @@ impl Fs {
 
     /// Returns the layer below.
     #[must_use]
-    pub fn pipeline(&self) -> &Arc<Pipeline> {
-        &self.pipeline
+    pub fn transactions(&self) -> &Arc<Transactions> {
+        &self.transactions
     }
 
     /// Makes everything that was done before this call durable (P1).
@@ -295,7 +295,7 @@ impl Fs {
         if self.inodes.is_read_only() {
             return Ok(());
         }
-        Ok(self.pipeline.sync()?)
+        Ok(self.transactions.sync()?)
     }
 
     /// Makes a file or directory durable (P1). One commit covers the whole volume, and callers share
@@ -315,7 +315,7 @@ impl Fs {
     ///
     /// None at present; an index that counts inodes may fail.
     pub fn statfs(&self) -> Result<SpaceReport, FsError> {
-        let space = self.pipeline.space();
+        let space = self.transactions.space();
         let blocks = |bytes: u64| bytes / BLOCK_SIZE as u64;
         Ok(SpaceReport {
             block_size: BLOCK_BYTES,
@@ -335,7 +335,7 @@ impl Fs {
     ///
     /// [`FsError::Storage`] if the index cannot be read.
     pub fn paths_of(&self, inos: &BTreeSet<Ino>, most: usize) -> Result<Vec<Vec<u8>>, FsError> {
-        let found = paths::find(&self.pipeline, inos, most)?;
+        let found = paths::find(&self.transactions, inos, most)?;
         let mut paths: Vec<Vec<u8>> = found.into_values().flatten().collect();
         paths.sort_unstable();
         paths.truncate(most);
@@ -344,13 +344,13 @@ impl Fs {
 
     /// Checks that there is a root directory, and makes that of a new volume.
     fn find_root(&self, (uid, gid): (u32, u32)) -> Result<(), FsError> {
-        match read_inode(&self.pipeline, Ino::ROOT)? {
+        match read_inode(&self.transactions, Ino::ROOT)? {
             Some(root) if root.kind == FileKind::Directory => return Ok(()),
             Some(_) => return Err(corrupt(Ino::ROOT, "the root is not a directory")),
             None => {}
         }
         let (from, end) = key::inodes();
-        if !self.pipeline.scan(&from, &end, 1)?.is_empty() {
+        if !self.transactions.scan(&from, &end, 1)?.is_empty() {
             return Err(corrupt(Ino::ROOT, "the root is missing"));
         }
         self.inodes.check_writable()?;

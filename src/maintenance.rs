@@ -23,7 +23,7 @@ use parking_lot::Mutex;
 
 use crate::membership::RecoveredMembers;
 use crate::store::{Executor, StoreRef};
-use crate::transaction::{CommitError, CountLimits, OpenOptions, Pipeline};
+use crate::transaction::{CommitError, CountLimits, OpenOptions, Transactions};
 
 mod candidates;
 mod compaction;
@@ -59,7 +59,7 @@ pub use superblock_recovery::identify_members;
 
 /// An open volume: its transactions, and the parts that maintain it.
 pub struct Maintenance {
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     pub(super) reaper: Arc<Reaper>,
     pub(super) room: Arc<Room>,
     pub(super) redundancy: Arc<RedundancyCounter>,
@@ -110,50 +110,50 @@ impl Maintenance {
         options: &OpenOptions,
         executor: Arc<Executor>,
     ) -> Result<Arc<Self>, CommitError> {
-        let pipeline = Arc::new(Pipeline::recover(stores, claims, options, executor)?);
-        let maintenance = Arc::new(Self::compose(pipeline, options.count_limits));
+        let transactions = Arc::new(Transactions::recover(stores, claims, options, executor)?);
+        let maintenance = Arc::new(Self::compose(transactions, options.count_limits));
         // Before the checkpoint, after which an epoch may take in the stale copies.
         maintenance.stale_copies.restore()?;
-        maintenance.pipeline.finish_recovery()?;
+        maintenance.transactions.finish_recovery()?;
         Ok(maintenance)
     }
 
     /// Composes the parts, each with those that it depends on.
-    fn compose(pipeline: Arc<Pipeline>, count_limits: CountLimits) -> Self {
-        let (reaper, compaction, room) = space(&pipeline);
+    fn compose(transactions: Arc<Transactions>, count_limits: CountLimits) -> Self {
+        let (reaper, compaction, room) = space(&transactions);
         let stale_copies = Arc::new(StaleCopies::new(
-            Arc::clone(&pipeline.members),
-            Arc::clone(&pipeline.meta),
-            Arc::clone(&pipeline.volume),
-            Arc::clone(&pipeline.commits),
+            Arc::clone(&transactions.members),
+            Arc::clone(&transactions.meta),
+            Arc::clone(&transactions.volume),
+            Arc::clone(&transactions.commits),
         ));
-        let recheck = Arc::new(Recheck::new(Arc::clone(&pipeline.volume)));
+        let recheck = Arc::new(Recheck::new(Arc::clone(&transactions.volume)));
         let joining = Arc::new(Joining {
-            members: Arc::clone(&pipeline.members),
-            meta: Arc::clone(&pipeline.meta),
-            replicas: Arc::clone(&pipeline.replicas),
-            volume: Arc::clone(&pipeline.volume),
-            commits: Arc::clone(&pipeline.commits),
+            members: Arc::clone(&transactions.members),
+            meta: Arc::clone(&transactions.meta),
+            replicas: Arc::clone(&transactions.replicas),
+            volume: Arc::clone(&transactions.volume),
+            commits: Arc::clone(&transactions.commits),
             reaper: Arc::clone(&reaper),
             stale_copies: Arc::clone(&stale_copies),
             recheck: Arc::clone(&recheck),
         });
         let draining = Arc::new(Draining::new(
-            Arc::clone(&pipeline.members),
-            Arc::clone(&pipeline.replicas),
-            Arc::clone(&pipeline.volume),
-            Arc::clone(&pipeline.commits),
+            Arc::clone(&transactions.members),
+            Arc::clone(&transactions.replicas),
+            Arc::clone(&transactions.volume),
+            Arc::clone(&transactions.commits),
             Arc::clone(&reaper),
         ));
         let status = Arc::new(RebuildStatus::default());
-        let redundancy = redundancy_counter(&pipeline, &status, count_limits);
+        let redundancy = redundancy_counter(&transactions, &status, count_limits);
         let rebuild = Arc::new(Rebuild::new(rebuild::Dependencies {
-            members: Arc::clone(&pipeline.members),
-            volume: Arc::clone(&pipeline.volume),
-            records: Arc::clone(&pipeline.records),
-            catalog: Arc::clone(&pipeline.catalog),
-            commits: Arc::clone(&pipeline.commits),
-            foreground: Arc::clone(&pipeline.foreground),
+            members: Arc::clone(&transactions.members),
+            volume: Arc::clone(&transactions.volume),
+            records: Arc::clone(&transactions.records),
+            catalog: Arc::clone(&transactions.catalog),
+            commits: Arc::clone(&transactions.commits),
+            foreground: Arc::clone(&transactions.foreground),
             reaper: Arc::clone(&reaper),
             compaction: Arc::clone(&compaction),
             stale_copies: Arc::clone(&stale_copies),
@@ -162,8 +162,14 @@ impl Maintenance {
             status,
         }));
         Self {
-            scrubber: scrubber(&pipeline, compaction, &stale_copies, &redundancy, &rebuild),
-            pipeline,
+            scrubber: scrubber(
+                &transactions,
+                compaction,
+                &stale_copies,
+                &redundancy,
+                &rebuild,
+            ),
+            transactions,
             reaper,
             room,
             redundancy,
@@ -180,29 +186,29 @@ impl Maintenance {
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::sync`].
+    /// As for [`Transactions::sync`].
     pub fn close(&self) -> Result<(), CommitError> {
-        let commits = self.pipeline.commits();
+        let commits = self.transactions.commits();
         if !commits.close() {
             return Ok(());
         }
         self.scrubber.stop();
         if !commits.is_read_only() {
-            self.pipeline.finish_stripes()?;
+            self.transactions.finish_stripes()?;
             match self.reaper.reap_now() {
                 // The next mount finds and frees dead stripes.
                 Ok(()) | Err(CommitError::NoSpace) => {}
                 Err(error) => return Err(error),
             }
-            self.pipeline.finish_index()?;
+            self.transactions.finish_index()?;
         }
-        self.pipeline.close_index()
+        self.transactions.close_index()
     }
 
     /// Returns the transactions of the volume.
     #[must_use]
-    pub fn pipeline(&self) -> &Arc<Pipeline> {
-        &self.pipeline
+    pub fn transactions(&self) -> &Arc<Transactions> {
+        &self.transactions
     }
 
     /// Returns the counter of redundancy.
@@ -261,68 +267,68 @@ impl Maintenance {
 }
 
 /// Composes the parts that free space.
-fn space(pipeline: &Pipeline) -> (Arc<Reaper>, Arc<Compaction>, Arc<Room>) {
+fn space(transactions: &Transactions) -> (Arc<Reaper>, Arc<Compaction>, Arc<Room>) {
     let candidates = Arc::new(Mutex::new(Candidates::new()));
     let reaper = Arc::new(Reaper::new(
-        Arc::clone(&pipeline.meta),
-        Arc::clone(&pipeline.volume),
-        Arc::clone(&pipeline.records),
-        Arc::clone(&pipeline.catalog),
-        Arc::clone(&pipeline.commits),
+        Arc::clone(&transactions.meta),
+        Arc::clone(&transactions.volume),
+        Arc::clone(&transactions.records),
+        Arc::clone(&transactions.catalog),
+        Arc::clone(&transactions.commits),
         Arc::clone(&candidates),
     ));
     let compaction = Arc::new(Compaction::new(
-        Arc::clone(&pipeline.members),
-        Arc::clone(&pipeline.meta),
-        Arc::clone(&pipeline.volume),
-        Arc::clone(&pipeline.records),
-        Arc::clone(&pipeline.catalog),
+        Arc::clone(&transactions.members),
+        Arc::clone(&transactions.meta),
+        Arc::clone(&transactions.volume),
+        Arc::clone(&transactions.records),
+        Arc::clone(&transactions.catalog),
         candidates,
     ));
     let room = Arc::new(Room::new(
-        Arc::clone(&pipeline.volume),
-        Arc::clone(&pipeline.commits),
-        Arc::clone(&pipeline.growth),
+        Arc::clone(&transactions.volume),
+        Arc::clone(&transactions.commits),
+        Arc::clone(&transactions.growth),
         Arc::clone(&reaper),
         Arc::clone(&compaction),
-        Arc::clone(&pipeline.exhaustion),
+        Arc::clone(&transactions.exhaustion),
     ));
     (reaper, compaction, room)
 }
 
 fn redundancy_counter(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     status: &Arc<RebuildStatus>,
     limits: CountLimits,
 ) -> Arc<RedundancyCounter> {
     let dependencies = redundancy::Dependencies {
-        members: Arc::clone(&pipeline.members),
-        meta: Arc::clone(&pipeline.meta),
-        volume: Arc::clone(&pipeline.volume),
-        records: Arc::clone(&pipeline.records),
-        catalog: Arc::clone(&pipeline.catalog),
-        commits: Arc::clone(&pipeline.commits),
+        members: Arc::clone(&transactions.members),
+        meta: Arc::clone(&transactions.meta),
+        volume: Arc::clone(&transactions.volume),
+        records: Arc::clone(&transactions.records),
+        catalog: Arc::clone(&transactions.catalog),
+        commits: Arc::clone(&transactions.commits),
         rebuild_status: Arc::clone(status),
     };
     Arc::new(RedundancyCounter::new(dependencies, limits))
 }
 
 fn scrubber(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     compaction: Arc<Compaction>,
     stale_copies: &Arc<StaleCopies>,
     redundancy: &Arc<RedundancyCounter>,
     rebuild: &Arc<Rebuild>,
 ) -> Arc<Scrubber> {
     Arc::new(Scrubber::new(scrub::Dependencies {
-        members: Arc::clone(&pipeline.members),
-        meta: Arc::clone(&pipeline.meta),
-        replicas: Arc::clone(&pipeline.replicas),
-        volume: Arc::clone(&pipeline.volume),
-        records: Arc::clone(&pipeline.records),
-        catalog: Arc::clone(&pipeline.catalog),
-        commits: Arc::clone(&pipeline.commits),
-        foreground: Arc::clone(&pipeline.foreground),
+        members: Arc::clone(&transactions.members),
+        meta: Arc::clone(&transactions.meta),
+        replicas: Arc::clone(&transactions.replicas),
+        volume: Arc::clone(&transactions.volume),
+        records: Arc::clone(&transactions.records),
+        catalog: Arc::clone(&transactions.catalog),
+        commits: Arc::clone(&transactions.commits),
+        foreground: Arc::clone(&transactions.foreground),
         compaction,
         stale_copies: Arc::clone(stale_copies),
         redundancy: Arc::clone(redundancy),

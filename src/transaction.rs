@@ -1,8 +1,8 @@
 //! The transactions of a volume, and the parts that maintain it.
 //!
-//! [`Pipeline`] joins [`crate::metadata`] and [`crate::stripes`], which know nothing of each other. Bytes go to stripes
-//! ([`Pipeline::write`]), changes of records to the index ([`Pipeline::apply`]). Both are visible at once, and durable
-//! with the next [`Pipeline::sync`]. [`Maintenance`] composes everything above that: it frees the space of dead
+//! [`Transactions`] joins [`crate::metadata`] and [`crate::stripes`], which know nothing of each other. Bytes go to stripes
+//! ([`Transactions::write`]), changes of records to the index ([`Transactions::apply`]). Both are visible at once, and durable
+//! with the next [`Transactions::sync`]. [`Maintenance`] composes everything above that: it frees the space of dead
 //! stripes, counts redundancy, rebuilds and scrubs.
 //!
 //! # Invariants
@@ -133,7 +133,7 @@ pub struct Written {
 }
 
 /// The transactions of an open volume.
-pub struct Pipeline {
+pub struct Transactions {
     pub(crate) members: Arc<Members>,
     pub(crate) meta: Arc<Meta>,
     pub(crate) replicas: Arc<IndexReplicas>,
@@ -151,7 +151,7 @@ pub struct Pipeline {
     pub(crate) exhaustion: Arc<Exhaustion>,
 }
 
-impl Pipeline {
+impl Transactions {
     fn new(
         members: Arc<Members>,
         (meta, replicas): (Arc<Meta>, Arc<IndexReplicas>),
@@ -215,7 +215,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::sync`].
+    /// As for [`Transactions::sync`].
     pub fn checkpoint(&self) -> Result<(), CommitError> {
         self.commits.checkpoint()
     }
@@ -277,7 +277,7 @@ impl Pipeline {
     }
 
     /// Changes records, all at once: visible to everyone when this returns, durable with the next
-    /// [`Pipeline::sync`]. May wait while too many changes are not in the index yet.
+    /// [`Transactions::sync`]. May wait while too many changes are not in the index yet.
     ///
     /// # Errors
     ///
@@ -325,12 +325,12 @@ impl Pipeline {
         Ok(written)
     }
 
-    /// Like [`Pipeline::write`] for less than a block, but never waits for a member: `None` if a stripe has
-    /// to be opened first, which [`Pipeline::open_stripe`] does.
+    /// Like [`Transactions::write`] for less than a block, but never waits for a member: `None` if a stripe has
+    /// to be opened first, which [`Transactions::open_stripe`] does.
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::write`].
+    /// As for [`Transactions::write`].
     pub fn write_at_once(&self, data: &[u8]) -> Result<Option<Written>, CommitError> {
         debug_assert!(data.len() < BLOCK_SIZE, "longer data may be split");
         self.commits.check_writable()?;
@@ -349,11 +349,11 @@ impl Pipeline {
         Ok(Some(Written { placed, holds }))
     }
 
-    /// Prepares another try of [`Pipeline::write_at_once`]; call it without a lock.
+    /// Prepares another try of [`Transactions::write_at_once`]; call it without a lock.
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::write`].
+    /// As for [`Transactions::write`].
     pub fn open_stripe(&self) -> Result<(), CommitError> {
         self.commits.check_writable()?;
         self.growth.check_commits()?;
@@ -367,7 +367,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::apply`].
+    /// As for [`Transactions::apply`].
     pub fn abandon(&self, written: &Written) -> Result<(), CommitError> {
         let mut batch = Batch::default();
         for placed in &written.placed {
@@ -402,7 +402,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::apply`].
+    /// As for [`Transactions::apply`].
     pub fn next_ino(&self) -> Result<Ino, CommitError> {
         self.commits.check_writable()?;
         Ok(Ino(self.inodes.next(|batch| self.meta.apply(batch))?))
@@ -476,7 +476,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::sync`].
+    /// As for [`Transactions::sync`].
     pub(super) fn finish_stripes(&self) -> Result<(), CommitError> {
         self.sync()?;
         Ok(self.volume.writer().finish()?)
@@ -486,7 +486,7 @@ impl Pipeline {
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::sync`].
+    /// As for [`Transactions::sync`].
     pub(super) fn finish_index(&self) -> Result<(), CommitError> {
         match self.checkpoint() {
             // All of it is in the journal, where the next mount finds it.

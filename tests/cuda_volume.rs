@@ -14,7 +14,7 @@ use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::maintenance::Maintenance;
 use cauchyfs::membership::{CreateOptions, directory};
 use cauchyfs::store::{Executor, ExecutorKind, StoreRef};
-use cauchyfs::transaction::{OpenOptions, Pipeline};
+use cauchyfs::transaction::{OpenOptions, Transactions};
 use tempfile::TempDir;
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -133,15 +133,15 @@ fn a_volume_coded_by_gpus_survives_two_lost_members_with_and_without_them() {
     }
     let homes: Vec<TempDir> = (0..6).map(|_| tempfile::tempdir().unwrap()).collect();
     let geometry = Geometry::new(4, 2).unwrap();
-    Pipeline::create(&stores(&homes), &CreateOptions::new(geometry), executor()).unwrap();
+    Transactions::create(&stores(&homes), &CreateOptions::new(geometry), executor()).unwrap();
     let pieces = mebibytes().div_ceil(FILES);
     let fs = open(&homes, "cuda");
     let files = write_all(&fs, pieces);
     fs.syncfs().unwrap();
-    println!("written: {:?}", fs.pipeline().coding());
-    assert!(fs.pipeline().coding().cuda.bytes >= (FILES * pieces * PIECE / 2) as u64);
-    assert_eq!(fs.pipeline().coding().redone, 0);
-    assert_eq!(fs.pipeline().engine_name(), "cuda");
+    println!("written: {:?}", fs.transactions().coding());
+    assert!(fs.transactions().coding().cuda.bytes >= (FILES * pieces * PIECE / 2) as u64);
+    assert_eq!(fs.transactions().coding().redone, 0);
+    assert_eq!(fs.transactions().engine_name(), "cuda");
     fs.close().unwrap();
     fs.maintenance().close().unwrap();
     drop(fs);
@@ -152,13 +152,13 @@ fn a_volume_coded_by_gpus_survives_two_lost_members_with_and_without_them() {
     for engine in ["cuda", "auto", "scalar"] {
         let fs = open(&homes, engine);
         assert_all_there(&fs, &files, pieces);
-        let coding = fs.pipeline().coding();
+        let coding = fs.transactions().coding();
         println!("read with {engine}: {coding:?}");
         assert_eq!(coding.redone, 0);
         match engine {
             "cuda" => {
                 // A device that had been wrong would have been given up.
-                assert_eq!(fs.pipeline().engine_name(), "cuda");
+                assert_eq!(fs.transactions().engine_name(), "cuda");
                 assert!(coding.cuda.passes > 0);
                 assert!(coding.cuda.bytes > coding.cpu.bytes, "{coding:?}");
             }

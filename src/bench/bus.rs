@@ -20,7 +20,7 @@ pub(super) const GPU_ENGINE: &str = "cuda";
 /// Bytes that one copy takes each way where nothing but the bus is measured.
 const COPY_BYTES: usize = 64 << 20;
 
-/// The number of turns of pipeline and bus.
+/// The number of turns of transactions and bus.
 const TURNS: u32 = 3;
 
 /// The least time of a turn: so long that it does not matter how callers begin and end.

@@ -62,7 +62,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     let checked = check::check(&volume.maintenance, repair);
     let mut checked = checked.map_err(VolumeFailure::from)?;
     let pages = if repair {
-        let repaired = volume.pipeline.mend_index_pages();
+        let repaired = volume.transactions.mend_index_pages();
         repaired.map_err(VolumeFailure::from)?
     } else {
         0
@@ -139,7 +139,7 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
 
 /// Says which superblocks were lost and are there again.
 fn say_restored(volume: &Volume) {
-    let members = volume.pipeline.members();
+    let members = volume.transactions.members();
     let live = members.membership().live();
     for (member, is_current) in members.recovered() {
         let path = members.membership().path(*member);
@@ -163,7 +163,7 @@ fn say_restored(volume: &Volume) {
 /// Returns a line for every file of a member's own names that is not its own, such as a hard link. Segments are not among
 /// them: a shard in one is wrong.
 fn foreign_files(volume: &Volume) -> Vec<String> {
-    let members = volume.pipeline.members();
+    let members = volume.transactions.members();
     let of_member = |member| {
         let looked = members.io().call(member, "check", |store| {
             let [first, second] = files::JOURNALS;
@@ -182,7 +182,7 @@ fn foreign_files(volume: &Volume) -> Vec<String> {
 
 /// Returns the absent members of a volume that is not mounted.
 fn away_from(volume: &Volume) -> Away {
-    let members = volume.pipeline.members();
+    let members = volume.transactions.members();
     if members.membership().away().is_empty() {
         Away::None
     } else if members.membership().live().len() < members.shape().geometry().total_shards() {
@@ -196,7 +196,7 @@ fn away_from(volume: &Volume) -> Away {
 
 /// Reads every shard, says what is wrong and counts what is right; or repairs what is wrong.
 fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
-    let pipeline = &volume.pipeline;
+    let transactions = &volume.transactions;
     if repair {
         let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
         let scrubbed = volume
@@ -218,13 +218,13 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
         .read_all_shards()
         .map_err(VolumeFailure::from)?;
     for wrong in &read.wrong {
-        let directory = pipeline.members().membership().path(wrong.member);
+        let directory = transactions.members().membership().path(wrong.member);
         let file = files::segment(wrong.segment);
         let shards = format_count(wrong.shards, "shard");
         terminal::line(format_args!("{directory}/{file}: {shards} wrong"));
     }
     for (&member, &pages) in &read.index_pages {
-        let directory = pipeline.members().membership().path(member);
+        let directory = transactions.members().membership().path(member);
         let pages = format_count(pages, "page");
         terminal::line(format_args!(
             "{directory}/{}: {pages} of this copy of the index wrong",

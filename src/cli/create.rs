@@ -16,7 +16,7 @@ use crate::maintenance::Maintenance;
 use crate::membership::{self, MembersError};
 use crate::metadata::MetaError;
 use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
-use crate::transaction::{CommitError, CreateOptions, OpenOptions, Pipeline};
+use crate::transaction::{CommitError, CreateOptions, OpenOptions, Transactions};
 
 /// The bytes that the smallest directory takes before there is any data: journals, a copy of the index, and the space
 /// that is kept back for it.
@@ -51,7 +51,7 @@ fn create(
     options: &CreateOptions,
     executor: &Arc<Executor>,
 ) -> Result<VolumeId, Failure> {
-    let created = Pipeline::create(stores, options, Arc::clone(executor));
+    let created = Transactions::create(stores, options, Arc::clone(executor));
     let volume = created.map_err(|error| {
         if is_for_want_of_room(&error) {
             too_small(options)
@@ -83,7 +83,7 @@ fn make_root(
         Arc::clone(executor),
     )
     .map_err(VolumeFailure::from)?;
-    let has_room = maintenance.pipeline().space().usable_total > 0;
+    let has_room = maintenance.transactions().space().usable_total > 0;
     let fs =
         Fs::open(Arc::clone(&maintenance), FsOptions::default()).map_err(VolumeFailure::from)?;
     fs.close().map_err(VolumeFailure::from)?;
@@ -237,7 +237,7 @@ mod tests {
         let plan = FaultPlan::new();
         let stores = wrap(&disks(), &plan);
         plan.record();
-        Pipeline::create(&stores, &options, Arc::clone(&executor)).unwrap();
+        Transactions::create(&stores, &options, Arc::clone(&executor)).unwrap();
         let is_write = |call: &crate::store::Call| call.kind == CallKind::Write;
         let made = plan.take_log().iter().filter(|call| is_write(call)).count() as u64;
         let mut failures = 0;

@@ -291,7 +291,7 @@ fn open(plan: &Plan, confined: &Confined, needs: &Needs<'_>) -> Result<Volume, F
     })?;
     let volume = Volume::open(&plan.directories, &volume_options, fs_options)?;
     if !plan.options.read_only {
-        overtaken::note_apart(volume.pipeline.members(), &plan.directories);
+        overtaken::note_apart(volume.transactions.members(), &plan.directories);
     }
     Ok(volume)
 }
@@ -325,7 +325,12 @@ fn start(
         |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
     let mounting = confined.mounting();
     let dead = unmount::abandoned_at(&plan.mountpoint);
-    let volume_id = volume.pipeline.members().shape().volume_id().to_string();
+    let volume_id = volume
+        .transactions
+        .members()
+        .shape()
+        .volume_id()
+        .to_string();
     let (control, socket) =
         control::open(runtime, &plan.mountpoint, volume_id).map_err(|error| no_socket(&error))?;
     let announced = control.announced();
@@ -362,7 +367,7 @@ fn start(
 
 fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
     let options = &plan.options;
-    let label = volume.pipeline.members().shape().label().to_owned();
+    let label = volume.transactions.members().shape().label().to_owned();
     let source = options.fsname.clone().unwrap_or(if label.is_empty() {
         "cauchyfs".to_owned()
     } else {

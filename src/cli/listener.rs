@@ -148,7 +148,7 @@ impl Listener {
                 control::answer(&client, &answer);
             }
             Ok(Request::Directories) => {
-                let directories = self.fs.pipeline().members().in_use();
+                let directories = self.fs.transactions().members().in_use();
                 control::answer(&client, &Answer::Directories(directories));
             }
             Ok(Request::Membership) => {
@@ -162,7 +162,11 @@ impl Listener {
             Ok(Request::Rebuild { bytes_per_second }) => {
                 let ordered = self.orders().map(|orders| {
                     // So that it is carried out also if this daemon does not live to do so.
-                    self.fs.pipeline().members().epochs().give_up_absentees();
+                    self.fs
+                        .transactions()
+                        .members()
+                        .epochs()
+                        .give_up_absentees();
                     let OrderNumber(order) = orders.order(bytes_per_second, false);
                     Answer::Ordered(order)
                 });
@@ -213,7 +217,7 @@ impl Listener {
     }
 
     fn membership(&self) -> Membership {
-        let members = self.fs.pipeline().members();
+        let members = self.fs.transactions().members();
         let away = members.absentees().into_iter().map(|member| Absentee {
             index: member.index.0,
             id: member.id.to_string(),
@@ -233,8 +237,8 @@ impl Listener {
         old: Option<&str>,
         directory: &Path,
     ) -> Result<(MemberIndex, JoinAs), DaemonFailure> {
-        let pipeline = self.fs.pipeline();
-        let members = pipeline.members();
+        let transactions = self.fs.transactions();
+        let members = transactions.members();
         let store = directory::open(directory).map_err(|error| {
             let failure = VolumeFailure::from(error);
             if self.is_foreign {
@@ -283,13 +287,17 @@ impl Listener {
         member: MemberIndex,
         directory: &Path,
     ) -> Result<(), DaemonFailure> {
-        let pipeline = self.fs.pipeline();
+        let transactions = self.fs.transactions();
         let drained = self.maintenance.draining().drain_to(old, member);
         drained.map_err(|error| DaemonFailure::ReplacedInPart {
             directory: directory.display().to_string(),
             member: member.0,
             old: old.0,
-            is_draining: pipeline.members().membership().draining().contains(&old),
+            is_draining: transactions
+                .members()
+                .membership()
+                .draining()
+                .contains(&old),
             failure: error.into(),
         })?;
         log::info!("member {old} is to be drained for member {member}, and removed");
@@ -304,8 +312,8 @@ impl Listener {
         own: Option<MemberIndex>,
         store: &StoreRef,
     ) -> Result<Option<MemberIndex>, DaemonFailure> {
-        let pipeline = self.fs.pipeline();
-        let members = pipeline.members();
+        let transactions = self.fs.transactions();
+        let members = transactions.members();
         let Some(own) = own else {
             return Ok(None);
         };
@@ -333,7 +341,7 @@ impl Listener {
         member: Option<MemberIndex>,
         store: &StoreRef,
     ) -> Result<MemberIndex, DaemonFailure> {
-        let pipeline = self.fs.pipeline();
+        let transactions = self.fs.transactions();
         let joined = self
             .maintenance
             .joining()
@@ -349,7 +357,7 @@ impl Listener {
             if let (Some(member), CommitError::Members(refusal)) = (member, &error)
                 && !matches!(seat, JoinAs::New | JoinAs::HeirOf(_))
             {
-                pipeline
+                transactions
                     .members()
                     .changes()
                     .note_refused(member, store, refusal);
@@ -360,11 +368,11 @@ impl Listener {
 
     /// Keeps a member that was to be drained.
     fn keep(&self, member: MemberIndex) -> Result<(), DaemonFailure> {
-        let pipeline = self.fs.pipeline();
+        let transactions = self.fs.transactions();
         let kept = self.maintenance.draining().keep(member);
         kept.map_err(VolumeFailure::from)?;
         log::info!("member {member} is kept, and not drained any further");
-        if pipeline.members().membership().draining().is_empty() {
+        if transactions.members().membership().draining().is_empty() {
             self.orders()?.lift_limit();
         }
         Ok(())
@@ -372,8 +380,8 @@ impl Listener {
 
     fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, DaemonFailure> {
         let orders = self.orders()?;
-        let pipeline = self.fs.pipeline();
-        let member = member_called(pipeline.members(), member)?;
+        let transactions = self.fs.transactions();
+        let member = member_called(transactions.members(), member)?;
         let removed = self.maintenance.draining().drain(member);
         removed.map_err(VolumeFailure::from)?;
         log::info!("member {member} is to be drained and removed");

@@ -212,7 +212,7 @@ fn look_at(path: &Path, look: impl FnOnce(&Path) -> Result<(), MembersError> + S
 mod tests {
     use super::*;
     use crate::cli::volume::{executor, stores};
-    use crate::transaction::{CreateOptions, Pipeline};
+    use crate::transaction::{CreateOptions, Transactions};
 
     /// Makes a volume in directories below one.
     fn volume(home: &Path, data: usize, parity: usize) -> Directories {
@@ -221,7 +221,7 @@ mod tests {
             .collect();
         Directories::make(&paths, |paths| {
             let options = CreateOptions::new(Geometry::new(data, parity).unwrap());
-            let created = Pipeline::create(&stores(paths)?, &options, executor(PATIENCE));
+            let created = Transactions::create(&stores(paths)?, &options, executor(PATIENCE));
             created.map_err(Failure::environment)
         })
         .unwrap();

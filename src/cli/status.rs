@@ -124,7 +124,7 @@ fn of_unmounted(arguments: &StatusArguments, directories: &Directories) -> Resul
         Err(failure) => return Err(failure),
     };
     let measured = volume.maintenance.reaper().measure_segments();
-    let elsewhere = overtaken::look_elsewhere(volume.pipeline.members(), directories);
+    let elsewhere = overtaken::look_elsewhere(volume.transactions.members(), directories);
     let report = measured
         .map_err(VolumeFailure::from)
         .and_then(|()| volume.report(false));

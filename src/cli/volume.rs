@@ -21,7 +21,7 @@ use crate::maintenance::{
 use crate::maintenance::{RebuildOrders, Schedule, Scheduler};
 use crate::membership::{self, AbsenceReason, Access, Members, Unusable, directory};
 use crate::store::{Executor, ExecutorKind, StoreRef};
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 mod failure;
 mod opening;
@@ -134,19 +134,19 @@ fn note_silent(directories: &Directories, stores: &[StoreRef], executor: &Execut
 }
 
 /// Returns the members that are away and whose directories were not named.
-fn left_out(pipeline: &Pipeline, directories: &Directories) -> Vec<MemberIndex> {
+fn left_out(transactions: &Transactions, directories: &Directories) -> Vec<MemberIndex> {
     let is_named = |path: &str| {
         let mut named = directories.present.iter().chain(&directories.absent);
         named.any(|named| named == Path::new(path))
     };
-    let absentees = pipeline.members().absentees().into_iter();
+    let absentees = transactions.members().absentees().into_iter();
     let unnamed = absentees.filter(|member| !is_named(&member.path));
     unnamed.map(|member| member.index).collect()
 }
 
 /// A volume that is open for use.
 pub(super) struct Volume {
-    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) transactions: Arc<Transactions>,
     pub(super) maintenance: Arc<Maintenance>,
     pub(super) fs: Arc<Fs>,
     /// The directories that could not be used, with reasons.
@@ -167,7 +167,7 @@ impl Volume {
     ) -> Result<Self, Failure> {
         let mut volume = Self::open_at_rest(directories, options, fs_options)?;
         let locks = volume.fs.inode_locks();
-        let left_out = left_out(&volume.pipeline, directories);
+        let left_out = left_out(&volume.transactions, directories);
         match Scheduler::start(&volume.maintenance, &locks, options.schedule, left_out) {
             Ok(started) => {
                 volume.scheduler = Some(started);
@@ -187,11 +187,11 @@ impl Volume {
         fs_options: FsOptions,
     ) -> Result<Self, Failure> {
         let (maintenance, notes) = open_volume(directories, options)?;
-        let pipeline = Arc::clone(maintenance.pipeline());
+        let transactions = Arc::clone(maintenance.transactions());
         let fs = Fs::open(Arc::clone(&maintenance), fs_options).map_err(VolumeFailure::from)?;
         Ok(Self {
             maintenance,
-            pipeline,
+            transactions,
             fs,
             notes,
             scheduler: None,
@@ -271,8 +271,8 @@ pub(super) fn report(
     notes: &[Unusable],
     mounted: bool,
 ) -> Result<Report, VolumeFailure> {
-    let pipeline = fs.pipeline();
-    let members = pipeline.members();
+    let transactions = fs.transactions();
+    let members = transactions.members();
     members.io().probe_hedged();
     let counted = maintenance
         .redundancy()
@@ -291,18 +291,18 @@ pub(super) fn report(
         }
     }
     let lost = files_in(fs, maintenance.redundancy(), &counted)?;
-    let copies = pipeline.index_copies();
+    let copies = transactions.index_copies();
     let index = IndexReport {
         copies_wanted: copies.wanted,
         members: copies.members.iter().map(|member| member.0).collect(),
     };
-    let space = pipeline.space();
+    let space = transactions.space();
     Ok(Report {
         state: Report::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
         mounted,
         read_only: mounted && members.access() == Access::ReadOnly,
-        engine: pipeline.engine_name().to_owned(),
-        coding: Some(pipeline.coding().into()),
+        engine: transactions.engine_name().to_owned(),
+        coding: Some(transactions.coding().into()),
         redundancy,
         index: Some(index),
         lost,

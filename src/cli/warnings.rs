@@ -45,7 +45,7 @@ impl Warnings {
 /// If the index cannot be read.
 pub(super) fn of(volume: &Volume) -> Result<Warnings, Failure> {
     let absentees: Vec<MemberReport> = volume
-        .pipeline
+        .transactions
         .members()
         .absentees()
         .into_iter()
@@ -117,7 +117,7 @@ fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
 }
 
 fn shortage(volume: &Volume) -> Result<Option<&'static str>, Failure> {
-    if volume.pipeline.index_copies().are_too_few() {
+    if volume.transactions.index_copies().are_too_few() {
         return Ok(Some(LACKS_COPIES));
     }
     let lacks_shards = volume

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::format::Ino;
 use crate::format::record::Inode;
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::edit::Edit;
 use super::error::FsError;
@@ -17,16 +17,20 @@ const RELATIME_SECONDS: i64 = 24 * 60 * 60;
 /// Records when inodes are read, as often as the policy demands.
 pub(super) struct AccessTimes {
     inodes: Arc<Inodes>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     policy: AtimePolicy,
 }
 
 impl AccessTimes {
     /// Returns a recorder that follows `policy`.
-    pub(super) fn new(inodes: &Arc<Inodes>, pipeline: &Arc<Pipeline>, policy: AtimePolicy) -> Self {
+    pub(super) fn new(
+        inodes: &Arc<Inodes>,
+        transactions: &Arc<Transactions>,
+        policy: AtimePolicy,
+    ) -> Self {
         Self {
             inodes: Arc::clone(inodes),
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             policy,
         }
     }
@@ -43,7 +47,7 @@ impl AccessTimes {
 
     fn renew(&self, ino: Ino) -> Result<(), FsError> {
         // Every record is rewritten as a whole: a full volume has no room for that.
-        self.pipeline.growth().check_growth()?;
+        self.transactions.growth().check_growth()?;
         let _lock = self.inodes.locks().exclusive(&[ino]);
         let mut inode = match self.inodes.get(ino) {
             // It was read while it was being removed.

@@ -27,10 +27,10 @@ pub use report::{Finding, FindingKind, Report};
 ///
 /// [`FsError::Storage`] if the index cannot be read.
 pub fn check_again(maintenance: &Maintenance, report: &mut Report) -> Result<(), FsError> {
-    let pipeline = maintenance.pipeline();
+    let transactions = maintenance.transactions();
     let again = check(maintenance, false)?;
     let lacking = maintenance.redundancy().files_lacking_shards()?.into_iter();
-    let lacking = lacking.map(|(member, segment)| storage::file_of(pipeline, member, segment));
+    let lacking = lacking.map(|(member, segment)| storage::file_of(transactions, member, segment));
     report.settle(&again, &lacking.collect());
     Ok(())
 }
@@ -45,9 +45,9 @@ pub fn check_again(maintenance: &Maintenance, report: &mut Report) -> Result<(),
 ///
 /// [`FsError::Storage`] if the index cannot be read, or written with `repair`.
 pub fn check(maintenance: &Maintenance, repair: bool) -> Result<Report, FsError> {
-    let pipeline = &**maintenance.pipeline();
+    let transactions = &**maintenance.transactions();
     let mut check = Checker {
-        pipeline,
+        transactions,
         redundancy: maintenance.redundancy(),
         repair,
         report: Report::default(),
@@ -64,14 +64,14 @@ pub fn check(maintenance: &Maintenance, repair: bool) -> Result<Report, FsError>
     storage::check_copies(&mut check)?;
     let mut report = check.report;
     let inos = report.findings.iter().filter_map(|finding| finding.ino);
-    let paths = paths::find(pipeline, &inos.collect(), usize::MAX)?;
+    let paths = paths::find(transactions, &inos.collect(), usize::MAX)?;
     for finding in &mut report.findings {
         finding.path = finding
             .ino
             .and_then(|ino| paths.get(&ino)?.first().cloned());
     }
     if repair {
-        pipeline.sync()?;
+        transactions.sync()?;
     }
     Ok(report)
 }

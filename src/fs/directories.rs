@@ -10,7 +10,7 @@ use std::sync::atomic::Ordering;
 
 use crate::format::record::{FileKind, Position};
 use crate::format::{Cookie, Ino, Record, key};
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::access_time::AccessTimes;
 use super::entries::read_entry;
@@ -38,7 +38,7 @@ pub(super) type Listing = Vec<(Cookie, Result<Position, FsError>)>;
 /// Listings of directories.
 pub struct Directories {
     inodes: Arc<Inodes>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     references: Arc<References>,
     access_times: Arc<AccessTimes>,
     /// Leave out entries that their names do not lead to.
@@ -48,14 +48,14 @@ pub struct Directories {
 impl Directories {
     pub(super) fn new(
         inodes: &Arc<Inodes>,
-        pipeline: &Arc<Pipeline>,
+        transactions: &Arc<Transactions>,
         references: &Arc<References>,
         access_times: &Arc<AccessTimes>,
         confirms: bool,
     ) -> Self {
         Self {
             inodes: Arc::clone(inodes),
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             references: Arc::clone(references),
             access_times: Arc::clone(access_times),
             confirms,
@@ -193,7 +193,7 @@ impl Directories {
         cookie: Cookie,
         position: &Position,
     ) -> Result<bool, FsError> {
-        let entry = read_entry(&self.pipeline, parent, &position.name)?;
+        let entry = read_entry(&self.transactions, parent, &position.name)?;
         Ok(entry.is_some_and(|entry| entry.cookie == cookie && entry.ino == position.ino))
     }
 
@@ -215,7 +215,7 @@ impl Directories {
     /// Reads some entries behind a cookie; none if there are no more.
     fn listing(&self, ino: Ino, after: Cookie) -> Result<Listing, FsError> {
         let (from, end) = key::positions_after(ino, after);
-        let found = self.pipeline.scan(&from, &end, PAGE)?;
+        let found = self.transactions.scan(&from, &end, PAGE)?;
         let entries = found.iter().map(|(key, value)| {
             let (_, cookie) = key::parse_position(key)?;
             Ok((cookie, Position::decode(value).map_err(FsError::from)))

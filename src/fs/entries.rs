@@ -3,7 +3,7 @@
 use crate::format::record::{Dirent, FileKind, Inode, Timestamp};
 use crate::format::wire::MAX_COUNT;
 use crate::format::{Cookie, Ino, NAME_MAX, Record, key};
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::edit::Edit;
 use super::error::{FsError, corrupt};
@@ -122,11 +122,11 @@ pub(super) fn drop_directory(edit: &mut Edit, ino: Ino, inode: &mut Inode, now: 
 
 /// Reads the entry of a directory with this name.
 pub(super) fn read_entry(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     parent: Ino,
     name: &[u8],
 ) -> Result<Option<Dirent>, FsError> {
-    match pipeline.get(&key::dirent(parent, name))? {
+    match transactions.get(&key::dirent(parent, name))? {
         Some(value) => Ok(Some(Dirent::decode(&value)?)),
         None => Ok(None),
     }

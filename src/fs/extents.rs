@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::format::{Ino, StripeId, key};
-use crate::transaction::{Pipeline, Written};
+use crate::transaction::{Transactions, Written};
 
 use super::edit::Edit;
 use super::error::FsError;
@@ -36,14 +36,14 @@ pub(super) fn placed_at(start: u64, written: &Written) -> Vec<Run> {
 
 /// Returns the first runs of a file, at most `limit`, that end at `first_end` or later.
 fn ending_from(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     ino: Ino,
     first_end: u64,
     limit: usize,
 ) -> Result<Vec<Run>, FsError> {
     // `extents_from` leaves out the offset itself, and no run ends at 0.
     let (from, end) = key::extents_from(ino, first_end.saturating_sub(1));
-    let found = pipeline.scan(&from, &end, limit)?;
+    let found = transactions.scan(&from, &end, limit)?;
     let mut runs: Vec<Run> = Vec::with_capacity(found.len());
     for (key, value) in &found {
         let run = Run::parse(key, value)?;
@@ -57,13 +57,17 @@ fn ending_from(
 }
 
 /// Returns the first runs of a file, at most [`PAGE`], that overlap `range`.
-pub(super) fn page(pipeline: &Pipeline, ino: Ino, range: &Range<u64>) -> Result<Vec<Run>, FsError> {
-    page_of(pipeline, ino, range, PAGE)
+pub(super) fn page(
+    transactions: &Transactions,
+    ino: Ino,
+    range: &Range<u64>,
+) -> Result<Vec<Run>, FsError> {
+    page_of(transactions, ino, range, PAGE)
 }
 
 /// Returns the first runs of a file, at most `limit`, that overlap `range`.
 pub(super) fn page_of(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     ino: Ino,
     range: &Range<u64>,
     limit: usize,
@@ -71,14 +75,14 @@ pub(super) fn page_of(
     if range.is_empty() {
         return Ok(Vec::new());
     }
-    let mut runs = ending_from(pipeline, ino, range.start.saturating_add(1), limit)?;
+    let mut runs = ending_from(transactions, ino, range.start.saturating_add(1), limit)?;
     runs.retain(|run| run.start < range.end);
     Ok(runs)
 }
 
 /// Returns all runs of a file that overlap `range` or touch it.
 pub(super) fn around(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     ino: Ino,
     range: &Range<u64>,
 ) -> Result<Vec<Run>, FsError> {
@@ -87,7 +91,7 @@ pub(super) fn around(
     let mut limit = 4;
     let mut first_end = range.start.max(1);
     loop {
-        let runs = ending_from(pipeline, ino, first_end, limit)?;
+        let runs = ending_from(transactions, ino, first_end, limit)?;
         let complete = runs.len() < limit || runs.last().is_some_and(|run| run.start > range.end);
         all.extend(runs.into_iter().filter(|run| run.start <= range.end));
         match all.last() {

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 
 use crate::format::Ino;
 use crate::format::record::{Extent, Inline, Inode};
-use crate::transaction::{CommitError, Pipeline};
+use crate::transaction::{CommitError, Transactions};
 
 use super::edit::Edit;
 use super::error::FsError;
@@ -43,7 +43,7 @@ const MOST_OVERDRAWN: usize = 256;
 /// The ranges of files whose writeback failed; each file's are changed under its lock.
 pub(super) struct FailedWriteback {
     inodes: Arc<Inodes>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     files: Mutex<HashMap<Ino, Ranges>>,
     /// The number of ranges on record that were put there while the index was not to grow.
     overdrawn: AtomicUsize,
@@ -51,10 +51,10 @@ pub(super) struct FailedWriteback {
 
 impl FailedWriteback {
     /// Returns an empty memory.
-    pub(super) fn new(inodes: &Arc<Inodes>, pipeline: &Arc<Pipeline>) -> Self {
+    pub(super) fn new(inodes: &Arc<Inodes>, transactions: &Arc<Transactions>) -> Self {
         Self {
             inodes: Arc::clone(inodes),
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             files: Mutex::default(),
             overdrawn: AtomicUsize::new(0),
         }
@@ -76,7 +76,7 @@ impl FailedWriteback {
     /// that, or that not much of it is needed.
     pub(super) fn persist(&self, ino: Ino) {
         let persist = || {
-            let growth = self.pipeline.growth().check_growth();
+            let growth = self.transactions.growth().check_growth();
             let lock = self.inodes.locks().exclusive(&[ino]);
             let mut inode = self.inodes.get(ino)?;
             let overdrawn = match growth {
@@ -131,14 +131,14 @@ impl FailedWriteback {
         // Without what the caller has changed already.
         let mut stored = self.inodes.get(ino)?;
         for part in parts {
-            for hole in holes_in(&self.pipeline, ino, &stored, &part)? {
-                let Some(spilled) = Spilled::place(&self.pipeline, &stored, &hole)? else {
+            for hole in holes_in(&self.transactions, ino, &stored, &part)? {
+                let Some(spilled) = Spilled::place(&self.transactions, &stored, &hole)? else {
                     return Ok(false);
                 };
                 let mut edit = Edit::default();
                 let file = (ino, &mut stored);
                 let runs = [lost_run(&hole)];
-                spilled.replace_range(&self.pipeline, &mut edit, file, &hole, &runs)?;
+                spilled.replace_range(&self.transactions, &mut edit, file, &hole, &runs)?;
                 stored.size = stored.size.max(hole.end);
                 edit.put_inode(ino, &stored);
                 self.inodes.apply(edit)?;
@@ -212,7 +212,7 @@ pub(super) fn check_hole(
 
 /// Returns the parts of a range that hold nothing, none longer than a run can be.
 fn holes_in(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     ino: Ino,
     inode: &Inode,
     range: &Range<u64>,
@@ -222,7 +222,7 @@ fn holes_in(
         Inline::None | Inline::Target(_) => range.start,
     };
     let mut holes = Vec::new();
-    let runs = extents::around(pipeline, ino, range)?;
+    let runs = extents::around(transactions, ino, range)?;
     let ends = runs.iter().map(|run| (run.start, run.end()));
     for (start, end) in ends.chain([(range.end, range.end)]) {
         let hole_end = start.min(range.end);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::format::record::{FileKind, Inode, Timestamp};
 use crate::format::{Ino, Record, key};
 use crate::maintenance::Room;
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::edit::Edit;
 use super::error::FsError;
@@ -17,7 +17,7 @@ const ROOM_ATTEMPTS: usize = 2;
 
 /// The table of inodes, and the locks that order changes of them.
 pub(super) struct Inodes {
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     room: Arc<Room>,
     locks: Arc<Locks>,
     clock: Clock,
@@ -27,13 +27,13 @@ pub(super) struct Inodes {
 impl Inodes {
     /// Returns the table of a volume. With `read_only`, nothing may change.
     pub(super) fn new(
-        pipeline: &Arc<Pipeline>,
+        transactions: &Arc<Transactions>,
         room: &Arc<Room>,
         clock: Clock,
         read_only: bool,
     ) -> Self {
         Self {
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             room: Arc::clone(room),
             locks: Arc::new(Locks::new()),
             clock,
@@ -66,7 +66,7 @@ impl Inodes {
 
     /// Reads an inode.
     pub(super) fn get(&self, ino: Ino) -> Result<Inode, FsError> {
-        read_inode(&self.pipeline, ino)?.ok_or(FsError::NotFound)
+        read_inode(&self.transactions, ino)?.ok_or(FsError::NotFound)
     }
 
     /// Reads the inode of a directory.
@@ -80,12 +80,12 @@ impl Inodes {
 
     /// Applies an edit. The caller holds the locks of the inodes that it changes.
     pub(super) fn apply(&self, edit: Edit) -> Result<(), FsError> {
-        Ok(self.pipeline.apply(edit.into_batch())?)
+        Ok(self.transactions.apply(edit.into_batch())?)
     }
 
     /// Applies an edit that adds to the volume. Fails while there is no space for earlier edits.
     pub(super) fn apply_growth(&self, edit: Edit) -> Result<(), FsError> {
-        self.pipeline.growth().check_growth()?;
+        self.transactions.growth().check_growth()?;
         self.apply(edit)
     }
 
@@ -107,8 +107,8 @@ impl Inodes {
 }
 
 /// Reads the record of an inode; `None` if there is none.
-pub(super) fn read_inode(pipeline: &Pipeline, ino: Ino) -> Result<Option<Inode>, FsError> {
-    match pipeline.get(&key::inode(ino))? {
+pub(super) fn read_inode(transactions: &Transactions, ino: Ino) -> Result<Option<Inode>, FsError> {
+    match transactions.get(&key::inode(ino))? {
         Some(value) => Ok(Some(Inode::decode(&value)?)),
         None => Ok(None),
     }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::format::Ino;
 use crate::format::record::{Dirent, Inode};
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::entries::{Directory, check_name, read_entry};
 use super::error::{FsError, corrupt};
@@ -22,7 +22,7 @@ use super::xattr::Xattrs;
 /// Names of inodes: looking them up and changing them.
 pub struct Names {
     inodes: Arc<Inodes>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     references: Arc<References>,
     xattrs: Arc<Xattrs>,
     removal: Arc<Removal>,
@@ -32,7 +32,7 @@ pub struct Names {
 impl Names {
     pub(super) fn new(
         inodes: &Arc<Inodes>,
-        pipeline: &Arc<Pipeline>,
+        transactions: &Arc<Transactions>,
         references: &Arc<References>,
         xattrs: &Arc<Xattrs>,
         removal: &Arc<Removal>,
@@ -40,7 +40,7 @@ impl Names {
     ) -> Self {
         Self {
             inodes: Arc::clone(inodes),
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             references: Arc::clone(references),
             xattrs: Arc::clone(xattrs),
             removal: Arc::clone(removal),
@@ -78,7 +78,7 @@ impl Names {
     }
 
     fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Dirent>, FsError> {
-        read_entry(&self.pipeline, parent, name)
+        read_entry(&self.transactions, parent, name)
     }
 
     /// Reads the inode that an entry names.

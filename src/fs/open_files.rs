@@ -81,7 +81,7 @@ impl OpenFiles {
         self.references.release(handle)
     }
 
-    /// Checks that a handle is open; writes are in the pipeline by the time they return, so there is
+    /// Checks that a handle is open; writes are in the transactions by the time they return, so there is
     /// nothing to flush.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use std::ops::ControlFlow;
 
 use crate::format::record::{Dirent, FileKind};
 use crate::format::{Ino, Record, key};
-use crate::transaction::{CommitError, Pipeline};
+use crate::transaction::{CommitError, Transactions};
 
 use super::error::FsError;
 use super::inodes::read_inode;
@@ -32,13 +32,13 @@ pub(super) type Paths = BTreeMap<Ino, Vec<Vec<u8>>>;
 ///
 /// If the index cannot be read.
 pub(super) fn find(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     inos: &BTreeSet<Ino>,
     most: usize,
 ) -> Result<Paths, FsError> {
     let mut left = HashMap::new();
     for &ino in inos.iter().filter(|ino| **ino != Ino::ROOT) {
-        let names = match whole_inode(pipeline, ino)? {
+        let names = match whole_inode(transactions, ino)? {
             Some((FileKind::Directory, _, _)) => 1,
             Some((_, links, _)) => links,
             // It may have any number of them.
@@ -47,12 +47,12 @@ pub(super) fn find(
         left.insert(ino, names);
     }
     left.retain(|_, names| *names > 0);
-    let names = names_of(pipeline, left, most)?;
+    let names = names_of(transactions, left, most)?;
     let mut ancestors = Ancestors::default();
     for (parent, _) in names.values().flatten() {
-        ancestors.want(pipeline, *parent)?;
+        ancestors.want(transactions, *parent)?;
     }
-    ancestors.find_names(pipeline)?;
+    ancestors.find_names(transactions)?;
     let mut paths = Paths::new();
     let mut bytes_left = BYTES_MAX;
     for ino in inos {
@@ -74,8 +74,11 @@ pub(super) fn find(
 }
 
 /// Returns what an inode is, its links and its parent; nothing if it is gone or damaged.
-fn whole_inode(pipeline: &Pipeline, ino: Ino) -> Result<Option<(FileKind, u32, Ino)>, FsError> {
-    match read_inode(pipeline, ino) {
+fn whole_inode(
+    transactions: &Transactions,
+    ino: Ino,
+) -> Result<Option<(FileKind, u32, Ino)>, FsError> {
+    match read_inode(transactions, ino) {
         Ok(found) => Ok(found.map(|inode| (inode.kind, inode.links, inode.parent))),
         Err(FsError::Format(_)) => Ok(None),
         Err(error) => Err(error),
@@ -84,7 +87,7 @@ fn whole_inode(pipeline: &Pipeline, ino: Ino) -> Result<Option<(FileKind, u32, I
 
 /// Finds names by looking at all there are, until every inode has as many as are left to be found.
 fn names_of(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     mut left: HashMap<Ino, u32>,
     most: usize,
 ) -> Result<BTreeMap<Ino, Vec<Named>>, FsError> {
@@ -94,7 +97,7 @@ fn names_of(
     }
     let mut count = 0;
     let (from, end) = (key::dirents(Ino(0)).0, key::dirents(Ino(u64::MAX)).1);
-    pipeline.visit(&from, &end, |key, value| {
+    transactions.visit(&from, &end, |key, value| {
         if let (Ok((parent, name)), Ok(entry)) = (key::parse_dirent(key), Dirent::decode(value))
             && let Some(links) = left.get_mut(&entry.ino)
         {
@@ -127,10 +130,10 @@ struct Ancestors {
 
 impl Ancestors {
     /// Adds a directory and those it lies in.
-    fn want(&mut self, pipeline: &Pipeline, ino: Ino) -> Result<(), FsError> {
+    fn want(&mut self, transactions: &Transactions, ino: Ino) -> Result<(), FsError> {
         let mut at = ino;
         while at != Ino::ROOT && !self.parents.contains_key(&at) {
-            match whole_inode(pipeline, at)? {
+            match whole_inode(transactions, at)? {
                 Some((FileKind::Directory, _, parent)) => self.parents.insert(at, parent),
                 _ => break,
             };
@@ -140,14 +143,14 @@ impl Ancestors {
     }
 
     /// Finds the name of each in the directory that it lies in.
-    fn find_names(&mut self, pipeline: &Pipeline) -> Result<(), FsError> {
+    fn find_names(&mut self, transactions: &Transactions) -> Result<(), FsError> {
         let mut children: BTreeMap<Ino, BTreeSet<Ino>> = BTreeMap::new();
         for (child, parent) in &self.parents {
             children.entry(*parent).or_default().insert(*child);
         }
         for (parent, mut wanted) in children {
             let (from, end) = key::dirents(parent);
-            pipeline.visit(&from, &end, |key, value| {
+            transactions.visit(&from, &end, |key, value| {
                 if let (Ok((_, name)), Ok(entry)) = (key::parse_dirent(key), Dirent::decode(value))
                     && wanted.remove(&entry.ino)
                 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::access_time::AccessTimes;
 use super::error::FsError;
@@ -36,7 +36,7 @@ struct Snapshot {
 /// Reads the data of files.
 pub struct FileReader {
     inodes: Arc<Inodes>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     references: Arc<References>,
     failed_writeback: Arc<FailedWriteback>,
     access_times: Arc<AccessTimes>,
@@ -45,14 +45,14 @@ pub struct FileReader {
 impl FileReader {
     pub(super) fn new(
         inodes: &Arc<Inodes>,
-        pipeline: &Arc<Pipeline>,
+        transactions: &Arc<Transactions>,
         references: &Arc<References>,
         failed_writeback: &Arc<FailedWriteback>,
         access_times: &Arc<AccessTimes>,
     ) -> Self {
         Self {
             inodes: Arc::clone(inodes),
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             references: Arc::clone(references),
             failed_writeback: Arc::clone(failed_writeback),
             access_times: Arc::clone(access_times),
@@ -88,7 +88,7 @@ impl FileReader {
         let mut last: Option<Snapshot> = None;
         loop {
             // Before extents are looked up: what they name stays readable while the pin is held.
-            let _pin = self.pipeline.pin();
+            let _pin = self.transactions.pin();
             let snapshot = self.snapshot(ino, offset, out.len())?;
             let len = index(snapshot.range.end - snapshot.range.start);
             match self.fill(ino, &snapshot, &mut out[..len]) {
@@ -111,7 +111,7 @@ impl FileReader {
         let mut runs = Vec::new();
         let mut rest = range.clone();
         while inode.allocated_bytes > 0 && !rest.is_empty() {
-            let page = extents::page(&self.pipeline, ino, &rest)?;
+            let page = extents::page(&self.transactions, ino, &rest)?;
             runs.extend_from_slice(&page);
             match page.last() {
                 Some(last) if page.len() == PAGE => rest.start = last.end(),
@@ -152,7 +152,7 @@ impl FileReader {
                 let (ino, offset) = (ino.0, run.start);
                 return Err(FsError::FailedWriteback { ino, offset });
             }
-            self.pipeline
+            self.transactions
                 .read(run.stripe, run.stripe_offset, &mut out[from..to])?;
             filled = to;
         }
@@ -164,17 +164,17 @@ impl FileReader {
 
     /// Fetches what a sequential reader will want next. Nothing fails if this does.
     fn read_ahead(&self, file: &OpenFile, range: Range<u64>) {
-        let window = u64::from(self.pipeline.stripe_capacity()) * STRIPES_AHEAD;
+        let window = u64::from(self.transactions.stripe_capacity()) * STRIPES_AHEAD;
         let wanted = file.read_ahead.lock().note(&range, window);
         let Some(wanted) = wanted else { return };
         let end = wanted.end.min(SIZE_MAX);
-        let Ok(runs) = extents::page(&self.pipeline, file.ino, &(wanted.start..end)) else {
+        let Ok(runs) = extents::page(&self.transactions, file.ino, &(wanted.start..end)) else {
             return;
         };
         let mut last = None;
         for run in runs {
             if last != Some(run.stripe) && !run.is_failed_writeback() {
-                self.pipeline.prefetch(run.stripe);
+                self.transactions.prefetch(run.stripe);
                 last = Some(run.stripe);
             }
         }
@@ -205,9 +205,9 @@ impl FileReader {
             failed,
         };
         let found = match whence {
-            Whence::Data => seek::next_data(&self.pipeline, &map, offset)?,
+            Whence::Data => seek::next_data(&self.transactions, &map, offset)?,
             // Every file ends in a hole.
-            Whence::Hole => Some(seek::next_hole(&self.pipeline, &map, offset)?.min(end)),
+            Whence::Hole => Some(seek::next_hole(&self.transactions, &map, offset)?.min(end)),
         };
         found
             .filter(|found| *found < end || whence == Whence::Hole)

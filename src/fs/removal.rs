@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use crate::format::record::Inode;
 use crate::format::{Ino, key};
-use crate::transaction::{CommitError, Pipeline};
+use crate::transaction::{CommitError, Transactions};
 use crate::workers::Threads;
 
 use super::cut;
@@ -48,7 +48,7 @@ pub(super) struct Removal {
 
 /// The work itself, shared by the thread and by callers that find its queue full.
 struct Remover {
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     locks: Arc<Locks>,
     /// Files behind whose ends something may be left, and whether there is a job for each. Changed under
     /// the file's lock.
@@ -57,9 +57,9 @@ struct Remover {
 
 impl Removal {
     /// Returns a part without a thread, which starts when it is first needed.
-    pub(super) fn new(pipeline: &Arc<Pipeline>, locks: &Arc<Locks>) -> Self {
+    pub(super) fn new(transactions: &Arc<Transactions>, locks: &Arc<Locks>) -> Self {
         let remover = Arc::new(Remover {
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             locks: Arc::clone(locks),
             cutting: Mutex::default(),
         });
@@ -115,11 +115,11 @@ impl Removal {
         if end <= inode.size || !self.is_cutting(ino) {
             return Ok(());
         }
-        let pipeline = &self.remover.pipeline;
+        let transactions = &self.remover.transactions;
         // Without what the caller has changed already.
-        let mut stored = read_inode(pipeline, ino)?.ok_or(FsError::NotFound)?;
+        let mut stored = read_inode(transactions, ino)?.ok_or(FsError::NotFound)?;
         let range = stored.size..end;
-        while !cut::cut_part(pipeline, lock, ino, &mut stored, &range)? {}
+        while !cut::cut_part(transactions, lock, ino, &mut stored, &range)? {}
         inode.allocated_bytes = stored.allocated_bytes;
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Removal {
     pub(super) fn resume(&self) -> Result<(), FsError> {
         let (from, end) = key::orphans();
         let mut inos = Vec::new();
-        self.remover.pipeline.visit(&from, &end, |key, _| {
+        self.remover.transactions.visit(&from, &end, |key, _| {
             inos.push(key::parse_orphan(key)?);
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
@@ -230,8 +230,8 @@ impl Remover {
     /// Removes a bounded part of what lies behind the end of a file. Returns whether nothing is left. If that fails, the
     /// file must not grow over what is left.
     fn cut_part(&self, lock: &ExclusiveLock<'_>, ino: Ino) -> Result<bool, FsError> {
-        let outcome = match read_inode(&self.pipeline, ino) {
-            Ok(Some(inode)) => cut::cut_behind_end(&self.pipeline, lock, ino, inode),
+        let outcome = match read_inode(&self.transactions, ino) {
+            Ok(Some(inode)) => cut::cut_behind_end(&self.transactions, lock, ino, inode),
             Ok(None) => Ok(true),
             Err(error) => Err(error),
         };
@@ -246,13 +246,13 @@ impl Remover {
 
     /// Goes on with an inode that a crash left with a mark.
     fn resume(&self, ino: Ino) -> Result<(), FsError> {
-        match read_inode(&self.pipeline, ino)? {
+        match read_inode(&self.transactions, ino)? {
             Some(inode) if inode.links > 0 => return self.cut(ino),
             Some(_) => self.remove(ino)?,
             None => {
                 let mut edit = Edit::default();
                 edit.delete_orphan(ino);
-                self.pipeline.apply(edit.into_batch())?;
+                self.transactions.apply(edit.into_batch())?;
             }
         }
         self.cutting.lock().remove(&ino);
@@ -262,18 +262,18 @@ impl Remover {
     /// Removes a bounded part of an inode. Returns whether nothing is left of it.
     fn remove_part(&self, ino: Ino) -> Result<bool, FsError> {
         let _lock = self.locks.exclusive(&[ino]);
-        let Some(mut inode) = read_inode(&self.pipeline, ino)? else {
+        let Some(mut inode) = read_inode(&self.transactions, ino)? else {
             return Ok(true);
         };
         if inode.links > 0 {
             return Ok(true);
         }
         let mut edit = Edit::default();
-        let runs = extents::page(&self.pipeline, ino, &(0..SIZE_MAX))?;
+        let runs = extents::page(&self.transactions, ino, &(0..SIZE_MAX))?;
         let shrunk = extents::replace(&mut edit, ino, &runs, &[]);
         inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(shrunk);
         let (from, end) = key::xattrs(ino);
-        let xattrs = self.pipeline.scan(&from, &end, PAGE)?;
+        let xattrs = self.transactions.scan(&from, &end, PAGE)?;
         for (key, _) in &xattrs {
             edit.delete_xattr(ino, key::parse_xattr(key)?.1);
         }
@@ -285,7 +285,7 @@ impl Remover {
         } else {
             edit.put_inode(ino, &inode);
         }
-        self.pipeline.apply(edit.into_batch())?;
+        self.transactions.apply(edit.into_batch())?;
         Ok(finished)
     }
 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::format::Ino;
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::error::FsError;
 use super::extents::{self, PAGE};
@@ -19,24 +19,28 @@ pub(super) struct DataMap {
 
 /// Returns where the next data begins, at an offset or behind it.
 pub(super) fn next_data(
-    pipeline: &Pipeline,
+    transactions: &Transactions,
     map: &DataMap,
     offset: u64,
 ) -> Result<Option<u64>, FsError> {
     if offset < map.inline_len {
         return Ok(Some(offset));
     }
-    let runs = extents::page_of(pipeline, map.ino, &(offset..u64::MAX), 1)?;
+    let runs = extents::page_of(transactions, map.ino, &(offset..u64::MAX), 1)?;
     let starts = runs.first().map(|run| run.start).into_iter();
     let starts = starts.chain(map.failed.first().map(|part| part.start));
     Ok(starts.min().map(|start| start.max(offset)))
 }
 
 /// Returns where the next hole begins, at an offset or behind it. Every file ends in a hole.
-pub(super) fn next_hole(pipeline: &Pipeline, map: &DataMap, offset: u64) -> Result<u64, FsError> {
+pub(super) fn next_hole(
+    transactions: &Transactions,
+    map: &DataMap,
+    offset: u64,
+) -> Result<u64, FsError> {
     let mut at = offset.max(map.inline_len);
     loop {
-        at = end_of_runs(pipeline, map.ino, at)?;
+        at = end_of_runs(transactions, map.ino, at)?;
         match map.failed.iter().find(|part| part.contains(&at)) {
             Some(part) => at = part.end,
             None => return Ok(at),
@@ -45,10 +49,10 @@ pub(super) fn next_hole(pipeline: &Pipeline, map: &DataMap, offset: u64) -> Resu
 }
 
 /// Returns where the runs end that a file has from an offset on, one right behind the other.
-fn end_of_runs(pipeline: &Pipeline, ino: Ino, offset: u64) -> Result<u64, FsError> {
+fn end_of_runs(transactions: &Transactions, ino: Ino, offset: u64) -> Result<u64, FsError> {
     let mut at = offset;
     loop {
-        let page = extents::page(pipeline, ino, &(at..u64::MAX))?;
+        let page = extents::page(transactions, ino, &(at..u64::MAX))?;
         for run in &page {
             if run.start > at {
                 return Ok(at);

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
-use crate::transaction::{Pipeline, Written};
+use crate::transaction::{Transactions, Written};
 
 use super::edit::Edit;
 use super::error::FsError;
@@ -22,13 +22,13 @@ impl Spilled {
     /// Places the data of an inode's record, unless all of it lies in `range`, which is about to be replaced. Returns
     /// `None`, with nothing changed, if a stripe must be opened first.
     pub(super) fn place(
-        pipeline: &Pipeline,
+        transactions: &Transactions,
         inode: &Inode,
         range: &Range<u64>,
     ) -> Result<Option<Self>, FsError> {
         match &inode.inline {
             Inline::Data(data) if range.start > 0 || range.end < data.len() as u64 => {
-                let written = pipeline.write_at_once(data)?;
+                let written = transactions.write_at_once(data)?;
                 Ok(written.map(|written| Self {
                     runs: extents::placed_at(0, &written),
                     written: Some(written),
@@ -39,9 +39,9 @@ impl Spilled {
     }
 
     /// Gives the place back, because no edit will refer to it.
-    pub(super) fn abandon(self, pipeline: &Pipeline) -> Result<(), FsError> {
+    pub(super) fn abandon(self, transactions: &Transactions) -> Result<(), FsError> {
         if let Some(written) = &self.written {
-            pipeline.abandon(written)?;
+            transactions.abandon(written)?;
         }
         Ok(())
     }
@@ -50,14 +50,14 @@ impl Spilled {
     /// the spilled data. The caller holds the file's lock until the edit is applied.
     pub(super) fn replace_range(
         &self,
-        pipeline: &Pipeline,
+        transactions: &Transactions,
         edit: &mut Edit,
         (ino, inode): (Ino, &mut Inode),
         range: &Range<u64>,
         runs: &[Run],
     ) -> Result<(), FsError> {
         let old = if inode.allocated_bytes > 0 {
-            extents::around(pipeline, ino, range)?
+            extents::around(transactions, ino, range)?
         } else {
             Vec::new()
         };

@@ -11,7 +11,7 @@ use cauchyfs_testkit::{disks, executor, stores};
 use crate::codec::Geometry;
 use crate::maintenance::Maintenance;
 use crate::store::MemDisk;
-use crate::transaction::{CreateOptions, OpenOptions, Pipeline};
+use crate::transaction::{CreateOptions, OpenOptions, Transactions};
 
 use super::{Caller, Fs, FsOptions};
 
@@ -28,7 +28,7 @@ pub(super) fn create(member_bytes: u64, segment_bytes: Option<u64>) -> Vec<MemDi
     if let Some(segment_bytes) = segment_bytes {
         options.segment_bytes = segment_bytes;
     }
-    Pipeline::create(&stores(&disks), &options, executor(HANG)).unwrap();
+    Transactions::create(&stores(&disks), &options, executor(HANG)).unwrap();
     disks.iter().map(MemDisk::fork).collect()
 }
 

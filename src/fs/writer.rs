@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
-use crate::transaction::{Pipeline, Written};
+use crate::transaction::{Transactions, Written};
 
 use super::edit::Edit;
 use super::error::FsError;
@@ -30,7 +30,7 @@ use super::xattr::Xattrs;
 /// Changes the data of files.
 pub struct FileWriter {
     inodes: Arc<Inodes>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     references: Arc<References>,
     xattrs: Arc<Xattrs>,
     failed_writeback: Arc<FailedWriteback>,
@@ -41,7 +41,7 @@ pub struct FileWriter {
 impl FileWriter {
     pub(super) fn new(
         inodes: &Arc<Inodes>,
-        pipeline: &Arc<Pipeline>,
+        transactions: &Arc<Transactions>,
         references: &Arc<References>,
         xattrs: &Arc<Xattrs>,
         failed_writeback: &Arc<FailedWriteback>,
@@ -50,7 +50,7 @@ impl FileWriter {
     ) -> Self {
         Self {
             inodes: Arc::clone(inodes),
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             references: Arc::clone(references),
             xattrs: Arc::clone(xattrs),
             failed_writeback: Arc::clone(failed_writeback),
@@ -103,7 +103,7 @@ impl FileWriter {
             written?;
         }
         if file.flags.sync && !flags.from_page_cache {
-            self.pipeline.sync()?;
+            self.transactions.sync()?;
         }
         Ok(data.len())
     }
@@ -117,9 +117,9 @@ impl FileWriter {
     ) -> Result<(), FsError> {
         // Much is placed before the file is locked; little may yet fit into its record.
         let early = if data.len() > INLINE_MAX {
-            Some(self.pipeline.write(data)?)
+            Some(self.transactions.write(data)?)
         } else {
-            self.pipeline.growth().check_growth()?;
+            self.transactions.growth().check_growth()?;
             None
         };
         self.with_open_stripe(|| self.write_locked(file, offset, data, flags, early.as_ref()))
@@ -135,7 +135,7 @@ impl FileWriter {
             if let Some(done) = attempt()? {
                 return Ok(done);
             }
-            self.pipeline.open_stripe()?;
+            self.transactions.open_stripe()?;
         }
     }
 
@@ -188,15 +188,15 @@ impl FileWriter {
             write_inline(&mut inode, start, data);
         } else {
             let range = start..end;
-            let Some(spilled) = Spilled::place(&self.pipeline, &inode, &range)? else {
+            let Some(spilled) = Spilled::place(&self.transactions, &inode, &range)? else {
                 return Ok(None);
             };
             let written = match early {
                 Some(_) => None,
-                None => match self.pipeline.write_at_once(data)? {
+                None => match self.transactions.write_at_once(data)? {
                     Some(written) => Some(written),
                     None => {
-                        spilled.abandon(&self.pipeline)?;
+                        spilled.abandon(&self.transactions)?;
                         return Ok(None);
                     }
                 },
@@ -204,7 +204,7 @@ impl FileWriter {
             let placed = early.or(written.as_ref());
             let runs = placed.map_or(Vec::new(), |placed| extents::placed_at(start, placed));
             let target = (file.ino, &mut inode);
-            spilled.replace_range(&self.pipeline, &mut edit, target, &range, &runs)?;
+            spilled.replace_range(&self.transactions, &mut edit, target, &range, &runs)?;
             _holds = (spilled, written);
         }
         inode.size = inode.size.max(end);

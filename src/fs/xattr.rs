@@ -8,7 +8,7 @@ use parking_lot::Mutex;
 
 use crate::format::record::{FileKind, Inode, Xattr};
 use crate::format::{Ino, NAME_MAX, Record, key};
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::acl;
 use super::edit::Edit;
@@ -59,15 +59,15 @@ impl ListLens {
 /// Extended attributes of inodes.
 pub struct Xattrs {
     inodes: Arc<Inodes>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     list_lens: ListLens,
 }
 
 impl Xattrs {
-    pub(super) fn new(inodes: &Arc<Inodes>, pipeline: &Arc<Pipeline>) -> Self {
+    pub(super) fn new(inodes: &Arc<Inodes>, transactions: &Arc<Transactions>) -> Self {
         Self {
             inodes: Arc::clone(inodes),
-            pipeline: Arc::clone(pipeline),
+            transactions: Arc::clone(transactions),
             list_lens: ListLens::default(),
         }
     }
@@ -110,7 +110,7 @@ impl Xattrs {
             return Err(FsError::TooBig);
         }
         self.inodes
-            .with_room(0, || Ok(self.pipeline.growth().check_growth()?))?;
+            .with_room(0, || Ok(self.transactions.growth().check_growth()?))?;
         let _lock = self.inodes.locks().exclusive(&[ino]);
         let mut inode = self.inodes.get(ino)?;
         check_kind(&inode, namespace)?;
@@ -175,7 +175,7 @@ impl Xattrs {
         mut visit: impl FnMut(&[u8]) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let (from, end) = key::xattrs(ino);
-        self.pipeline.visit(&from, &end, |key, _| {
+        self.transactions.visit(&from, &end, |key, _| {
             visit(key::parse_xattr(key)?.1)?;
             Ok(ControlFlow::Continue(()))
         })
@@ -219,7 +219,7 @@ impl Xattrs {
 
     /// Returns the value of an attribute, if the inode has it.
     pub(super) fn value(&self, ino: Ino, name: &[u8]) -> Result<Option<Vec<u8>>, FsError> {
-        match self.pipeline.get(&key::xattr(ino, name))? {
+        match self.transactions.get(&key::xattr(ino, name))? {
             Some(value) => Ok(Some(Xattr::decode(&value)?.0)),
             None => Ok(None),
         }

@@ -52,7 +52,7 @@ impl Scheduler {
             threads: Threads::default(),
         };
         for job in jobs {
-            let commits = Arc::clone(maintenance.pipeline().commits());
+            let commits = Arc::clone(maintenance.transactions().commits());
             let stop = Arc::clone(&scheduler.stop);
             let thread = job.name();
             scheduler

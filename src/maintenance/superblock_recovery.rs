@@ -77,19 +77,19 @@ pub fn identify_members(
     let answering = answering.cloned().collect();
     let maintenance =
         Maintenance::open_recovering(answering, guess, &options, Arc::clone(executor))?;
-    let pipeline = maintenance.pipeline();
+    let transactions = maintenance.transactions();
     let reader = EvidenceReader {
-        members: Arc::clone(&pipeline.members),
-        meta: Arc::clone(&pipeline.meta),
-        volume: Arc::clone(&pipeline.volume),
-        records: Arc::clone(&pipeline.records),
+        members: Arc::clone(&transactions.members),
+        meta: Arc::clone(&transactions.meta),
+        volume: Arc::clone(&transactions.volume),
+        records: Arc::clone(&transactions.records),
     };
     let mut evidence = BTreeMap::new();
     for store in &missing.stores {
         evidence.insert(store.label(), reader.read(store)?);
     }
     maintenance.close()?;
-    pipeline.members.release();
+    transactions.members.release();
     Ok(decide(missing, evidence))
 }
 

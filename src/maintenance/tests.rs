@@ -1,4 +1,4 @@
-//! The pipeline over disks in memory: losses, crashes, failures, full disks.
+//! The transactions over disks in memory: losses, crashes, failures, full disks.
 
 #![expect(
     clippy::cast_possible_truncation,
@@ -23,7 +23,7 @@ use crate::store::{
     Call, CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore,
     MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };
-use crate::transaction::{CommitError, CountLimits, CreateOptions, OpenOptions, Pipeline};
+use crate::transaction::{CommitError, CountLimits, CreateOptions, OpenOptions, Transactions};
 
 mod copy_out;
 mod counting;
@@ -122,7 +122,7 @@ impl Rig {
         let mut options = CreateOptions::new(Geometry::new(data, parity).unwrap());
         options.unit_bytes = unit as u32;
         options.segment_bytes = 8 * unit as u64;
-        Pipeline::create(&rig.stores(&[]), &options, executor()).unwrap();
+        Transactions::create(&rig.stores(&[]), &options, executor()).unwrap();
         // Making a volume ends with a process that exits: its locks go.
         Self {
             disks: rig.disks.iter().map(MemDisk::fork).collect(),
@@ -197,16 +197,16 @@ fn executor() -> Arc<Executor> {
     cauchyfs_testkit::executor(Duration::from_secs(5))
 }
 
-/// A filesystem over a pipeline, in its barest form: numbered files, written whole.
+/// A filesystem over a transactions, in its barest form: numbered files, written whole.
 struct TestFs {
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     maintenance: Arc<Maintenance>,
 }
 
 impl TestFs {
     fn over(maintenance: Arc<Maintenance>) -> Self {
         Self {
-            pipeline: Arc::clone(maintenance.pipeline()),
+            transactions: Arc::clone(maintenance.transactions()),
             maintenance,
         }
     }
@@ -233,7 +233,7 @@ impl TestFs {
 
     /// Replaces a file's bytes.
     fn write(&self, file: u64, data: &[u8]) -> Result<(), CommitError> {
-        let written = self.pipeline.write(data)?;
+        let written = self.transactions.write(data)?;
         let mut batch = self.removal(file)?;
         let mut end = 0;
         for placed in &written.placed {
@@ -254,12 +254,12 @@ impl TestFs {
                 backref.encode(),
             );
         }
-        self.pipeline.apply(batch)
+        self.transactions.apply(batch)
     }
 
     fn extents(&self, file: u64) -> Result<Vec<(u64, Extent)>, CommitError> {
         let (from, end) = key::extents_from(Ino(file), 0);
-        let found = self.pipeline.scan(&from, &end, usize::MAX)?;
+        let found = self.transactions.scan(&from, &end, usize::MAX)?;
         let parse = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
             (
                 key::parse_extent(key).unwrap().1,
@@ -280,25 +280,25 @@ impl TestFs {
     }
 
     fn remove(&self, file: u64) -> Result<(), CommitError> {
-        self.pipeline.apply(self.removal(file)?)
+        self.transactions.apply(self.removal(file)?)
     }
 
     /// Reads a file; one that does not exist is empty.
     fn read(&self, file: u64) -> Result<Vec<u8>, CommitError> {
-        let _pin = self.pipeline.pin();
+        let _pin = self.transactions.pin();
         let mut bytes = Vec::new();
         for (end, extent) in self.extents(file)? {
             assert_eq!(end, bytes.len() as u64 + extent.len);
             let start = bytes.len();
             bytes.resize(start + extent.len as usize, 0);
-            self.pipeline
+            self.transactions
                 .read(extent.stripe, extent.stripe_offset, &mut bytes[start..])?;
         }
         Ok(bytes)
     }
 
     fn sync(&self) -> Result<(), CommitError> {
-        self.pipeline.sync()
+        self.transactions.sync()
     }
 
     fn rebuild(&self) -> Result<RebuildProgress, CommitError> {
@@ -331,7 +331,7 @@ impl TestFs {
 
     fn stripes(&self) -> Vec<StripeId> {
         let (from, end) = key::stripes();
-        let found = self.pipeline.scan(&from, &end, usize::MAX).unwrap();
+        let found = self.transactions.scan(&from, &end, usize::MAX).unwrap();
         found
             .iter()
             .map(|(key, _)| key::parse_stripe(key).unwrap())
@@ -353,9 +353,9 @@ impl TestFs {
     fn written_shards(&self) -> Vec<WrittenShard> {
         let mut found = Vec::new();
         for stripe in self.stripes() {
-            let record = self.pipeline.stripe(stripe).unwrap().unwrap();
+            let record = self.transactions.stripe(stripe).unwrap().unwrap();
             let segment = self
-                .pipeline
+                .transactions
                 .volume
                 .segments()
                 .record(record.segment)
@@ -379,7 +379,7 @@ impl TestFs {
     /// Takes a disk away, as far as the volume can tell, and has it notice.
     fn lose(&self, rig: &Rig, disk: usize) {
         rig.disks[disk].fail(Some(StoreErrorKind::Gone));
-        self.pipeline.members().probe();
+        self.transactions.members().probe();
     }
 
     /// Gives a disk back that was taken away.
@@ -406,7 +406,12 @@ impl TestFs {
                 ..
             } = *written;
             let bytes = rig.bytes_of(written);
-            let sums = self.pipeline.records.sums(stripe, shard).unwrap().unwrap();
+            let sums = self
+                .transactions
+                .records
+                .sums(stripe, shard)
+                .unwrap()
+                .unwrap();
             let right = bytes
                 .chunks(BLOCK_SIZE)
                 .map(crc32c::crc32c)

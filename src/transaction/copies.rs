@@ -1,6 +1,6 @@
 //! The number of copies of the index, counted on the members (P6).
 
-use super::{CommitError, Pipeline};
+use super::{CommitError, Transactions};
 use crate::format::MemberIndex;
 
 /// The copies of the index. Any one of them is enough.
@@ -20,7 +20,7 @@ impl IndexCopies {
     }
 }
 
-impl Pipeline {
+impl Transactions {
     /// Looks for the copies of the index.
     #[must_use]
     pub fn index_copies(&self) -> IndexCopies {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::{CommitError, OpenOptions, Pipeline};
+use super::{CommitError, OpenOptions, Transactions};
 use crate::coding;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key};
@@ -32,7 +32,7 @@ const MAX_RESTORED_BYTES: usize = 1 << 30;
 /// Bytes that stripe buffers take together, unless stripes are so wide that two take more.
 const BUFFER_BYTES: usize = 192 << 20;
 
-impl Pipeline {
+impl Transactions {
     /// Makes a volume in empty directories: superblocks, journals and an empty index.
     ///
     /// # Errors
@@ -100,33 +100,33 @@ impl Pipeline {
             &volume_options,
         )?;
         note_lost(&meta, &volume)?;
-        let pipeline = Self::new(
+        let transactions = Self::new(
             members,
             (meta, replicas),
             (volume, dispatch),
             (records, inodes),
         );
-        let census = pipeline.volume.inventory().census();
+        let census = transactions.volume.inventory().census();
         if options.access == Access::ReadWrite {
-            pipeline.volume.inventory().remove_strays(&census); // step 3
+            transactions.volume.inventory().remove_strays(&census); // step 3
             newest
                 .into_iter()
-                .try_for_each(|segment| pipeline.cut_unfinished(segment))?;
+                .try_for_each(|segment| transactions.cut_unfinished(segment))?;
         }
         let lacks_files = census.lacks_files(
-            &pipeline.volume.segments().records(),
-            &pipeline.members.membership().live(),
+            &transactions.volume.segments().records(),
+            &transactions.members.membership().live(),
         );
-        pipeline.volume.damage().set_lacks_files(lacks_files);
-        pipeline.restore(opened.recovered.data)?; // step 4
-        Ok(pipeline)
+        transactions.volume.damage().set_lacks_files(lacks_files);
+        transactions.restore(opened.recovered.data)?; // step 4
+        Ok(transactions)
     }
 
     /// Finishes the recovery: the checkpoint of step 4, and step 5 of [`Maintenance::open`](crate::maintenance::Maintenance::open).
     ///
     /// # Errors
     ///
-    /// As for [`Pipeline::sync`].
+    /// As for [`Transactions::sync`].
     pub(crate) fn finish_recovery(&self) -> Result<(), CommitError> {
         if !self.commits.is_read_only() {
             match self.checkpoint() {
@@ -206,7 +206,7 @@ impl Pipeline {
     }
 }
 
-impl Pipeline {
+impl Transactions {
     /// Refuses stripes that would together take more memory than any journal can demand.
     fn check_restored(&self, stripes: &BTreeMap<StripeId, Vec<u8>>) -> Result<(), CommitError> {
         let row = BLOCK_SIZE * self.members.shape().geometry().data_shards();

@@ -133,11 +133,11 @@ fn entry(fs: &Fs, parent: Ino, name: &[u8], ino: Ino, (cookie, by_name): (u64, b
     let position = Position { ino, kind, name };
     batch.put(key::position(parent, cookie), position.encode());
     let key = key::inode(parent);
-    let inode = fs.pipeline().get(&key).unwrap().unwrap();
+    let inode = fs.transactions().get(&key).unwrap().unwrap();
     let mut inode = Inode::decode(&inode).unwrap();
     inode.next_cookie = inode.next_cookie.max(Cookie(cookie.0 + 1));
     batch.put(key, inode.encode());
-    fs.pipeline().apply(batch).unwrap();
+    fs.transactions().apply(batch).unwrap();
 }
 
 #[test]

@@ -52,7 +52,7 @@ impl Volume {
     fn inode(&self, ino: Ino) -> Inode {
         let value = self
             .maintenance
-            .pipeline()
+            .transactions()
             .get(&key::inode(ino))
             .unwrap()
             .unwrap();
@@ -68,7 +68,7 @@ impl Volume {
 
     fn last_extent(&self) -> Extent {
         let key = key::extent(self.file, 25_000);
-        Extent::decode(&self.maintenance.pipeline().get(&key).unwrap().unwrap()).unwrap()
+        Extent::decode(&self.maintenance.transactions().get(&key).unwrap().unwrap()).unwrap()
     }
 
     fn check(&self, repair: bool) -> Report {
@@ -100,7 +100,7 @@ impl OnDisks {
             .unwrap();
         fs.open_files().release(handle).unwrap();
         fs.syncfs().unwrap();
-        maintenance.pipeline().checkpoint().unwrap();
+        maintenance.transactions().checkpoint().unwrap();
         assert_eq!(check(&maintenance, false).unwrap().findings, []);
         let (segment, _) = disks[1].open().list("segments").unwrap().remove(0);
         Self {
@@ -132,7 +132,7 @@ fn found(
     assert_eq!(volume.check(false).findings, [], "{what}: sound before");
     let mut batch = Batch::default();
     damage(&volume, &mut batch);
-    volume.maintenance.pipeline().apply(batch).unwrap();
+    volume.maintenance.transactions().apply(batch).unwrap();
     let report = volume.check(false);
     let first = report.findings.first().expect(what);
     assert_eq!(first.kind, kind(&volume), "{what}");
@@ -398,7 +398,7 @@ fn a_file_whose_cutting_a_crash_interrupted_is_cut_at_the_next_mount() {
     let mut batch = Batch::default();
     batch.put(key::inode(volume.file), file.encode());
     batch.put(key::orphan(volume.file), Marker.encode());
-    volume.maintenance.pipeline().apply(batch).unwrap();
+    volume.maintenance.transactions().apply(batch).unwrap();
     assert_eq!(volume.check(false).findings, [], "a mark explains it");
     let fs = Fs::open(Arc::clone(&volume.maintenance), FsOptions::default()).unwrap();
     assert_eq!(fs.attributes().get(volume.file).unwrap().blocks_512, 4);
@@ -408,7 +408,7 @@ fn a_file_whose_cutting_a_crash_interrupted_is_cut_at_the_next_mount() {
     assert!(
         volume
             .maintenance
-            .pipeline()
+            .transactions()
             .get(&key::orphan(volume.file))
             .unwrap()
             .is_none()
@@ -441,8 +441,8 @@ fn an_inode_whose_removal_a_crash_interrupted_is_removed_at_the_next_mount() {
 fn a_stripe_that_a_crash_left_without_a_file_is_no_fault_and_freed_after_the_next_mount() {
     let disks = volume::disks(3, 2, 1);
     let maintenance = volume::open(&disks, 0);
-    let written = maintenance.pipeline().write(&vec![1; 300_000]).unwrap();
-    maintenance.pipeline().sync().unwrap();
+    let written = maintenance.transactions().write(&vec![1; 300_000]).unwrap();
+    maintenance.transactions().sync().unwrap();
     // The daemon is killed before the file learns of its bytes.
     drop((written, maintenance));
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
@@ -451,7 +451,7 @@ fn a_stripe_that_a_crash_left_without_a_file_is_no_fault_and_freed_after_the_nex
     assert_eq!((report.findings, report.unclaimed), (vec![], 3));
     for _ in 0..4 {
         maintenance.reaper().reap().unwrap();
-        maintenance.pipeline().sync().unwrap();
+        maintenance.transactions().sync().unwrap();
     }
     let report = check(&maintenance, false).unwrap();
     assert_eq!((report.stripes, report.unclaimed), (0, 0));
@@ -492,7 +492,7 @@ fn lost_data_stays_lost_when_the_records_are_checked_again() {
         cookie: Cookie(9),
     };
     batch.put(key::dirent(Ino::ROOT, b"stray"), entry.encode());
-    volume.maintenance.pipeline().apply(batch).unwrap();
+    volume.maintenance.transactions().apply(batch).unwrap();
     let mut report = volume.check(true);
     assert_eq!(report.lost, 1);
     check_again(&volume.maintenance, &mut report).unwrap();
@@ -552,11 +552,16 @@ fn a_file_that_was_restored_is_repaired_although_a_member_is_away() {
             .unwrap();
         fs.open_files().release(handle).unwrap();
         fs.syncfs().unwrap();
-        maintenance.pipeline().checkpoint().unwrap();
+        maintenance.transactions().checkpoint().unwrap();
         disks[3].fail(Some(StoreErrorKind::Io));
-        maintenance.pipeline().members().probe();
+        maintenance.transactions().members().probe();
         assert_eq!(
-            maintenance.pipeline().members().membership().away().len(),
+            maintenance
+                .transactions()
+                .members()
+                .membership()
+                .away()
+                .len(),
             1
         );
         let store = disks[1].open();
@@ -622,8 +627,8 @@ fn a_missing_copy_of_the_index_is_found_and_made_once_there_is_room() {
     }
     let mut batch = Batch::default();
     batch.put(key::perhaps_dead(StripeId(7)), Marker.encode());
-    maintenance.pipeline().apply(batch).unwrap();
-    maintenance.pipeline().checkpoint().unwrap();
+    maintenance.transactions().apply(batch).unwrap();
+    maintenance.transactions().checkpoint().unwrap();
     assert_eq!(found(true), [(missing, true)]);
     assert_eq!(found(false), []);
     let copies = disks.iter().filter(|disk| has_copy(disk)).count();
@@ -646,9 +651,13 @@ fn an_index_that_has_more_copies_than_before_and_still_too_few_is_not_repaired()
     disks[1].set_capacity(1 << 30);
     let mut batch = Batch::default();
     batch.put(key::perhaps_dead(StripeId(7)), Marker.encode());
-    maintenance.pipeline().apply(batch).unwrap();
-    maintenance.pipeline().checkpoint().unwrap();
-    maintenance.pipeline().commits().complete_index().unwrap();
+    maintenance.transactions().apply(batch).unwrap();
+    maintenance.transactions().checkpoint().unwrap();
+    maintenance
+        .transactions()
+        .commits()
+        .complete_index()
+        .unwrap();
     check_again(&maintenance, &mut report).unwrap();
     assert_eq!(report.findings[0].kind, missing(2), "as it is by now");
     assert!(!report.findings[0].repaired);
@@ -693,7 +702,7 @@ fn all_paths_of_files_are_found_around_damaged_records() {
     ] {
         batch.put(damaged, "no record");
     }
-    volume.maintenance.pipeline().apply(batch).unwrap();
+    volume.maintenance.transactions().apply(batch).unwrap();
     let paths = |inos: &[Ino], most| {
         let found = fs.paths_of(&inos.iter().copied().collect(), most).unwrap();
         let text = |path: Vec<u8>| String::from_utf8(path).unwrap();

@@ -8,7 +8,7 @@ use cauchyfs::format::files;
 use cauchyfs::fs::{Fs, FsOptions};
 use cauchyfs::maintenance::Maintenance;
 use cauchyfs::store::{MemDisk, Store};
-use cauchyfs::transaction::{CreateOptions, OpenOptions, Pipeline};
+use cauchyfs::transaction::{CreateOptions, OpenOptions, Transactions};
 
 use crate::calls::{self, create, read, sound, write};
 use cauchyfs::format::Ino;
@@ -29,7 +29,7 @@ fn volume_of(code: CodeId) -> Vec<MemDisk> {
         ..CreateOptions::new(Geometry::new(DATA, PARITY).unwrap())
     };
     let executor = executor(Duration::from_secs(30));
-    Pipeline::create(&stores(&disks), &options, executor).unwrap();
+    Transactions::create(&stores(&disks), &options, executor).unwrap();
     disks
 }
 

@@ -99,7 +99,7 @@ fn write_all(fs: &Fs) {
         fs.syncfs().unwrap();
         fs.maintenance().reaper().reap().unwrap();
     }
-    fs.pipeline().checkpoint().unwrap();
+    fs.transactions().checkpoint().unwrap();
     put(fs, dir, "journaled", 0, &content(5, 5_000));
     fs.syncfs().unwrap();
 }

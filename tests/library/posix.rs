@@ -210,14 +210,14 @@ fn no_inode_has_more_links_than_can_be_counted() {
         .unwrap()
         .ino;
     for ino in [file, dir] {
-        let value = fs.pipeline().get(&key::inode(ino)).unwrap().unwrap();
+        let value = fs.transactions().get(&key::inode(ino)).unwrap().unwrap();
         let inode = Inode {
             links: LINKS_MAX,
             ..Inode::decode(&value).unwrap()
         };
         let mut batch = Batch::default();
         batch.put(key::inode(ino), inode.encode());
-        fs.pipeline().apply(batch).unwrap();
+        fs.transactions().apply(batch).unwrap();
     }
     let refused = fs.names().link(file, Ino::ROOT, b"another");
     assert!(matches!(refused, Err(FsError::TooManyLinks)), "{refused:?}");
@@ -286,7 +286,7 @@ fn a_copy_within_the_volume_points_at_the_same_bytes() {
     assert_eq!(read(&fs, to, 0, 200_000), bytes);
     let runs = |ino| {
         let (first, end) = key::extents_from(ino, 0);
-        let found = fs.pipeline().scan(&first, &end, 100).unwrap();
+        let found = fs.transactions().scan(&first, &end, 100).unwrap();
         let extents = found
             .iter()
             .map(|(_, value)| Extent::decode(value).unwrap());

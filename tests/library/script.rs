@@ -291,7 +291,7 @@ pub(crate) const SCRIPT: &[Step] = &[
     }),
     SYNC,
     ("let go", |fs| fs.open_files().release(fs.kept().1)),
-    ("checkpoint", |fs| Ok(fs.pipeline().checkpoint()?)),
+    ("checkpoint", |fs| Ok(fs.transactions().checkpoint()?)),
     ("unlink", |fs| fs.names().unlink(Ino::ROOT, b"linked")),
     ("rmdir", |fs| fs.names().rmdir(ino(fs, "a")?, b"big")),
     ("reap", |fs| Ok(fs.maintenance().reaper().reap()?)),
@@ -421,7 +421,7 @@ pub(crate) fn recovered(disks: &[MemDisk], trees: &[Tree], ran: &Ran, what: &str
     let fs = fs.unwrap_or_else(|error| panic!("{what}: {error}"));
     fs.wait_for_removal();
     // A mount does that in the background.
-    fs.pipeline().commits().complete_index().unwrap();
+    fs.transactions().commits().complete_index().unwrap();
     let report = check::check(fs.maintenance(), false).unwrap();
     assert_eq!(report.findings, [], "{what}");
     let found = look(&fs);

@@ -21,7 +21,7 @@ use cauchyfs::store::{
     CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope,
     StoreRef,
 };
-use cauchyfs::transaction::{CommitError, CreateOptions, OpenOptions, Pipeline};
+use cauchyfs::transaction::{CommitError, CreateOptions, OpenOptions, Transactions};
 use cauchyfs_testkit::{disks, executor, number, power_cut_at, seed, stores};
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
@@ -82,7 +82,7 @@ impl Shape {
             segment_bytes: 8 * u64::from(UNIT),
             ..CreateOptions::new(geometry)
         };
-        Pipeline::create(&stores(&disks), &options, executor(TIMEOUT)).unwrap();
+        Transactions::create(&stores(&disks), &options, executor(TIMEOUT)).unwrap();
         // Making a volume ends with a process that exits: its locks go.
         disks.iter().map(MemDisk::fork).collect()
     }
@@ -218,7 +218,7 @@ fn storm(fs: &Arc<Fs>, plan: &FaultPlan, writers: Vec<Writer>, seed: u64) -> Vec
 fn maintain(fs: &Arc<Fs>, kind: u32) -> Result<(), CommitError> {
     let maintenance = fs.maintenance();
     match kind {
-        0 => maintenance.pipeline().checkpoint(),
+        0 => maintenance.transactions().checkpoint(),
         1 => maintenance.room().make_room_ahead(&*fs.inode_locks(), None),
         // More than there can be: everything that pays is compacted.
         2 => maintenance
@@ -226,11 +226,11 @@ fn maintain(fs: &Arc<Fs>, kind: u32) -> Result<(), CommitError> {
             .make_room(1 << 40, &*fs.inode_locks())
             .map(drop),
         3 => {
-            maintenance.pipeline().members().probe();
+            maintenance.transactions().members().probe();
             Ok(())
         }
         4 | 5 => maintenance.reaper().reap(),
-        _ => maintenance.pipeline().clock().tick(),
+        _ => maintenance.transactions().clock().tick(),
     }
 }
 
@@ -265,7 +265,7 @@ fn survive(seed: u64) {
         }
         fs.wait_for_removal();
         // A mount does that in the background.
-        fs.pipeline().commits().complete_index().unwrap();
+        fs.transactions().commits().complete_index().unwrap();
         let report = check::check(fs.maintenance(), false).unwrap();
         assert_eq!(report.findings, [], "{what}");
         harmed |= !weather.away.is_empty();

@@ -9,7 +9,7 @@ use cauchyfs::format::record::Timestamp;
 use cauchyfs::fs::{Clock, Fs, FsOptions};
 use cauchyfs::maintenance::Maintenance;
 use cauchyfs::store::{MemDisk, StoreRef};
-use cauchyfs::transaction::{CommitError, CreateOptions, OpenOptions, Pipeline};
+use cauchyfs::transaction::{CommitError, CreateOptions, OpenOptions, Transactions};
 use cauchyfs_testkit::executor;
 pub(crate) use cauchyfs_testkit::stores;
 
@@ -60,7 +60,7 @@ pub(crate) fn disks_of(
         segment_bytes: 2 << 20,
         ..CreateOptions::new(geometry)
     };
-    Pipeline::create(&stores(&disks), &options, executor(HANG)).unwrap();
+    Transactions::create(&stores(&disks), &options, executor(HANG)).unwrap();
     let maintenance = open(&disks, 0);
     let options = FsOptions {
         root_owner: (0, 0),

@@ -256,10 +256,10 @@ pub(super) fn finish(
     mut waiting: Vec<UnixStream>,
     inbox: &Receiver<Event>,
 ) -> Result<Outcome, DaemonFailure> {
-    let pipeline = Arc::clone(&volume.pipeline);
+    let transactions = Arc::clone(&volume.transactions);
     let closed = volume.close();
     let closed = closed.map_err(|failure| DaemonFailure::ClosedInPart { failure });
-    let hanging = pipeline.members().release();
+    let hanging = transactions.members().release();
     if !hanging.is_empty() {
         log::warn!("this process ends when {} answers", hanging.join(" and "));
     }

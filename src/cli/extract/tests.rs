@@ -19,7 +19,7 @@ use crate::format::{Cookie, Record, key};
 use crate::fs::{FsOptions, WriteFlags, XattrMode};
 use crate::maintenance::Maintenance;
 use crate::metadata::Batch;
-use crate::transaction::{CreateOptions, OpenOptions, Pipeline};
+use crate::transaction::{CreateOptions, OpenOptions, Transactions};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -37,7 +37,7 @@ impl Hostile {
         let executor = || executor(Duration::from_secs(30));
         let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
         options.segment_bytes = 16 << 20;
-        Pipeline::create(&stores(&disks), &options, executor()).unwrap();
+        Transactions::create(&stores(&disks), &options, executor()).unwrap();
         let options = OpenOptions {
             threads: 0,
             ..OpenOptions::default()
@@ -88,7 +88,7 @@ impl Hostile {
         for (key, value) in records {
             batch.put(key.clone(), value.clone());
         }
-        self.fs.pipeline().apply(batch).unwrap();
+        self.fs.transactions().apply(batch).unwrap();
     }
 
     /// Puts both records of an entry, whatever its name.
@@ -114,7 +114,7 @@ impl Hostile {
     }
 
     fn inode(&self, ino: Ino) -> Inode {
-        let value = self.fs.pipeline().get(&key::inode(ino)).unwrap();
+        let value = self.fs.transactions().get(&key::inode(ino)).unwrap();
         Inode::decode(&value.unwrap()).unwrap()
     }
 

@@ -118,7 +118,7 @@ pub(in crate::cli) fn scrubbed_of(
     let lost_now = redundancy.lost_bytes_in(&counted);
     let lost_now = lost_now.map_err(VolumeFailure::from)?;
     let record = status.record;
-    let members = fs.pipeline().members();
+    let members = fs.transactions().members();
     let defects = maintenance.scrubber().found_by_scrub().into_iter();
     let defects = defects.map(|(member, pieces)| MemberDefects {
         index: member.0,

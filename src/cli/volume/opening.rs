@@ -120,7 +120,7 @@ fn try_to_open(
     };
     note_silent(directories, &all, &executor);
     let maintenance = opened?;
-    for unusable in maintenance.pipeline().members().unusable() {
+    for unusable in maintenance.transactions().members().unusable() {
         if is_elsewhere(&unusable.path, notes) {
             notes.push(unusable.clone());
         }

@@ -6,7 +6,7 @@ use crate::format::{FormatError, Ino};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::maintenance::RedundancyCounter;
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::report::{Finding, FindingKind, Report};
 
@@ -18,7 +18,7 @@ const FINDINGS_MAX: usize = 10_000;
 
 /// A check under way.
 pub(super) struct Checker<'a> {
-    pub(super) pipeline: &'a Pipeline,
+    pub(super) transactions: &'a Transactions,
     pub(super) redundancy: &'a RedundancyCounter,
     pub(super) repair: bool,
     pub(super) report: Report,
@@ -33,8 +33,8 @@ impl Checker<'_> {
         repair: Edit,
     ) -> Result<(), FsError> {
         if self.repair {
-            self.pipeline.apply(repair.into_batch())?;
-            self.pipeline.clock().tick()?;
+            self.transactions.apply(repair.into_batch())?;
+            self.transactions.clock().tick()?;
         }
         self.note(kind, ino, self.repair);
         Ok(())
@@ -81,14 +81,14 @@ impl Checker<'_> {
         mut visit: impl FnMut(&mut Self, &[u8], &[u8]) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let mut cursor = Cursor::new(from, end);
-        while let Some((key, value)) = cursor.next(self.pipeline)? {
+        while let Some((key, value)) = cursor.next(self.transactions)? {
             visit(self, &key, &value)?;
         }
         Ok(())
     }
 
     pub(super) fn is_there(&self, key: &[u8]) -> Result<bool, FsError> {
-        Ok(self.pipeline.get(key)?.is_some())
+        Ok(self.transactions.get(key)?.is_some())
     }
 }
 
@@ -110,9 +110,12 @@ impl Cursor {
         }
     }
 
-    pub(super) fn next(&mut self, pipeline: &Pipeline) -> Result<Option<(Bytes, Bytes)>, FsError> {
+    pub(super) fn next(
+        &mut self,
+        transactions: &Transactions,
+    ) -> Result<Option<(Bytes, Bytes)>, FsError> {
         if self.page.as_slice().is_empty() && !self.is_last {
-            let page = pipeline.scan(&self.from, &self.end, PAGE)?;
+            let page = transactions.scan(&self.from, &self.end, PAGE)?;
             self.is_last = page.len() < PAGE;
             if let Some((last, _)) = page.last() {
                 // The next key after this one is this one with a zero behind it.

@@ -96,7 +96,7 @@ fn check_entry(
     (parent, name): (Ino, &[u8]),
     mut entry: Dirent,
 ) -> Result<(), FsError> {
-    match read_inode(check.pipeline, entry.ino) {
+    match read_inode(check.transactions, entry.ino) {
         Ok(Some(inode)) => {
             check_named(check, (parent, name), &mut entry, &inode)?;
             if inode.kind == FileKind::Directory {
@@ -186,7 +186,9 @@ fn check_position_of(
     (parent, name): (Ino, &[u8]),
     entry: &Dirent,
 ) -> Result<(), FsError> {
-    let found = check.pipeline.get(&key::position(parent, entry.cookie))?;
+    let found = check
+        .transactions
+        .get(&key::position(parent, entry.cookie))?;
     let position = found.map(|value| Position::decode(&value));
     let matches = |position: &Position| {
         position.ino == entry.ino && position.kind == entry.kind && position.name == name
@@ -225,7 +227,9 @@ pub(super) fn check_positions(check: &mut Checker<'_>) -> Result<(), FsError> {
         let Some(position) = check.decoded(position, Some(parent)) else {
             return Ok(());
         };
-        let entry = check.pipeline.get(&key::dirent(parent, &position.name))?;
+        let entry = check
+            .transactions
+            .get(&key::dirent(parent, &position.name))?;
         let kind = match entry.map(|value| Dirent::decode(&value)) {
             Some(Ok(entry)) if entry.cookie == cookie => return Ok(()),
             Some(Ok(_)) => FindingKind::DuplicateName,
@@ -288,7 +292,7 @@ pub(super) fn check_inodes(check: &mut Checker<'_>, names: &NameCounts) -> Resul
 /// Files with extents are summed up later; here are those that only claim to have some.
 fn check_has_extents(check: &mut Checker<'_>, ino: Ino, inode: &Inode) -> Result<(), FsError> {
     let (from, end) = key::extents_from(ino, 0);
-    if inode.allocated_bytes == 0 || !check.pipeline.scan(&from, &end, 1)?.is_empty() {
+    if inode.allocated_bytes == 0 || !check.transactions.scan(&from, &end, 1)?.is_empty() {
         return Ok(());
     }
     let mut repair = Edit::default();
@@ -493,7 +497,7 @@ fn take_out_of_parent(
     let parent = inode.parent;
     let (from, end) = key::dirents(parent);
     let mut cursor = Cursor::new(from, end);
-    while let Some((key, value)) = cursor.next(check.pipeline)? {
+    while let Some((key, value)) = cursor.next(check.transactions)? {
         let (Ok((_, name)), Ok(entry)) = (key::parse_dirent(&key), Dirent::decode(&value)) else {
             continue;
         };
@@ -534,7 +538,7 @@ pub(super) fn check_attributes(check: &mut Checker<'_>) -> Result<(), FsError> {
 
 /// Reads an inode for others' sake: whether it decodes is found out when its own turn comes.
 fn record_of(check: &Checker<'_>, ino: Ino) -> Result<Option<Inode>, FsError> {
-    match read_inode(check.pipeline, ino) {
+    match read_inode(check.transactions, ino) {
         Err(FsError::Format(_)) => Ok(None),
         other => other,
     }

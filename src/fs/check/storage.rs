@@ -10,7 +10,7 @@ use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::inodes::read_inode;
 use crate::fs::run::Run;
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 use super::checker::Checker;
 use super::report::FindingKind;
@@ -48,7 +48,7 @@ pub(super) fn check_extents(check: &mut Checker<'_>) -> Result<(), FsError> {
             }
             current = Some(Current {
                 ino,
-                inode: match read_inode(check.pipeline, ino) {
+                inode: match read_inode(check.transactions, ino) {
                     Ok(inode) => Ok(inode),
                     Err(FsError::Format(error)) => Err(error),
                     Err(error) => return Err(error),
@@ -102,7 +102,7 @@ fn check_extent(check: &mut Checker<'_>, file: &mut Current, run: &Run) -> Resul
 
 fn check_backref_of(check: &mut Checker<'_>, ino: Ino, run: &Run) -> Result<(), FsError> {
     let found = check
-        .pipeline
+        .transactions
         .get(&key::backref(run.stripe, ino, run.end()))?;
     let backref = found.map(|value| Backref::decode(&value));
     let matches = backref.is_some_and(|backref| {
@@ -125,7 +125,7 @@ fn check_stripe_of(check: &mut Checker<'_>, ino: Ino, run: &Run) -> Result<(), F
         // A stripe that is in the journal and was never flushed has no record yet.
         let mut byte = [0];
         let read = check
-            .pipeline
+            .transactions
             .read(run.stripe, run.stripe_offset, &mut byte);
         read.is_ok()
     };
@@ -169,7 +169,7 @@ pub(super) fn check_backrefs(check: &mut Checker<'_>) -> Result<(), FsError> {
         let Some(backref) = check.decoded(Backref::decode(value), Some(ino)) else {
             return Ok(());
         };
-        let extent = check.pipeline.get(&key::extent(ino, end))?;
+        let extent = check.transactions.get(&key::extent(ino, end))?;
         let matches = |it: Extent| {
             it.stripe == stripe
                 && it.len == backref.len
@@ -200,7 +200,7 @@ pub(super) fn check_stripes(check: &mut Checker<'_>) -> Result<(), FsError> {
         check.report.stripes += 1;
         check_place(check, id, &stripe)?;
         let (from, end) = key::backrefs(id);
-        let is_used = !check.pipeline.scan(&from, &end, 1)?.is_empty();
+        let is_used = !check.transactions.scan(&from, &end, 1)?.is_empty();
         let is_claimed = is_used || check.is_there(&key::perhaps_dead(id))?;
         check.report.unclaimed += u64::from(!is_claimed);
         Ok(())
@@ -208,7 +208,7 @@ pub(super) fn check_stripes(check: &mut Checker<'_>) -> Result<(), FsError> {
 }
 
 fn check_place(check: &mut Checker<'_>, id: StripeId, stripe: &Stripe) -> Result<(), FsError> {
-    let segment = check.pipeline.get(&key::segment(stripe.segment))?;
+    let segment = check.transactions.get(&key::segment(stripe.segment))?;
     let segment = segment.map(|value| Segment::decode(&value));
     let end = stripe.offset.saturating_add(u64::from(stripe.height));
     let fits = match &segment {
@@ -216,7 +216,7 @@ fn check_place(check: &mut Checker<'_>, id: StripeId, stripe: &Stripe) -> Result
         Some(Err(_)) | None => false,
     };
     let place = key::segment_stripe(stripe.segment, stripe.offset);
-    let place = check.pipeline.get(&place)?;
+    let place = check.transactions.get(&place)?;
     let place = place.map(|value| SegmentStripe::decode(&value));
     let known = place.is_some_and(|place| place.is_ok_and(|place| place.0 == id));
     if !fits || !known {
@@ -255,8 +255,12 @@ pub(super) fn check_segments(check: &mut Checker<'_>) -> Result<(), FsError> {
 }
 
 /// Returns where a member's file of a segment lies.
-pub(super) fn file_of(pipeline: &Pipeline, member: MemberIndex, segment: SegmentId) -> String {
-    let directory = pipeline.members().membership().path(member);
+pub(super) fn file_of(
+    transactions: &Transactions,
+    member: MemberIndex,
+    segment: SegmentId,
+) -> String {
+    let directory = transactions.members().membership().path(member);
     format!("{directory}/{}", files::segment(segment))
 }
 
@@ -264,7 +268,7 @@ pub(super) fn file_of(pipeline: &Pipeline, member: MemberIndex, segment: Segment
 pub(super) fn check_files(check: &mut Checker<'_>) -> Result<(), FsError> {
     for missing in check.redundancy.missing_shards()? {
         let kind = FindingKind::ShardsMissing {
-            file: file_of(check.pipeline, missing.member, missing.segment),
+            file: file_of(check.transactions, missing.member, missing.segment),
             found: missing.found,
             shards: missing.shards,
         };
@@ -275,10 +279,10 @@ pub(super) fn check_files(check: &mut Checker<'_>) -> Result<(), FsError> {
 
 /// Checks that the index has all its copies, or as many as there are online members.
 pub(super) fn check_copies(check: &mut Checker<'_>) -> Result<(), FsError> {
-    let pipeline = check.pipeline;
-    let at_hand = pipeline.members().membership().live().len();
+    let transactions = check.transactions;
+    let at_hand = transactions.members().membership().live().len();
     let missing = || {
-        let copies = pipeline.index_copies();
+        let copies = transactions.index_copies();
         let wanted = copies.wanted.min(at_hand);
         let found = copies.members.len();
         (found < wanted).then_some(FindingKind::CopiesMissing { found, wanted })
@@ -287,7 +291,7 @@ pub(super) fn check_copies(check: &mut Checker<'_>) -> Result<(), FsError> {
         return Ok(());
     };
     if check.repair {
-        pipeline.commits().complete_index()?;
+        transactions.commits().complete_index()?;
     }
     check.note(kind, None, check.repair && missing().is_none());
     Ok(())
@@ -295,6 +299,6 @@ pub(super) fn check_copies(check: &mut Checker<'_>) -> Result<(), FsError> {
 
 /// Reads a stripe's record for others' sake: whether it decodes is found out when its turn comes.
 fn stripe(check: &Checker<'_>, id: StripeId) -> Result<Option<Stripe>, FsError> {
-    let found = check.pipeline.get(&key::stripe(id))?;
+    let found = check.transactions.get(&key::stripe(id))?;
     Ok(found.and_then(|value| Stripe::decode(&value).ok()))
 }

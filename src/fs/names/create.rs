@@ -276,7 +276,7 @@ impl Names {
         directory: &Directory,
         fresh: Fresh,
     ) -> Result<(Edit, Ino, Inode), FsError> {
-        let ino = self.pipeline.next_ino()?;
+        let ino = self.transactions.next_ino()?;
         let mut edit = Edit::default();
         let now = self.inodes.now();
         let is_dir = fresh.kind == FileKind::Directory;

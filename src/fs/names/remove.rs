@@ -84,7 +84,7 @@ impl Names {
 
     pub(super) fn check_empty(&self, ino: Ino) -> Result<(), FsError> {
         let (from, end) = key::dirents(ino);
-        if self.pipeline.scan(&from, &end, 1)?.is_empty() {
+        if self.transactions.scan(&from, &end, 1)?.is_empty() {
             Ok(())
         } else {
             Err(FsError::NotEmpty)

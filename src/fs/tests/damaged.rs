@@ -22,7 +22,7 @@ fn with_extents(fs: &Fs, name: &[u8], extents: &[(u64, u64, u32)]) -> (Ino, Hand
         .write(handle, 0, &vec![7; 64 << 10], WriteFlags::default())
         .unwrap();
     let (from, end) = key::extents_from(attr.ino, 0);
-    let own = fs.pipeline.scan(&from, &end, 10).unwrap();
+    let own = fs.transactions.scan(&from, &end, 10).unwrap();
     let stripe: StripeId = Extent::decode(&own[0].1).unwrap().stripe;
     let mut batch = Batch::default();
     for (key, _) in own {
@@ -36,7 +36,7 @@ fn with_extents(fs: &Fs, name: &[u8], extents: &[(u64, u64, u32)]) -> (Ino, Hand
         };
         batch.put(key::extent(attr.ino, end), extent.encode());
     }
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     (attr.ino, handle)
 }
 

@@ -17,7 +17,7 @@ use crate::fs::xattr::Xattrs;
 use crate::fs::{
     AtimePolicy, FsError, FsOptions, Handle, OpenFlags, Whence, WriteFlags, XattrMode, root_inode,
 };
-use crate::transaction::Pipeline;
+use crate::transaction::Transactions;
 
 /// Bytes of each member.
 const MEMBER_BYTES: u64 = 256 << 20;
@@ -27,7 +27,7 @@ const FILE: Ino = Ino(7);
 /// The data of files, on a volume without any name.
 struct FileData {
     inodes: Arc<Inodes>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     removal: Arc<Removal>,
     references: Arc<References>,
     failed_writeback: Arc<FailedWriteback>,
@@ -39,28 +39,32 @@ struct FileData {
 impl FileData {
     fn new() -> Self {
         let maintenance = open_volume(&create(MEMBER_BYTES, None));
-        let pipeline = Arc::clone(maintenance.pipeline());
+        let transactions = Arc::clone(maintenance.transactions());
         let inodes = Arc::new(Inodes::new(
-            &pipeline,
+            &transactions,
             maintenance.room(),
             FsOptions::default().clock,
             false,
         ));
-        let access_times = Arc::new(AccessTimes::new(&inodes, &pipeline, AtimePolicy::NoAtime));
-        let removal = Arc::new(Removal::new(&pipeline, inodes.locks()));
+        let access_times = Arc::new(AccessTimes::new(
+            &inodes,
+            &transactions,
+            AtimePolicy::NoAtime,
+        ));
+        let removal = Arc::new(Removal::new(&transactions, inodes.locks()));
         let references = Arc::new(References::new(&removal));
-        let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &pipeline));
-        let xattrs = Arc::new(Xattrs::new(&inodes, &pipeline));
+        let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &transactions));
+        let xattrs = Arc::new(Xattrs::new(&inodes, &transactions));
         let reader = Arc::new(FileReader::new(
             &inodes,
-            &pipeline,
+            &transactions,
             &references,
             &failed_writeback,
             &access_times,
         ));
         let writer = FileWriter::new(
             &inodes,
-            &pipeline,
+            &transactions,
             &references,
             &xattrs,
             &failed_writeback,
@@ -69,7 +73,7 @@ impl FileData {
         );
         Self {
             inodes,
-            pipeline,
+            transactions,
             removal,
             references,
             failed_writeback,
@@ -162,5 +166,5 @@ fn the_last_release_of_a_file_without_a_name_removes_it_with_its_attributes() {
     data.removal.wait();
     assert!(matches!(data.inodes.get(FILE), Err(FsError::NotFound)));
     assert_eq!(data.xattrs.value(FILE, b"user.colour").unwrap(), None);
-    data.pipeline.sync().unwrap();
+    data.transactions.sync().unwrap();
 }

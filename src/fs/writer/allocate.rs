@@ -79,7 +79,7 @@ impl FileWriter {
     /// enough.
     fn find_room(&self, ino: Ino, range: &Range<u64>) -> Result<(), FsError> {
         let is_possible = self.inodes.with_room(range.end - range.start, || {
-            let space = self.pipeline.space();
+            let space = self.transactions.space();
             let missing = self.missing_in(ino, range, space.usable_free)?;
             if missing <= space.usable_free {
                 return Ok(true);
@@ -98,7 +98,7 @@ impl FileWriter {
         let mut missing = range.end - range.start;
         let mut rest = range.clone();
         while missing > enough {
-            let page = extents::page(&self.pipeline, ino, &rest)?;
+            let page = extents::page(&self.transactions, ino, &rest)?;
             for run in page.iter().filter_map(|run| run.clip(range)) {
                 missing = missing.saturating_sub(run.len);
             }
@@ -131,7 +131,7 @@ impl FileWriter {
             data[start..end].fill(0);
         }
         loop {
-            let page = extents::page(&self.pipeline, ino, &range)?;
+            let page = extents::page(&self.transactions, ino, &range)?;
             let complete = page.len() < PAGE;
             let part_end = match page.last() {
                 Some(last) if !complete => last.end().min(range.end),

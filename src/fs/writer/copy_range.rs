@@ -65,7 +65,7 @@ impl FileWriter {
             Sharing::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
         };
         if to.flags.sync {
-            self.pipeline.sync()?;
+            self.transactions.sync()?;
         }
         Ok(copied)
     }
@@ -79,7 +79,7 @@ impl FileWriter {
         wanted: &Range<u64>,
         target_offset: u64,
     ) -> Result<Option<Sharing>, FsError> {
-        self.pipeline.growth().check_growth()?;
+        self.transactions.growth().check_growth()?;
         let lock = self.inodes.locks().exclusive(&[from.ino, to.ino]);
         let mut source = self.inodes.get(from.ino)?;
         check_regular(&source)?;
@@ -121,11 +121,11 @@ impl FileWriter {
             return Ok(None);
         }
         let mut edit = Edit::default();
-        let Some(spilled) = Spilled::place(&self.pipeline, &inode, &range)? else {
+        let Some(spilled) = Spilled::place(&self.transactions, &inode, &range)? else {
             return Ok(None);
         };
         let file = (to.ino, &mut inode);
-        spilled.replace_range(&self.pipeline, &mut edit, file, &range, &moved)?;
+        spilled.replace_range(&self.transactions, &mut edit, file, &range, &moved)?;
         inode.size = inode.size.max(range.end);
         if !caller.is_root() {
             clear_privileges(&mut inode);
@@ -143,7 +143,7 @@ impl FileWriter {
 
     /// Returns as much of `range` as one batch should take, and the runs in it.
     fn first_runs(&self, ino: Ino, range: &Range<u64>) -> Result<(Range<u64>, Vec<Run>), FsError> {
-        let page = extents::page(&self.pipeline, ino, range)?;
+        let page = extents::page(&self.transactions, ino, range)?;
         let end = match page.last() {
             Some(last) if page.len() == PAGE => last.end().min(range.end),
             _ => range.end,

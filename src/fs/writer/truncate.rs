@@ -37,7 +37,13 @@ impl FileWriter {
             data.truncate(usize::try_from(size).unwrap_or(usize::MAX));
         }
         let complete = inode.allocated_bytes == 0
-            || take_out(&self.pipeline, ino, &mut inode, &mut edit, &behind(size))?;
+            || take_out(
+                &self.transactions,
+                ino,
+                &mut inode,
+                &mut edit,
+                &behind(size),
+            )?;
         if !complete {
             edit.put_orphan(ino);
         }

@@ -14,7 +14,7 @@ use crate::maintenance::{
     RedundancyCounter,
 };
 use crate::membership::Members;
-use crate::transaction::{CommitError, Pipeline};
+use crate::transaction::{CommitError, Transactions};
 
 use due::{DueTimes, MembersSeen};
 use waiting::{RoomSeen, WaitingShards};
@@ -30,7 +30,7 @@ pub use orders::{OrderNumber, RebuildOrders};
 /// Scheduler of the rebuilds of a volume. One thread runs it.
 pub(super) struct RebuildScheduler {
     members: Arc<Members>,
-    pipeline: Arc<Pipeline>,
+    transactions: Arc<Transactions>,
     redundancy: Arc<RedundancyCounter>,
     recheck: Arc<Recheck>,
     rebuild: Arc<Rebuild>,
@@ -52,8 +52,8 @@ impl RebuildScheduler {
         stop: Arc<StopSignal>,
     ) -> Self {
         Self {
-            members: Arc::clone(maintenance.pipeline().members()),
-            pipeline: Arc::clone(maintenance.pipeline()),
+            members: Arc::clone(maintenance.transactions().members()),
+            transactions: Arc::clone(maintenance.transactions()),
             redundancy: Arc::clone(maintenance.redundancy()),
             recheck: Arc::clone(maintenance.recheck()),
             rebuild: Arc::clone(maintenance.rebuild()),
@@ -221,7 +221,7 @@ impl RebuildScheduler {
     fn room(&self) -> RoomSeen {
         RoomSeen {
             absent: self.absent(),
-            free: self.pipeline.room_by_member(),
+            free: self.transactions.room_by_member(),
         }
     }
 

@@ -131,7 +131,7 @@ impl MemberReturns {
     /// Returns the returns of all members but those `left_out`, unless these come and are lost again.
     pub(super) fn new(maintenance: &Maintenance, left_out: Vec<MemberIndex>) -> Self {
         Self {
-            members: Arc::clone(maintenance.pipeline().members()),
+            members: Arc::clone(maintenance.transactions().members()),
             joining: Arc::clone(maintenance.joining()),
             absentees: BTreeMap::new(),
             left_out,

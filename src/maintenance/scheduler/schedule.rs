@@ -56,10 +56,10 @@ pub(super) fn jobs(
     left_out: Vec<MemberIndex>,
     stop: &Arc<StopSignal>,
 ) -> (Vec<BackgroundJob>, Option<Arc<RebuildOrders>>) {
-    let pipeline = Arc::clone(maintenance.pipeline());
+    let transactions = Arc::clone(maintenance.transactions());
     let stale_copies = Arc::clone(maintenance.stale_copies());
     let probe = BackgroundJob::new("probe", PROBE_INTERVAL, move || stale_copies.probe());
-    if pipeline.access() == Access::ReadOnly {
+    if transactions.access() == Access::ReadOnly {
         return (vec![probe], None);
     }
     let rate = schedule.bytes_per_second;
@@ -88,7 +88,7 @@ pub(super) fn jobs(
     let ordered = Arc::clone(&orders);
     let jobs = vec![
         probe,
-        BackgroundJob::new("tick", TICK, move || pipeline.clock().tick()),
+        BackgroundJob::new("tick", TICK, move || transactions.clock().tick()),
         BackgroundJob::new("reap", REAP_INTERVAL, move || reaper.reap()),
         BackgroundJob::new("scrub", SCRUB_CHECK_INTERVAL, move || scrub.run_if_due()),
         BackgroundJob::new("room", ROOM_INTERVAL, move || {

@@ -20,7 +20,7 @@ use crate::metadata::Batch;
 use crate::store::{
     CallKind, Effect, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };
-use crate::transaction::{CommitError, CreateOptions, OpenOptions, Pipeline};
+use crate::transaction::{CommitError, CreateOptions, OpenOptions, Transactions};
 
 /// The time within which a vanished directory has to be marked missing.
 const PROMISED: Duration = Duration::from_secs(3);
@@ -51,7 +51,7 @@ fn volume_of(
 ) -> (Vec<MemDisk>, Arc<Maintenance>) {
     let disks = disks(count, 32 << 20);
     let executor = executor(Duration::from_secs(5));
-    Pipeline::create(&stores(&disks), options, Arc::clone(&executor)).unwrap();
+    Transactions::create(&stores(&disks), options, Arc::clone(&executor)).unwrap();
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     let options = OpenOptions {
         threads: 0,
@@ -169,7 +169,7 @@ fn tolerated(maintenance: &Maintenance) -> Option<i16> {
 /// Returns the segments that have shards on a disk, by what the disk says.
 fn held_by(maintenance: &Maintenance, member: u16) -> BTreeSet<String> {
     let store = maintenance
-        .pipeline()
+        .transactions()
         .members()
         .membership()
         .store(MemberIndex(member))
@@ -303,7 +303,7 @@ fn an_order_to_rebuild_does_not_wait_for_the_end_of_balancing() {
 
 /// Writes a file that is there once.
 fn write(maintenance: &Maintenance, bytes: &[u8]) {
-    let written = maintenance.pipeline().write(bytes).unwrap();
+    let written = maintenance.transactions().write(bytes).unwrap();
     let mut batch = Batch::default();
     let mut end = 0;
     for placed in &written.placed {
@@ -319,8 +319,8 @@ fn write(maintenance: &Maintenance, bytes: &[u8]) {
         batch.put(key::extent(Ino(1), end), extent.encode());
         batch.put(key::backref(stripe, Ino(1), end), backref.encode());
     }
-    maintenance.pipeline().apply(batch).unwrap();
-    maintenance.pipeline().sync().unwrap();
+    maintenance.transactions().apply(batch).unwrap();
+    maintenance.transactions().sync().unwrap();
 }
 
 #[test]
@@ -329,13 +329,13 @@ fn no_shard_waits_once_the_absent_member_returns_with_all_its_shards() {
     write(&maintenance, &vec![7; 2 << 20]);
     let away = MemberIndex(1);
     let store = maintenance
-        .pipeline()
+        .transactions()
         .members()
         .membership()
         .store(away)
         .unwrap();
     let error = store.open_len("nothing").unwrap_err();
-    maintenance.pipeline().members().io().fail(away, &error);
+    maintenance.transactions().members().io().fail(away, &error);
     let rebuilds = Rebuilds::new(&maintenance, None);
     rebuilds.orders.order(None, false);
     rebuilds.scheduler.run().unwrap();
@@ -368,7 +368,7 @@ fn shards_that_wait_for_room_are_rebuilt_soon_after_a_member_got_some() {
     let lost = (0..3).find(holds).unwrap();
     let roomy = (0..3).find(|disk| !holds(disk)).unwrap();
     disks[lost].fail(Some(StoreErrorKind::Gone));
-    maintenance.pipeline().members().probe();
+    maintenance.transactions().members().probe();
     let space = disks[roomy].open().space().unwrap();
     disks[roomy].set_capacity(space.total_bytes - space.free_bytes);
     let rebuilds = Rebuilds::new(&maintenance, None);
@@ -392,13 +392,13 @@ fn shards_that_wait_for_room_are_rebuilt_soon_after_a_member_got_some() {
 #[test]
 fn a_vanished_directory_is_marked_missing_without_a_request_even_on_a_read_only_volume() {
     for (disks, maintenance) in [volume(2), volume_to_read()] {
-        let access = maintenance.pipeline().members().access();
+        let access = maintenance.transactions().members().access();
         let locks: Arc<dyn InodeLocks> = Arc::new(NoLocks);
         let scheduler = Scheduler::start(&maintenance, &locks, Schedule::default(), Vec::new())
             .expect("the system gives threads");
         disks[1].delete();
         let start = Instant::now();
-        while maintenance.pipeline().members().membership().live() != [MemberIndex(0)] {
+        while maintenance.transactions().members().membership().live() != [MemberIndex(0)] {
             let waited = start.elapsed();
             assert!(
                 waited < 10 * PROMISED,
@@ -423,7 +423,7 @@ fn an_order_to_rebuild_is_carried_out_before_the_next_check_is_due() {
     let job = BackgroundJob::new("rebuild", FOR_EVER, move || scheduler.run());
     let job = job.or_once(move || ordered.has_open());
     let (commits, until) = (
-        Arc::clone(maintenance.pipeline().commits()),
+        Arc::clone(maintenance.transactions().commits()),
         Arc::clone(&stop),
     );
     std::thread::scope(|scope| {
@@ -452,15 +452,19 @@ fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
         maintenance.scrubber().scrub_status().unwrap().state
     };
     assert_eq!(scrub(), ScrubState::Never, "nobody waits for one");
-    maintenance.pipeline().members().stale_copies().note(back);
+    maintenance
+        .transactions()
+        .members()
+        .stale_copies()
+        .note(back);
     let store = maintenance
-        .pipeline()
+        .transactions()
         .members()
         .membership()
         .store(back)
         .unwrap();
     let error = store.open_len("nothing").unwrap_err();
-    maintenance.pipeline().members().io().fail(back, &error);
+    maintenance.transactions().members().io().fail(back, &error);
     assert_eq!(scrub(), ScrubState::Never, "it is away");
     maintenance
         .joining()
@@ -469,7 +473,7 @@ fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
     assert_eq!(scrub(), ScrubState::Finished);
     assert!(
         maintenance
-            .pipeline()
+            .transactions()
             .members()
             .stale_copies()
             .unverified()
@@ -489,9 +493,9 @@ fn a_step_that_panics_makes_the_volume_read_only_and_does_not_end_its_thread() {
         }
         panic!("as a bug would");
     });
-    job.repeat(maintenance.pipeline().commits(), &stop);
+    job.repeat(maintenance.transactions().commits(), &stop);
     assert_eq!(steps.load(Ordering::Relaxed), 3);
-    let refused = maintenance.pipeline().sync();
+    let refused = maintenance.transactions().sync();
     assert!(
         matches!(&refused, Err(CommitError::Poisoned { reason }) if reason.contains("panicked")),
         "{refused:?}"
@@ -509,11 +513,11 @@ fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
     };
     let lost = (0..3).find(holds).unwrap();
     disks[lost].fail(Some(StoreErrorKind::Gone));
-    maintenance.pipeline().members().probe();
+    maintenance.transactions().members().probe();
     for is_ordered in [false, true] {
         if is_ordered {
             maintenance
-                .pipeline()
+                .transactions()
                 .members()
                 .epochs()
                 .give_up_absentees();
@@ -537,7 +541,7 @@ fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
         );
         assert!(
             maintenance
-                .pipeline()
+                .transactions()
                 .members()
                 .membership()
                 .given_up()

@@ -98,7 +98,13 @@ fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member()
     let waiting = damaged.unreadable(&fs);
     assert!(!waiting.is_empty());
     let segment = files::parse_segment(&damaged.name).unwrap();
-    let slots = fs.pipeline.volume.segments().record(segment).unwrap().slots;
+    let slots = fs
+        .transactions
+        .volume
+        .segments()
+        .record(segment)
+        .unwrap()
+        .slots;
     let progress = fs.rebuild().unwrap();
     assert_eq!(progress.state, RebuildState::Finished);
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
@@ -108,10 +114,20 @@ fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member()
     assert_eq!(rows.len(), 2, "{rows:?}");
     assert_eq!((rows[0], rows[1].0), ((-1, waiting.len() as u64), 1));
     assert_eq!(damaged.unreadable(&fs), waiting);
-    let left = fs.pipeline.catalog.stripes_in(segment).unwrap().unwrap();
+    let left = fs
+        .transactions
+        .catalog
+        .stripes_in(segment)
+        .unwrap()
+        .unwrap();
     assert!(left.iter().all(|(stripe, _)| waiting.contains(stripe)));
     assert_eq!(
-        fs.pipeline.volume.segments().record(segment).unwrap().slots,
+        fs.transactions
+            .volume
+            .segments()
+            .record(segment)
+            .unwrap()
+            .slots,
         slots
     );
     let found = rig.disks[damaged.cut.0].open().open_len(&damaged.name);

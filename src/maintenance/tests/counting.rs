@@ -25,7 +25,7 @@ fn bytes_that_no_file_holds_any_more_are_not_counted() {
     for (file, size) in (0..).zip(&sizes) {
         fs.write(file, &pattern(file, *size)).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let live = |kept: fn(usize) -> bool| {
         let sizes = sizes.iter().enumerate();
         let kept = sizes.filter(|(file, _)| kept(*file));
@@ -65,9 +65,9 @@ fn bytes_that_files_share_count_once() {
             key::backref(extent.stripe, Ino(file), len),
             backref.encode(),
         );
-        fs.pipeline.apply(batch).unwrap();
+        fs.transactions.apply(batch).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     assert_eq!(end, UNIT as u64);
     assert_eq!(totals(&fs), (UNIT as u64, 1));
 }
@@ -110,14 +110,14 @@ fn stripes_written_during_a_count_are_not_counted_as_lost() {
     let fs = rig.open(&[]);
     fs.write(0, &pattern(0, 100_000)).unwrap();
     fs.sync().unwrap();
-    let before = fs.pipeline.volume.segments().records().len();
+    let before = fs.transactions.volume.segments().records().len();
     let counted = fs.maintenance.redundancy.redundancy_with(|| {
         for file in 1..200 {
             fs.write(file, &pattern(file, 50_000)).unwrap();
         }
         fs.sync().unwrap();
     });
-    assert!(fs.pipeline.volume.segments().records().len() > before);
+    assert!(fs.transactions.volume.segments().records().len() > before);
     let counted = counted.unwrap();
     assert_eq!(counted.rows.len(), 1, "{:?}", counted.rows);
     assert_eq!(counted.rows[0].losses_tolerated, 1);
@@ -163,10 +163,10 @@ fn stripes_written_while_a_member_is_slow_to_answer_count() {
     assert_eq!(fs.redundancy().len(), 1);
     let hanging = Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::List));
     plan.add(hanging.lasting());
-    let known = fs.pipeline.volume.segments().records().len();
+    let known = fs.transactions.volume.segments().records().len();
     for round in 0..2 {
         fs.write(2 + round, &pattern(round, 90_000)).unwrap();
-        fs.pipeline.checkpoint().unwrap();
+        fs.transactions.checkpoint().unwrap();
         let counted = fs.redundancy();
         assert!(
             counted.iter().all(|row| row.0 == 1),
@@ -177,7 +177,7 @@ fn stripes_written_while_a_member_is_slow_to_answer_count() {
             "round {round}"
         );
     }
-    assert!(fs.pipeline.volume.segments().records().len() > known);
+    assert!(fs.transactions.volume.segments().records().len() > known);
     plan.clear();
     plan.release();
 }
@@ -199,7 +199,7 @@ fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>
             format!("remove {file}")
         }
         7 => {
-            fs.pipeline.checkpoint().unwrap();
+            fs.transactions.checkpoint().unwrap();
             "checkpoint".to_owned()
         }
         8 => {
@@ -228,7 +228,7 @@ fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>
         _ => {
             let stripe = fs.stripes().first().copied().unwrap_or(StripeId(1));
             let bytes = 0..7;
-            fs.pipeline
+            fs.transactions
                 .volume
                 .damage()
                 .unrecoverable()
@@ -264,7 +264,7 @@ fn only_changed_stretches_are_counted_again() {
     for file in 0..40 {
         fs.write(file, &pattern(file, 50_000)).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     assert_eq!(
         fs.maintenance.redundancy.outdated_stretches(),
         None,
@@ -294,7 +294,7 @@ fn live_bytes_are_not_looked_up_again_when_files_come_and_go_on_members() {
     for file in 0..40 {
         fs.write(file, &pattern(file, 50_000)).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let whole = fs.maintenance.redundancy.redundancy_now().unwrap();
     let all = fs.stripes().len();
     fs.lose(&rig, 3);
@@ -318,7 +318,7 @@ fn the_live_bytes_of_removed_stripes_are_forgotten() {
         for file in 0..20 {
             fs.write(file, &pattern(file + round, 50_000)).unwrap();
         }
-        fs.pipeline.checkpoint().unwrap();
+        fs.transactions.checkpoint().unwrap();
         fs.maintenance.redundancy.redundancy_now().unwrap();
         let of_all = fs.maintenance.redundancy.stretches_of_known_life();
         assert!(of_all > 20, "round {round}: {of_all}");

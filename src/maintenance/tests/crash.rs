@@ -59,7 +59,7 @@ fn work(fs: &TestFs, promises: &mut Promises) -> Result<(), CommitError> {
         promises.synced();
         fs.maintenance.reaper.reap()?;
         if round == 1 {
-            fs.pipeline.checkpoint()?;
+            fs.transactions.checkpoint()?;
         }
         fs.sync()?;
         fs.maintenance.reaper.reap()?;

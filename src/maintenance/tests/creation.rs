@@ -53,7 +53,7 @@ fn the_rest_of_an_unfinished_volume_can_be_used_or_names_the_remedy() {
         let plan = FaultPlan::new();
         plan.add(cauchyfs_testkit::power_cut_at(call));
         let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
-        if Pipeline::create(&stores, &options(), executor()).is_ok() {
+        if Transactions::create(&stores, &options(), executor()).is_ok() {
             assert!(call > 20, "only {call} calls were made");
             break;
         }
@@ -73,10 +73,10 @@ fn the_rest_of_an_unfinished_volume_can_be_used_or_names_the_remedy() {
                 }
             };
             *outcomes.entry(outcome).or_default() += 1;
-            if let Err(error) = Pipeline::create(&rig.stores(&[]), &options(), executor()) {
+            if let Err(error) = Transactions::create(&rig.stores(&[]), &options(), executor()) {
                 assert_remedy(&error, is_to_empty, &context);
                 rig.disks.iter().for_each(MemDisk::wipe);
-                Pipeline::create(&rig.stores(&[]), &options(), executor()).unwrap();
+                Transactions::create(&rig.stores(&[]), &options(), executor()).unwrap();
             }
             rig.fork().open(&[]).write(1, b"works").unwrap();
         }

@@ -71,7 +71,7 @@ fn a_healthy_volume_counts_full_redundancy_only() {
     for (data, parity, count) in [(1, 1, 2), (4, 2, 6), (2, 3, 5), (3, 2, 9)] {
         let fs = Rig::new(data, parity, count).open(&[]);
         fill(&fs);
-        fs.pipeline.checkpoint().unwrap();
+        fs.transactions.checkpoint().unwrap();
         let counted = fs.maintenance.redundancy.redundancy().unwrap();
         let rows = &counted.rows;
         assert_eq!(rows.len(), 1, "{rows:?}");
@@ -125,7 +125,7 @@ fn it_is_known_if_more_is_lost_than_is_listed() {
     for file in 0..300 {
         fs.write(file, &pattern(file, UNIT)).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     fs.lose(&rig, 1);
     fs.lose(&rig, 2);
     let counted = fs.maintenance.redundancy.redundancy().unwrap();
@@ -148,7 +148,7 @@ fn a_stripe_that_could_not_be_read_counts_as_lost() {
     fs.write(1, &whole).unwrap();
     fs.sync().unwrap();
     fs.write(2, &pattern(2, 2 * UNIT)).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let stripe = fs.extents(2).unwrap().last().unwrap().1.stripe;
     // Wrong in the same block of two shards, and as long as they should be.
     let shards = fs.written_shards();
@@ -172,12 +172,12 @@ fn a_member_that_goes_when_too_few_are_left_is_counted_as_gone() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     fs.write(1, &pattern(1, 4 * UNIT)).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     for (gone, tolerated) in [(0, 0), (1, -1)] {
         fs.redundancy();
         rig.disks[gone].delete();
         // The epoch cannot rise any more with the second.
-        fs.pipeline.members().probe();
+        fs.transactions.members().probe();
         let counted = fs.maintenance.redundancy.redundancy().unwrap();
         assert_eq!(counted.rows[0].losses_tolerated, tolerated);
     }
@@ -204,10 +204,10 @@ fn members_deleted_during_a_write_are_marked_missing_without_an_error() {
                 &format!("{data}+{parity} of {count}, {lost} lost"),
             );
         }
-        fs.pipeline.checkpoint().unwrap();
+        fs.transactions.checkpoint().unwrap();
         // New stripes are at full redundancy where there are members enough.
         let newest = *fs.stripes().last().unwrap();
-        let record = fs.pipeline.stripe(newest).unwrap().unwrap();
+        let record = fs.transactions.stripe(newest).unwrap().unwrap();
         let full = Some(record.written.len()).filter(|_| count - parity >= data + parity);
         assert!(
             full.is_none_or(|written| written + data > data + parity),
@@ -245,7 +245,7 @@ fn a_member_that_was_away_comes_back_and_no_stale_byte_is_read() {
     let fs = rig.open(&[]);
     assert_eq!(fs.redundancy()[0].0, 0);
     let (from, end) = key::repairs();
-    let noted = fs.pipeline.scan(&from, &end, usize::MAX).unwrap().len() as u64;
+    let noted = fs.transactions.scan(&from, &end, usize::MAX).unwrap().len() as u64;
     assert_eq!(noted, fs.redundancy()[0].1);
 }
 
@@ -281,17 +281,17 @@ fn a_member_that_is_back_can_stand_in_for_any_other_at_once() {
         let plan = FaultPlan::new();
         let fs = rig.open_with_faults(&plan).unwrap();
         let mut model = fill(&fs);
-        fs.pipeline.checkpoint().unwrap();
+        fs.transactions.checkpoint().unwrap();
         let failing = Fault::at(1, Effect::Eio).of(Scope::Member(away));
         plan.add(failing.lasting());
         let bytes = pattern(50, 40_000);
         fs.write(50, &bytes).unwrap();
         model.insert(50, bytes);
-        fs.pipeline.checkpoint().unwrap();
+        fs.transactions.checkpoint().unwrap();
         drop(fs);
         rig.cut(CutPolicy::Drop);
         let fs = rig.open(&[]);
-        assert_eq!(fs.pipeline.members().epochs().stale(), []);
+        assert_eq!(fs.transactions.members().epochs().stale(), []);
         drop(fs);
         rig.cut(CutPolicy::Drop);
         for lost in 0..3 {
@@ -323,16 +323,16 @@ fn a_read_does_not_wait_for_a_hanging_member_if_others_have_its_bytes() {
         let stores = FaultStore::wrap_all(rig.fork().stores(&[]), &plan);
         let executor = Executor::new(ExecutorKind::Threads, Duration::from_secs(600));
         let fs = TestFs::open_on(stores, Access::ReadOnly, Arc::new(executor)).unwrap();
-        let space = fs.pipeline.space();
+        let space = fs.transactions.space();
         plan.add(
             Fault::at(1, Effect::Hang)
                 .of(Scope::Member(member))
                 .lasting(),
         );
         assert_holds(&fs, &model, &format!("member {member} hangs"));
-        assert_eq!(fs.pipeline.space().usable_total, space.usable_total);
+        assert_eq!(fs.transactions.space().usable_total, space.usable_total);
         assert_eq!(
-            fs.pipeline.members().membership().live().len(),
+            fs.transactions.members().membership().live().len(),
             6,
             "it is not given up"
         );
@@ -354,7 +354,7 @@ fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
     for file in 0..40 {
         fs.write(file, &pattern(file, UNIT)).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let shards = fs.written_shards();
     let on = |disk: usize| {
         let of_disk = shards.iter().filter(|shard| shard.disk == disk);
@@ -371,7 +371,7 @@ fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
     }
     fs.sync().unwrap();
     rig.disks[lost].delete();
-    fs.pipeline.members().probe();
+    fs.transactions.members().probe();
     fs.maintenance.reaper.reap_now().unwrap();
     let before: Vec<StripeId> = fs.stripes();
     let lacking: Vec<StripeId> = lacking.into_iter().filter(|s| before.contains(s)).collect();

@@ -39,13 +39,13 @@ fn a_member_kept_while_draining_has_its_remaining_shards_and_takes_new_data() {
     let progress = fs.rebuild_while(&wait).unwrap();
     assert_eq!((progress.bytes_left, progress.bytes_waiting), (0, 0));
     // No more than the segment that was being moved.
-    let segments = fs.pipeline.volume.segments().records().into_iter();
+    let segments = fs.transactions.volume.segments().records().into_iter();
     let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(REMOVED)));
     assert!(held.count() > 0, "{before} shards before");
     assert!(left.get().is_some() && shards_of(&fs) > 0);
     fs.close();
     let fs = rig.open(&[]);
-    assert_eq!(fs.pipeline.members().membership().draining(), []);
+    assert_eq!(fs.transactions.members().membership().draining(), []);
     fs.assert_shards_lie_on(&rig, &[], "kept");
     let rows = fs.redundancy();
     assert_eq!((rows.len(), rows[0].0), (1, 1), "{rows:?}");
@@ -75,7 +75,8 @@ fn a_member_stays_if_its_removal_fails() {
         let removed = fs.maintenance.draining().drain(REMOVED);
         let was_struck = plan.triggered() > 0;
         plan.clear();
-        let is_leaving = |fs: &TestFs| fs.pipeline.members().membership().draining() == [REMOVED];
+        let is_leaving =
+            |fs: &TestFs| fs.transactions.members().membership().draining() == [REMOVED];
         let goes_on = matches!(removed, Err(CommitError::NoSpace)) && fs.sync().is_ok();
         if goes_on {
             failures += 1;
@@ -124,7 +125,7 @@ fn shards_of_a_replaced_member_go_to_its_heir_and_not_to_the_emptiest_member() {
     let old = MemberIndex(4);
     let new = fs.maintenance.joining().join(JoinAs::New, &store).unwrap();
     let slots = |fs: &TestFs, member| {
-        let segments = fs.pipeline.volume.segments().records().into_iter();
+        let segments = fs.transactions.volume.segments().records().into_iter();
         let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(member)));
         held.map(|(segment, _)| segment).collect::<Vec<_>>()
     };
@@ -140,7 +141,7 @@ fn shards_of_a_replaced_member_go_to_its_heir_and_not_to_the_emptiest_member() {
         .rebuild()
         .run(RebuildScope::Everything, &NoLocks, &pace)
         .unwrap();
-    assert_eq!(fs.pipeline.members().membership().count(), 5);
+    assert_eq!(fs.transactions.members().membership().count(), 5);
     let now = slots(&fs, new);
     assert!(
         held.iter().all(|segment| now.contains(segment)),

@@ -19,11 +19,11 @@ fn work(fs: &TestFs, model: &mut Model) -> Result<(), CommitError> {
             fs.sync()?;
         }
         // A checkpoint that finds no room loses nothing, and is made later.
-        match fs.pipeline.checkpoint() {
-            Err(CommitError::NoSpace) => fs.pipeline.checkpoint()?,
+        match fs.transactions.checkpoint() {
+            Err(CommitError::NoSpace) => fs.transactions.checkpoint()?,
             outcome => outcome?,
         }
-        fs.pipeline.members().probe();
+        fs.transactions.members().probe();
     }
     Ok(())
 }

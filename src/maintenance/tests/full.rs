@@ -27,7 +27,7 @@ fn a_full_volume_keeps_everything_and_takes_files_again_after_deleting() {
     let count = fill_up(&fs, &mut model, 0, 60_000);
     fs.sync().unwrap();
     assert_holds(&fs, &model, "full");
-    let space = fs.pipeline.space();
+    let space = fs.transactions.space();
     assert!(
         space.usable_free < space.usable_total / 10,
         "{space:?} after {count} files"
@@ -99,7 +99,7 @@ fn members_of_any_sizes_take_the_bytes_that_they_promise() {
             let sizes: Vec<u64> = sizes.iter().map(|mib| mib << 20).collect();
             let rig = Rig::with_disks(data, parity, &sizes);
             let fs = rig.open(&[]);
-            let promised = fs.pipeline.space();
+            let promised = fs.transactions.space();
             assert_eq!(promised.usable_used, 0, "{context}: {promised:?}");
             let mut model = Model::new();
             // The next file starts at a block.
@@ -120,7 +120,7 @@ fn members_of_any_sizes_take_the_bytes_that_they_promise() {
                 stored <= promised.usable_total * 102 / 100,
                 "{context}: {stored} of {promised:?}"
             );
-            let full = fs.pipeline.space();
+            let full = fs.transactions.space();
             assert!(
                 full.usable_free <= promised.usable_free / 20,
                 "{context}: {full:?}, full"
@@ -224,10 +224,10 @@ fn large_disks_take_the_bytes_of_the_formula_within_two_percent() {
 fn the_used_space_is_that_of_the_files_written_and_not_removed() {
     let rig = Rig::with_disks(4, 2, &[64 << 20; 6]);
     let fs = rig.open(&[]);
-    let whole = fs.pipeline.space();
+    let whole = fs.transactions.space();
     let stripe = 4 * UNIT as u64;
     let assert_used = |fs: &TestFs, files: u64, when: &str| {
-        let space = fs.pipeline.space();
+        let space = fs.transactions.space();
         let expected = files * 10 * stripe;
         // A stripe that is being filled has its place already.
         assert!(
@@ -272,7 +272,7 @@ fn a_deleted_file_gives_its_room_back_to_the_disks() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     let free = |fs: &TestFs| {
-        fs.pipeline
+        fs.transactions
             .members()
             .io()
             .spaces()
@@ -281,7 +281,7 @@ fn a_deleted_file_gives_its_room_back_to_the_disks() {
             .sum::<u64>()
     };
     fs.write(1, &pattern(1, 600)).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let before = free(&fs);
     fs.write(2, &pattern(2, 2_000_000)).unwrap();
     fs.sync().unwrap();
@@ -305,7 +305,7 @@ fn stripes_whose_extents_a_crash_swallowed_are_found_and_freed() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     // Taken, flushed and recorded, but never named by an extent.
-    let written = fs.pipeline.write(&pattern(1, 200_000)).unwrap();
+    let written = fs.transactions.write(&pattern(1, 200_000)).unwrap();
     fs.sync().unwrap();
     let stripes = fs.stripes().len();
     assert!(stripes > 5);
@@ -323,22 +323,22 @@ fn stripes_whose_extents_a_crash_swallowed_are_found_and_freed() {
 fn a_stripe_lives_while_its_writer_has_not_applied_its_extents() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
-    let written = fs.pipeline.write(&pattern(1, 16_384)).unwrap();
+    let written = fs.transactions.write(&pattern(1, 16_384)).unwrap();
     let stripe = written.placed[0].stripe;
     let mut batch = Batch::default();
     batch.put(key::perhaps_dead(stripe), Marker.encode());
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     for _ in 0..5 {
         fs.sync().unwrap();
         fs.maintenance.reaper.reap().unwrap();
     }
-    assert!(fs.pipeline.stripe(stripe).unwrap().is_some());
+    assert!(fs.transactions.stripe(stripe).unwrap().is_some());
     drop(written);
     for _ in 0..5 {
         fs.sync().unwrap();
         fs.maintenance.reaper.reap().unwrap();
     }
-    assert!(fs.pipeline.stripe(stripe).unwrap().is_none());
+    assert!(fs.transactions.stripe(stripe).unwrap().is_none());
 }
 
 #[test]
@@ -348,7 +348,7 @@ fn a_reader_with_a_pin_can_read_a_file_that_was_deleted_meanwhile() {
     let bytes = pattern(1, 100_000);
     fs.write(1, &bytes).unwrap();
     fs.sync().unwrap();
-    let pin = fs.pipeline.pin();
+    let pin = fs.transactions.pin();
     let extents = fs.extents(1).unwrap();
     fs.remove(1).unwrap();
     let go_round = || {
@@ -360,7 +360,7 @@ fn a_reader_with_a_pin_can_read_a_file_that_was_deleted_meanwhile() {
     go_round();
     for (end, extent) in &extents {
         let mut out = vec![0; extent.len as usize];
-        fs.pipeline
+        fs.transactions
             .read(extent.stripe, extent.stripe_offset, &mut out)
             .unwrap();
         assert!(out == bytes[(end - extent.len) as usize..*end as usize]);
@@ -368,7 +368,11 @@ fn a_reader_with_a_pin_can_read_a_file_that_was_deleted_meanwhile() {
     drop(pin);
     go_round();
     let mut out = [0];
-    assert!(fs.pipeline.read(extents[0].1.stripe, 0, &mut out).is_err());
+    assert!(
+        fs.transactions
+            .read(extents[0].1.stripe, 0, &mut out)
+            .is_err()
+    );
 }
 
 /// The member has a copy of the index, and others have room for it.
@@ -380,30 +384,30 @@ fn a_full_member_does_not_keep_the_journal_from_being_emptied() {
     let full = (0..5).find(holder).unwrap();
     rig.disks[full].set_capacity(0);
     let mut file = 0;
-    while fs.pipeline.meta.journal_fill() < 0.6 {
+    while fs.transactions.meta.journal_fill() < 0.6 {
         let mut batch = Batch::default();
         batch.put(key::xattr(Ino(file), b"user.large"), pattern(file, 3000));
-        fs.pipeline.apply(batch).unwrap();
+        fs.transactions.apply(batch).unwrap();
         file += 1;
         if file.is_multiple_of(50) {
             fs.sync().unwrap();
         }
     }
     let mut refused = 0;
-    while fs.pipeline.meta.journal_fill() >= 0.5 {
-        refused += u32::from(fs.pipeline.clock().tick().is_err());
+    while fs.transactions.meta.journal_fill() >= 0.5 {
+        refused += u32::from(fs.transactions.clock().tick().is_err());
         assert!(refused < 100, "the journal is never emptied");
     }
     assert!(refused > 0, "the full member was not in the way");
     // Small pieces may fit where the whole did not; the copy is moved nevertheless.
-    fs.pipeline.commits.refill_index(100).unwrap();
+    fs.transactions.commits.refill_index(100).unwrap();
     assert!(!holder(&full));
-    assert_eq!(fs.pipeline.members().membership().live().len(), 5);
+    assert_eq!(fs.transactions.members().membership().live().len(), 5);
     drop(fs);
     rig.cut(CutPolicy::Drop);
     let fs = rig.open(&[]);
     for file in 0..file {
-        let found = fs.pipeline.get(&key::xattr(Ino(file), b"user.large"));
+        let found = fs.transactions.get(&key::xattr(Ino(file), b"user.large"));
         assert!(
             found
                 .unwrap()
@@ -424,9 +428,9 @@ fn no_commit_waits_for_space_on_one_full_member() {
     for number in 0..2500 {
         let mut batch = Batch::default();
         batch.put(attribute(number), pattern(number, 2000));
-        fs.pipeline.apply(batch).unwrap();
+        fs.transactions.apply(batch).unwrap();
         if number % 50 == 0 {
-            fullest = fullest.max(fs.pipeline.meta.journal_fill());
+            fullest = fullest.max(fs.transactions.meta.journal_fill());
             fs.sync()
                 .unwrap_or_else(|error| panic!("{number}, journal {fullest}: {error}"));
         }
@@ -434,7 +438,7 @@ fn no_commit_waits_for_space_on_one_full_member() {
     fs.sync().unwrap();
     assert!(fullest > 0.9, "the journal was full at {fullest}");
     assert!(!holder(&full));
-    assert_eq!(fs.pipeline.members().membership().live().len(), 5);
+    assert_eq!(fs.transactions.members().membership().live().len(), 5);
     drop(fs);
     rig.cut(CutPolicy::Drop);
     for lost in 0..5 {
@@ -457,11 +461,11 @@ fn a_full_journal_that_cannot_grow_gives_way_to_the_index() {
     let put = |fs: &TestFs, round| {
         let mut batch = Batch::default();
         batch.put(attribute.clone(), pattern(round, 3000));
-        fs.pipeline.apply(batch).unwrap();
+        fs.transactions.apply(batch).unwrap();
     };
     let (mut fullest, mut round) = (0.0, 0);
-    while fs.pipeline.meta.journal_fill() >= fullest {
-        fullest = fs.pipeline.meta.journal_fill();
+    while fs.transactions.meta.journal_fill() >= fullest {
+        fullest = fs.transactions.meta.journal_fill();
         round += 1;
         put(&fs, round);
         fs.sync()
@@ -479,7 +483,7 @@ fn a_full_journal_that_cannot_grow_gives_way_to_the_index() {
     for lost in 0..3 {
         let fs = rig.fork().open(&[lost]);
         assert_eq!(fs.read(1).unwrap(), bytes, "lost {lost}");
-        let found = fs.pipeline.get(&attribute).unwrap();
+        let found = fs.transactions.get(&attribute).unwrap();
         assert!(
             found.is_some_and(|value| *value == pattern(round + 1, 3000)),
             "lost {lost}"
@@ -497,32 +501,35 @@ fn additions_are_refused_while_nothing_can_be_made_durable_and_deletions_are_not
         model.insert(file, pattern(file, 5000));
         fs.write(file, &model[&file]).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
-    fs.pipeline.growth().check_growth().unwrap();
+    fs.transactions.checkpoint().unwrap();
+    fs.transactions.growth().check_growth().unwrap();
     plan.add(Fault::at(1, Effect::NoSpace).of(Scope::Changing).lasting());
     let mut batch = Batch::default();
     batch.put(key::xattr(Ino(1), b"user.late"), "value");
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     let synced = fs.sync();
     assert!(matches!(synced, Err(CommitError::NoSpace)), "{synced:?}");
     assert!(matches!(
-        fs.pipeline.growth().check_growth(),
+        fs.transactions.growth().check_growth(),
         Err(CommitError::NoSpace)
     ));
     assert!(matches!(
-        fs.pipeline.write(b"more"),
+        fs.transactions.write(b"more"),
         Err(CommitError::NoSpace)
     ));
     fs.remove(2).unwrap();
     model.insert(2, Vec::new());
     assert_holds(&fs, &model, "full");
     plan.clear();
-    fs.pipeline.growth().check_growth().unwrap();
+    fs.transactions.growth().check_growth().unwrap();
     drop(fs);
     rig.cut(CutPolicy::Drop);
     let fs = rig.open(&[]);
     assert_holds(&fs, &model, "after the cut");
-    let late = fs.pipeline.get(&key::xattr(Ino(1), b"user.late")).unwrap();
+    let late = fs
+        .transactions
+        .get(&key::xattr(Ino(1), b"user.late"))
+        .unwrap();
     assert_eq!(late.as_deref(), Some(&b"value"[..]));
 }
 
@@ -532,10 +539,10 @@ fn attribute(number: u64) -> bytes::Bytes {
 }
 
 pub(super) fn add(fs: &TestFs, number: u64) -> Result<(), CommitError> {
-    fs.pipeline.growth().check_growth()?;
+    fs.transactions.growth().check_growth()?;
     let mut batch = Batch::default();
     batch.put(attribute(number), pattern(number, 2000));
-    fs.pipeline.apply(batch)
+    fs.transactions.apply(batch)
 }
 
 /// Adds records until there is no room; returns where they end. Accepted records must be durable after a sync.
@@ -559,7 +566,7 @@ fn drop_records(fs: &TestFs, numbers: impl Iterator<Item = u64>) {
     for number in numbers {
         let mut batch = Batch::default();
         batch.delete(attribute(number));
-        fs.pipeline.apply(batch).unwrap();
+        fs.transactions.apply(batch).unwrap();
     }
     fs.sync().unwrap();
 }
@@ -567,7 +574,7 @@ fn drop_records(fs: &TestFs, numbers: impl Iterator<Item = u64>) {
 #[track_caller]
 pub(super) fn assert_records(fs: &TestFs, numbers: impl Iterator<Item = u64>) {
     for number in numbers {
-        let found = fs.pipeline.get(&attribute(number)).unwrap();
+        let found = fs.transactions.get(&attribute(number)).unwrap();
         assert!(
             found.is_some_and(|value| *value == pattern(number, 2000)),
             "record {number}"
@@ -614,7 +621,7 @@ fn recovery_has_the_reserve_on_disks_that_others_filled_meanwhile() {
     for number in 0..end {
         add(&fs, number).unwrap();
         if number == early {
-            fs.pipeline.checkpoint().unwrap();
+            fs.transactions.checkpoint().unwrap();
         }
     }
     fs.sync().unwrap();
@@ -639,7 +646,7 @@ fn deleting_works_on_disks_that_others_have_filled() {
     for number in 0..end {
         add(&fs, number).unwrap();
         if number == end * 3 / 4 {
-            fs.pipeline.checkpoint().unwrap();
+            fs.transactions.checkpoint().unwrap();
         }
     }
     fs.sync().unwrap();
@@ -647,11 +654,11 @@ fn deleting_works_on_disks_that_others_have_filled() {
         let space = disk.open().space().unwrap();
         disk.set_capacity(space.total_bytes - space.free_bytes);
     }
-    fs.pipeline.growth.measure_growth();
+    fs.transactions.growth.measure_growth();
     assert!(matches!(add(&fs, end), Err(CommitError::NoSpace)));
     drop_records(&fs, (0..end).filter(|number| number % 2 == 0));
     let left = || (0..end).filter(|number| number % 2 == 1);
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     assert_records(&fs, left());
     drop(fs);
     rig.cut(CutPolicy::Drop);
@@ -661,5 +668,5 @@ fn deleting_works_on_disks_that_others_have_filled() {
     fs.close();
     let fs = rig.open(&[]);
     let (from, end) = (attribute(0), attribute(end));
-    assert_eq!(fs.pipeline.scan(&from, &end, 10).unwrap(), []);
+    assert_eq!(fs.transactions.scan(&from, &end, 10).unwrap(), []);
 }

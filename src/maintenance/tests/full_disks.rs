@@ -25,7 +25,7 @@ fn as_long_as_some_have_room_for_the_index_full_members_cost_nothing() {
         let before = rig.holders();
         assert_eq!(before.len(), 2, "after {file} disks were filled");
         fill_disk(&rig.disks[before[0]]);
-        fs.pipeline.growth.measure_growth();
+        fs.transactions.growth.measure_growth();
         assert!(matches!(add(&fs, file), Err(CommitError::NoSpace)));
         assert!(fs.maintenance.room.make_room(0, &NoLocks).unwrap());
         add(&fs, file).unwrap();
@@ -36,7 +36,7 @@ fn as_long_as_some_have_room_for_the_index_full_members_cost_nothing() {
         model.insert(file, bytes);
         fs.sync().unwrap();
     }
-    assert_eq!(fs.pipeline.members().membership().live().len(), 6);
+    assert_eq!(fs.transactions.members().membership().live().len(), 6);
     fs.close();
     for lost in subsets(6, 1) {
         let fs = rig.fork().open(&lost);
@@ -53,7 +53,7 @@ fn additions_do_not_wait_while_the_index_moves_off_a_full_member() {
     let fs = rig.open_with_faults(&plan).unwrap();
     let full = rig.holders()[0];
     fill_disk(&rig.disks[full]);
-    fs.pipeline.growth.measure_growth();
+    fs.transactions.growth.measure_growth();
     assert!(matches!(add(&fs, 0), Err(CommitError::NoSpace)));
     plan.add(Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create)));
     let added = std::thread::scope(|scope| {
@@ -78,7 +78,7 @@ fn additions_do_not_wait_while_the_index_moves_off_a_full_member() {
     assert!(added.is_some(), "it waited until the index had moved");
     assert!(!rig.holders().contains(&full));
     fs.sync().unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     fs.close();
     for lost in subsets(5, 1) {
         assert_records(&rig.fork().open(&lost), 0..5);
@@ -94,10 +94,10 @@ fn the_index_leaves_full_members_before_anybody_asks_for_room() {
     fill_disk(&rig.disks[before[0]]);
     // A filesystem may say so and yet be full.
     fill_disk_but(&rig.disks[before[1]], 200 << 10);
-    fs.pipeline.growth.measure_growth();
+    fs.transactions.growth.measure_growth();
     for _ in 0..100 {
-        fs.pipeline.clock.look_after_index();
-        fs.pipeline.clock().tick().unwrap();
+        fs.transactions.clock.look_after_index();
+        fs.transactions.clock().tick().unwrap();
     }
     let after = rig.holders();
     assert_eq!(after.len(), 3);
@@ -111,7 +111,7 @@ fn the_index_stays_where_all_are_full_and_where_there_is_room_again() {
     let fs = rig.open(&[]);
     let before = rig.holders();
     rig.disks.iter().for_each(fill_disk);
-    fs.pipeline.growth.measure_growth();
+    fs.transactions.growth.measure_growth();
     assert!(matches!(add(&fs, 1), Err(CommitError::NoSpace)));
     fs.maintenance.room.make_room(0, &NoLocks).unwrap();
     assert_eq!(rig.holders(), before);
@@ -120,7 +120,7 @@ fn the_index_stays_where_all_are_full_and_where_there_is_room_again() {
     }
     add(&fs, 1).unwrap();
     fs.sync().unwrap();
-    fs.pipeline.commits.refill_index(100).unwrap();
+    fs.transactions.commits.refill_index(100).unwrap();
     assert_eq!(rig.holders(), before);
     assert_records(&fs, 1..2);
 }
@@ -145,7 +145,7 @@ fn a_power_cut_at_any_call_of_moving_the_index_loses_nothing() {
         let fs = rig.open_with_faults(&plan).unwrap();
         let full = rig.holders()[0];
         fill_disk(&rig.disks[full]);
-        fs.pipeline.growth.measure_growth();
+        fs.transactions.growth.measure_growth();
         plan.add(power_cut_at(call));
         let moved = fs.maintenance.room.make_room(0, &NoLocks);
         let moved = moved.and_then(|_| add(&fs, 3)).and_then(|()| fs.sync());

@@ -62,7 +62,7 @@ fn a_new_directory_replaces_a_lost_member_and_gets_its_exact_bytes() {
             index
         );
         assert!(
-            fs.pipeline.members().epochs().stale().is_empty(),
+            fs.transactions.members().epochs().stale().is_empty(),
             "it is admitted"
         );
         // The count reports nothing that is not there.
@@ -80,7 +80,7 @@ fn a_new_directory_replaces_a_lost_member_and_gets_its_exact_bytes() {
         let mut stores = rig.fork().stores(&[]);
         stores.push(Arc::new(old.fork().open()));
         let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
-        assert_eq!(fs.pipeline.members().unusable().len(), 1);
+        assert_eq!(fs.transactions.members().unusable().len(), 1);
         assert_eq!(fs.redundancy()[0].0, 2);
     }
 }
@@ -100,9 +100,9 @@ fn an_added_directory_takes_new_data_at_once_and_lost_shards() {
     );
     fill(&fs, 1000, &mut model);
     let newest = *fs.stripes().last().unwrap();
-    let record = fs.pipeline.stripe(newest).unwrap().unwrap();
+    let record = fs.transactions.stripe(newest).unwrap().unwrap();
     let segment = fs
-        .pipeline
+        .transactions
         .volume
         .segments()
         .record(record.segment)
@@ -119,7 +119,7 @@ fn an_added_directory_takes_new_data_at_once_and_lost_shards() {
     }
     // The one that was away comes back as any other does.
     let fs = rig.open(&[]);
-    assert_eq!(fs.pipeline.members().membership().count(), 5);
+    assert_eq!(fs.transactions.members().membership().count(), 5);
     assert_holds(&fs, &model, "all are there");
 }
 
@@ -178,7 +178,7 @@ fn a_power_cut_at_any_call_of_joining_loses_nothing() {
                 fs.sync().unwrap();
                 fs.rebuild().unwrap();
                 assert_holds(&fs, &model, &context);
-                let live = fs.pipeline.members().membership().live();
+                let live = fs.transactions.members().membership().live();
                 let is_gone = |disk: &usize| !live.contains(&MemberIndex(*disk as u16));
                 let gone: Vec<usize> = (0..rig.disks.len()).filter(is_gone).collect();
                 fs.assert_shards_lie_on(&rig, &gone, &context);
@@ -203,26 +203,26 @@ fn a_directory_that_joins_a_full_volume_takes_part_and_is_admitted_once_there_is
     let capacity = |bytes| rig.disks.iter().for_each(|disk| disk.set_capacity(bytes));
     capacity(0);
     let mut number = 0;
-    while fs.pipeline.meta.journal_fill() < 0.8 {
+    while fs.transactions.meta.journal_fill() < 0.8 {
         let mut batch = Batch::default();
         batch.put(
             key::xattr(Ino(number), b"user.waits"),
             pattern(number, 3000),
         );
-        fs.pipeline.apply(batch).unwrap();
+        fs.transactions.apply(batch).unwrap();
         number += 1;
         if number.is_multiple_of(50) {
             fs.sync().unwrap();
         }
     }
-    let full = fs.pipeline.checkpoint();
+    let full = fs.transactions.checkpoint();
     assert!(matches!(full, Err(CommitError::NoSpace)), "{full:?}");
     let index = join(&fs, JoinAs::New, &new_disk()).unwrap();
-    assert_eq!(fs.pipeline.members().epochs().stale(), [index]);
+    assert_eq!(fs.transactions.members().epochs().stale(), [index]);
     capacity(DISK);
-    fs.pipeline.checkpoint().unwrap();
-    while fs.pipeline.commits.refill_index(1).unwrap() {}
-    assert_eq!(fs.pipeline.members().epochs().stale(), []);
+    fs.transactions.checkpoint().unwrap();
+    while fs.transactions.commits.refill_index(1).unwrap() {}
+    assert_eq!(fs.transactions.members().epochs().stale(), []);
     assert_holds(&fs, &model, "admitted");
 }
 
@@ -239,11 +239,11 @@ fn writes_to_a_stale_member_count_after_a_power_cut() {
         let fs = rig.open(away);
         let new = new_disk();
         let belongings = Belongings {
-            journal_bytes: fs.pipeline.meta.journal_file_bytes().unwrap(),
+            journal_bytes: fs.transactions.meta.journal_file_bytes().unwrap(),
             ..Belongings::default()
         };
         let store: StoreRef = Arc::new(new.open());
-        let members = fs.pipeline.members();
+        let members = fs.transactions.members();
         let index = members
             .changes()
             .join(seat, &store, &belongings, |_, _| Ok::<_, MembersError>(()))
@@ -276,7 +276,7 @@ fn writes_to_a_stale_member_count_after_a_power_cut() {
                 // No shard of the old directory was rebuilt.
                 model.retain(|file, _| !of_old(file));
                 assert_holds(&fs, &model, &context);
-                assert_eq!(fs.pipeline.members().unusable(), [], "{context}");
+                assert_eq!(fs.transactions.members().unusable(), [], "{context}");
                 if lost.is_empty() {
                     fs.rebuild().unwrap();
                     fs.assert_shards_lie_on(&rig, &[], &context);
@@ -294,7 +294,7 @@ fn a_returned_directory_gets_the_shards_it_missed() {
     let mut model = Model::new();
     fill(&fs, 0, &mut model);
     fs.lose(&rig, 1);
-    assert_eq!(fs.pipeline.members().membership().live().len(), 2);
+    assert_eq!(fs.transactions.members().membership().live().len(), 2);
     fill(&fs, 1000, &mut model);
     fs.remove(0).unwrap();
     model.insert(0, Vec::new());
@@ -339,12 +339,24 @@ fn a_stale_copy_of_a_vanished_directory_gets_all_that_it_lacks() {
     join(&fs, JoinAs::Returning, &rig.disks[2]).unwrap();
     fs.rebuild().unwrap();
     fill(&fs, 1000, &mut model);
-    assert!(fs.pipeline.members().stale_copies().unverified().is_empty());
+    assert!(
+        fs.transactions
+            .members()
+            .stale_copies()
+            .unverified()
+            .is_empty()
+    );
     fs.lose(&rig, 1);
     fill(&fs, 1500, &mut model);
     rig.disks[1] = copy;
     join(&fs, JoinAs::Returning, &rig.disks[1]).unwrap();
-    assert!(!fs.pipeline.members().stale_copies().unverified().is_empty());
+    assert!(
+        !fs.transactions
+            .members()
+            .stale_copies()
+            .unverified()
+            .is_empty()
+    );
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
     fs.maintenance
         .scrubber
@@ -377,7 +389,7 @@ fn an_unsuitable_directory_is_refused_and_stays_as_it_was() {
     assert!(refused(seat, &new_disk()).contains("no member 9"));
     assert!(refused(JoinAs::Returning, &new_disk()).contains("not a member"));
     // A refused directory causes no checkpoint.
-    assert!(!fs.pipeline.commits.arrivals.wait());
+    assert!(!fs.transactions.commits.arrivals.wait());
     let other = Rig::new(2, 1, 3);
     assert!(refused(JoinAs::New, &other.disks[0]).contains("a member of a volume already"));
     let length = other.disks[1].open().open_len("superblock").unwrap();
@@ -391,8 +403,8 @@ fn an_unsuitable_directory_is_refused_and_stays_as_it_was() {
         said.contains("cannot be told: its superblock is damaged"),
         "{said}"
     );
-    assert_eq!(fs.pipeline.members().membership().count(), 3);
-    assert_eq!(fs.pipeline.members().membership().live().len(), 2);
+    assert_eq!(fs.transactions.members().membership().count(), 3);
+    assert_eq!(fs.transactions.members().membership().live().len(), 2);
 }
 
 #[test]
@@ -408,16 +420,16 @@ fn a_removed_member_is_drained_and_the_redundancy_stays_full_without_it() {
         fill(&fs, 1000, &mut model);
         fs.maintenance.draining().drain(MemberIndex(4)).unwrap();
         fill(&fs, 2000, &mut model);
-        let promised = fs.pipeline.space();
+        let promised = fs.transactions.space();
         fs.rebuild().unwrap();
-        let found = fs.pipeline.space();
+        let found = fs.transactions.space();
         let about = |a: u64, b: u64| a.abs_diff(b) * 50 <= found.usable_total;
         assert!(
             about(promised.usable_total, found.usable_total)
                 && about(promised.usable_free, found.usable_free),
             "{promised:?} and then {found:?}"
         );
-        assert_eq!(fs.pipeline.members().membership().count(), 4);
+        assert_eq!(fs.transactions.members().membership().count(), 4);
         assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);
         fs.assert_shards_lie_on(&rig, absent, "removed");
         if !away {
@@ -431,7 +443,7 @@ fn a_removed_member_is_drained_and_the_redundancy_stays_full_without_it() {
         let mut stores = rig.stores(&[]);
         stores.push(Arc::new(gone.open()));
         let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
-        assert_eq!(fs.pipeline.members().membership().live().len(), 4);
+        assert_eq!(fs.transactions.members().membership().live().len(), 4);
         rig.disks.push(new_disk());
         assert_eq!(
             join(&fs, JoinAs::New, &rig.disks[4]).unwrap(),
@@ -463,7 +475,7 @@ fn dead_stripes_do_not_stop_the_removal_of_a_member() {
     fs.maintenance.draining().drain(MemberIndex(2)).unwrap();
     let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_waiting, 0, "{progress:?}");
-    assert_eq!(fs.pipeline.members().membership().count(), 2);
+    assert_eq!(fs.transactions.members().membership().count(), 2);
     assert_eq!(fs.redundancy(), [(1, fs.stripes().len() as u64)]);
     fs.close();
     assert_bears(&rig, 1, &model, "removed");
@@ -476,7 +488,7 @@ fn a_member_that_the_others_cannot_replace_is_not_removed() {
     let refused = fs.maintenance.draining().drain(MemberIndex(0));
     let too_few = |error: &CommitError| matches!(error, CommitError::Members(error) if matches!(**error, MembersError::TooFewLeft { .. }));
     assert!(refused.as_ref().is_err_and(too_few), "{refused:?}");
-    assert_eq!(fs.pipeline.members().membership().draining(), []);
+    assert_eq!(fs.transactions.members().membership().draining(), []);
 }
 
 #[test]
@@ -501,16 +513,16 @@ fn a_power_cut_at_any_call_of_a_removal_loses_nothing_and_the_removal_goes_on() 
             let context = format!("cut {call}, {policy:?}");
             let fs = rig.open_in(&[], &context);
             assert_holds(&fs, &model, &context);
-            let was_draining = !fs.pipeline.members().membership().draining().is_empty();
-            let was_there = fs.pipeline.members().membership().count();
+            let was_draining = !fs.transactions.members().membership().draining().is_empty();
+            let was_there = fs.transactions.members().membership().count();
             fs.rebuild().unwrap();
             assert_eq!(
-                fs.pipeline.members().membership().draining(),
+                fs.transactions.members().membership().draining(),
                 [],
                 "{context}"
             );
             // One that was on its way goes; one without a known wish to remove it stays.
-            let left = fs.pipeline.members().membership().count();
+            let left = fs.transactions.members().membership().count();
             let expected = if was_draining { 3 } else { was_there };
             assert_eq!(left, expected, "{context}");
             assert!(struck || left == 3, "{context}");
@@ -554,7 +566,7 @@ fn the_index_keeps_its_redundancy_at_any_call_of_the_removal_of_a_member_with_a_
         if !struck {
             done.unwrap();
             assert!(call > 30, "only {call} calls");
-            assert_eq!(fs.pipeline.members().membership().count(), 3);
+            assert_eq!(fs.transactions.members().membership().count(), 3);
             break;
         }
     }
@@ -579,19 +591,19 @@ fn a_member_is_removed_only_once_others_have_the_copies_of_the_index() {
     fs.rebuild().unwrap();
     assert_eq!(rig.holders(), before);
     assert_eq!(
-        fs.pipeline.members().membership().draining(),
+        fs.transactions.members().membership().draining(),
         [index(before[0])]
     );
     capacity(DISK);
     // A member that had no room is asked again after a while.
     for _ in 0..40 {
-        fs.pipeline.commits.refill_index(1).unwrap();
+        fs.transactions.commits.refill_index(1).unwrap();
     }
     fs.rebuild().unwrap();
-    assert_eq!(fs.pipeline.members().membership().draining(), []);
-    assert_eq!(fs.pipeline.members().membership().count(), 4);
+    assert_eq!(fs.transactions.members().membership().draining(), []);
+    assert_eq!(fs.transactions.members().membership().count(), 4);
     assert_eq!(
-        fs.pipeline.members().membership().away(),
+        fs.transactions.members().membership().away(),
         [],
         "they are not expected back"
     );
@@ -609,7 +621,7 @@ fn unrecoverable_ranges_count_again_once_their_member_returns() {
     fs.close();
     let fs = rig.open(&[]);
     // The index is to survive.
-    let holders = fs.pipeline.replicas.holders();
+    let holders = fs.transactions.replicas.holders();
     let others = (0..5).filter(|&disk| !holders.contains(&MemberIndex(disk)));
     let lost: Vec<&MemDisk> = others
         .take(2)
@@ -618,19 +630,19 @@ fn unrecoverable_ranges_count_again_once_their_member_returns() {
     for disk in &lost {
         disk.fail(Some(StoreErrorKind::Gone));
     }
-    fs.pipeline.members().probe();
+    fs.transactions.members().probe();
     assert!(model.keys().filter(|&&file| fs.read(file).is_err()).count() > 1);
     assert!(fs.redundancy()[0].0 < 0);
     lost[1].fail(None);
     join(&fs, JoinAs::Returning, lost[1]).unwrap();
     // A joining member does not wait until all of it is read; and a search that has to stop looks at nothing.
-    let all = fs.pipeline.volume.damage().unrecoverable().all().len();
+    let all = fs.transactions.volume.damage().unrecoverable().all().len();
     assert!(all > 1);
     let look = |stripes: usize| {
         let left = Cell::new(stripes);
         let goes_on = || left.replace(left.get().saturating_sub(1)) > 0;
         fs.maintenance.recheck().run(&goes_on).unwrap();
-        fs.pipeline.volume.damage().unrecoverable().all().len()
+        fs.transactions.volume.damage().unrecoverable().all().len()
     };
     assert_eq!(look(0), all);
     assert_eq!(look(1), all - 1);
@@ -659,7 +671,7 @@ fn balancing_fills_a_new_member_like_the_others_and_loses_nothing() {
             .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
-        let volume = &fs.pipeline.volume;
+        let volume = &fs.transactions.volume;
         let segments = volume.segments().records();
         assert!(
             segments

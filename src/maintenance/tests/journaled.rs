@@ -22,7 +22,7 @@ fn with_journaled(data: usize, pieces: &[StripeData]) -> Rig {
     let fs = rig.open(&[]);
     fs.write(1, &pattern(1, 300)).unwrap();
     fs.sync().unwrap();
-    fs.pipeline.meta.append(Vec::new(), pieces).unwrap();
+    fs.transactions.meta.append(Vec::new(), pieces).unwrap();
     rig.fork()
 }
 
@@ -50,7 +50,7 @@ fn stripe_data_that_ends_with_the_longest_stripe_is_restored() {
     let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
     let mut last = [0; 1];
     let restored = fs
-        .pipeline
+        .transactions
         .volume
         .reader()
         .read(StripeId(FIRST), 2 * half - 1, &mut last);
@@ -106,7 +106,7 @@ fn commits_of_any_length_are_durable_and_leave_the_journal_as_long_as_it_was() {
         for _ in 0..of_commit {
             let mut batch = Batch::default();
             batch.put(attribute(last), pattern(last, 3000));
-            fs.pipeline.apply(batch).unwrap();
+            fs.transactions.apply(batch).unwrap();
             last += 1;
         }
         fs.sync().unwrap();
@@ -115,7 +115,7 @@ fn commits_of_any_length_are_durable_and_leave_the_journal_as_long_as_it_was() {
         crashed.cut(CutPolicy::Drop);
         let again = crashed.open(&[]);
         for number in 0..last {
-            let found = again.pipeline.get(&attribute(number)).unwrap();
+            let found = again.transactions.get(&attribute(number)).unwrap();
             assert!(found.is_some_and(|value| *value == pattern(number, 3000)));
         }
         assert_eq!(

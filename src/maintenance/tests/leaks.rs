@@ -72,9 +72,9 @@ fn taken_by_segments(rig: &Rig) -> Vec<u64> {
 fn named_by_records(fs: &TestFs, count: usize) -> Vec<u64> {
     let mut named = vec![0; count];
     for stripe in fs.stripes() {
-        let record = fs.pipeline.stripe(stripe).unwrap().unwrap();
+        let record = fs.transactions.stripe(stripe).unwrap().unwrap();
         let segment = fs
-            .pipeline
+            .transactions
             .volume
             .segments()
             .record(record.segment)
@@ -144,8 +144,8 @@ fn stripes_that_die_while_they_are_rebuilt_take_no_space() {
         for file in 0..12 {
             fs.write(file, &pattern(file, 30_000)).unwrap();
         }
-        fs.pipeline.checkpoint().unwrap();
-        fs.pipeline.volume.writer().retire_segments().unwrap();
+        fs.transactions.checkpoint().unwrap();
+        fs.transactions.volume.writer().retire_segments().unwrap();
         fs.sync().unwrap();
         if is_moved {
             fs.lose(&rig, 0);

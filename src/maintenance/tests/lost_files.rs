@@ -30,7 +30,7 @@ fn segment_files(disk: &MemDisk) -> Vec<(String, u64)> {
 
 fn assert_all_online(fs: &TestFs, count: usize, context: &str) {
     assert_eq!(
-        fs.pipeline.members().membership().live().len(),
+        fs.transactions.members().membership().live().len(),
         count,
         "{context}"
     );
@@ -46,7 +46,7 @@ fn a_segment_file_that_is_gone_or_too_short_costs_its_shards_and_not_its_member(
         fs.write(file, &bytes).unwrap();
         model.insert(file, bytes);
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     fs.close();
     let mut harmed = 0;
     for (disk, files) in base.disks.iter().enumerate() {
@@ -128,7 +128,7 @@ fn a_segment_file_that_is_deleted_or_cut_while_it_is_written_costs_its_shards_an
             }
             // The stripes written after the harm are whole.
             let newest = *fs.stripes().last().unwrap();
-            let record = fs.pipeline.stripe(newest).unwrap().unwrap();
+            let record = fs.transactions.stripe(newest).unwrap().unwrap();
             assert_eq!(record.written.len(), 3, "{context}");
             rig.cut(CutPolicy::Drop);
             assert_holds(&rig.open(&[]), &model, &format!("{context}, reopened"));
@@ -141,7 +141,7 @@ fn missing_shards_are_listed_by_the_file_that_should_hold_them() {
     let rig = Rig::new(2, 1, 3);
     let fs = rig.open(&[]);
     fs.write(1, &pattern(1, 100_000)).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     assert_eq!(fs.maintenance.redundancy.missing_shards().unwrap(), []);
     let shards = fs.written_shards();
     fs.close();

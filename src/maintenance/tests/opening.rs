@@ -12,13 +12,13 @@ fn index_reads_at_open(stripes: u64) -> usize {
     let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
     options.unit_bytes = BLOCK_SIZE as u32;
     options.segment_bytes = 64 << 20;
-    Pipeline::create(&rig.stores(&[]), &options, executor()).unwrap();
+    Transactions::create(&rig.stores(&[]), &options, executor()).unwrap();
     let rig = rig.fork();
     let fs = rig.open(&[]);
     for file in 0..stripes {
         fs.write(file, &pattern(file, BLOCK_SIZE)).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     assert_eq!(fs.stripes().len() as u64, stripes);
     // As a crash leaves it: the segment has its whole length.
     let crashed = rig.fork();

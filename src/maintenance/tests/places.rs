@@ -9,12 +9,12 @@ fn with_stripes() -> (Rig, TestFs) {
     for file in 0..8 {
         fs.write(file, &pattern(file, 2 * UNIT)).unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     (rig, fs)
 }
 
 fn record_of(fs: &TestFs, stripe: StripeId) -> Stripe {
-    fs.pipeline.records.stripe(stripe).unwrap().unwrap()
+    fs.transactions.records.stripe(stripe).unwrap().unwrap()
 }
 
 /// Moves the record of a stripe so that it overlaps another one in its segment. Returns both.
@@ -35,7 +35,7 @@ fn overlap(fs: &TestFs) -> [StripeId; 2] {
     batch.put(key::stripe(second), record.encode());
     let place = key::segment_stripe(record.segment, record.offset);
     batch.put(place, SegmentStripe(second).encode());
-    fs.pipeline.meta.apply_stripes(batch).unwrap();
+    fs.transactions.meta.apply_stripes(batch).unwrap();
     [first, second]
 }
 
@@ -43,7 +43,7 @@ fn overlap(fs: &TestFs) -> [StripeId; 2] {
 fn overlapping_stripes_neither_stop_a_rebuild_nor_free_bytes_of_others() {
     let (rig, fs) = with_stripes();
     let damaged = overlap(&fs);
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     drop(fs);
     let rig = rig.fork();
     for lost in [&[][..], &[0]] {
@@ -82,7 +82,7 @@ fn raise(fs: &TestFs) -> StripeId {
     record.height *= 4;
     let mut batch = Batch::default();
     batch.put(key::stripe(first), record.encode());
-    fs.pipeline.meta.apply_stripes(batch).unwrap();
+    fs.transactions.meta.apply_stripes(batch).unwrap();
     first
 }
 
@@ -92,21 +92,33 @@ fn a_record_with_a_wrong_height_takes_no_redundancy_of_its_neighbours() {
     let (rig, fs) = with_stripes();
     let damaged = raise(&fs);
     let segment = record_of(&fs, damaged).segment;
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let of_others = |file: &u64| {
         let extents = fs.extents(*file).unwrap();
         extents.iter().all(|(_, extent)| extent.stripe != damaged)
     };
     let files: Vec<u64> = (0..8).filter(of_others).collect();
     assert!(files.len() > 4, "{files:?}");
-    let slots = fs.pipeline.volume.segments().record(segment).unwrap().slots;
+    let slots = fs
+        .transactions
+        .volume
+        .segments()
+        .record(segment)
+        .unwrap()
+        .slots;
     drop(fs);
     let away = usize::from(slots[0].unwrap().0);
     let rig = rig.fork();
     let fs = rig.open(&[away]);
     let progress = fs.rebuild().unwrap();
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
-    let after = fs.pipeline.volume.segments().record(segment).unwrap().slots;
+    let after = fs
+        .transactions
+        .volume
+        .segments()
+        .record(segment)
+        .unwrap()
+        .slots;
     assert_eq!(after, slots, "nothing of it moves");
     fs.close();
     for lost in (0..4).filter(|lost| *lost != away) {
@@ -130,8 +142,8 @@ fn a_place_at_the_end_of_all_numbers_does_not_keep_a_volume_from_opening() {
     let mut batch = Batch::default();
     let place = key::segment_stripe(segment, u64::MAX);
     batch.put(place, SegmentStripe(StripeId(1 << 40)).encode());
-    fs.pipeline.meta.apply_stripes(batch).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.meta.apply_stripes(batch).unwrap();
+    fs.transactions.checkpoint().unwrap();
     drop(fs);
     let rig = rig.fork();
     let fs = rig.open(&[]);
@@ -152,7 +164,7 @@ fn compaction_demands_no_memory_for_a_backref_that_is_too_long() {
             stripe_offset: 0,
         };
         batch.put(key::backref(stripe, Ino(77), 1 << 60), backref.encode());
-        fs.pipeline.meta.apply(batch).unwrap();
+        fs.transactions.meta.apply(batch).unwrap();
         // An error or not: nothing is moved.
         drop(
             fs.maintenance

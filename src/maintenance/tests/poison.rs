@@ -17,7 +17,7 @@ fn with_a_failed_commit(rig: &Rig) -> TestFs {
         matches!(failed, Err(CommitError::Poisoned { .. })),
         "{failed:?}"
     );
-    assert!(!fs.pipeline.members().membership().is_failed());
+    assert!(!fs.transactions.members().membership().is_failed());
     fs
 }
 
@@ -27,7 +27,7 @@ fn with_a_failed_commit(rig: &Rig) -> TestFs {
 fn no_commit_succeeds_after_one_that_failed() {
     let rig = Rig::new(2, 1, 5);
     let fs = with_a_failed_commit(&rig);
-    let next = fs.pipeline.commits.commit();
+    let next = fs.transactions.commits.commit();
     assert!(
         matches!(next, Err(CommitError::Poisoned { .. })),
         "{next:?}"

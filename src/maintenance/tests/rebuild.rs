@@ -137,7 +137,7 @@ fn a_returned_member_gets_only_the_shards_it_missed() {
     let fs = rig.open_with_faults(&plan).unwrap();
     let missed: u64 = {
         let stripes = fs.stripes().into_iter();
-        let records = stripes.map(|stripe| fs.pipeline.stripe(stripe).unwrap().unwrap());
+        let records = stripes.map(|stripe| fs.transactions.stripe(stripe).unwrap().unwrap());
         let short = records.filter(|record| {
             let existing = 3
                 - (0..2)
@@ -279,7 +279,7 @@ fn stripes_endangered_by_a_loss_during_a_rebuild_are_rebuilt_next() {
     fs.close();
     let fs = rig.open(&[FIRST]);
     // A member with some of the segments that lack shards, and without the others.
-    let segments = fs.pipeline.volume.segments().records();
+    let segments = fs.transactions.volume.segments().records();
     let holds = |segment: &crate::format::record::Segment, disk: usize| {
         let index = crate::format::MemberIndex(disk as u16);
         segment.slots.contains(&Some(index))
@@ -426,7 +426,7 @@ fn a_stopped_rebuild_continues_from_where_it_stopped() {
     fill_amply(&fs, &mut model);
     fs.close();
     let fs = base.open(&[]);
-    let segments = fs.pipeline.volume.segments().records();
+    let segments = fs.transactions.volume.segments().records();
     let longest = segments.iter().map(|(_, segment)| segment.len).max();
     let longest = longest.expect("there are some");
     drop(fs);
@@ -514,7 +514,7 @@ fn a_power_cut_at_any_call_of_a_rebuild_loses_nothing_and_the_rebuild_can_be_rep
 fn assert_no_strays(rig: &Rig, away: &[usize], context: &str) {
     let fs = rig.open(away);
     let segments: BTreeMap<_, _> = fs
-        .pipeline
+        .transactions
         .volume
         .segments()
         .records()
@@ -556,7 +556,7 @@ fn a_failure_of_any_call_of_a_rebuild_loses_nothing() {
             fs.rebuild()
                 .unwrap_or_else(|error| panic!("{context}: {error}"));
             let struck = plan.triggered() > 0;
-            let live = fs.pipeline.members().membership().live();
+            let live = fs.transactions.members().membership().live();
             let down: Vec<usize> = (0..7)
                 .filter(|i| !live.iter().any(|member| usize::from(member.0) == *i))
                 .collect();
@@ -603,7 +603,7 @@ fn files_written_and_removed_during_a_rebuild_are_right_afterwards() {
                 fs.maintenance.reaper.reap().unwrap();
             }
             if random.is_multiple_of(5) {
-                fs.pipeline.checkpoint().unwrap();
+                fs.transactions.checkpoint().unwrap();
             }
             true
         };
@@ -624,15 +624,15 @@ fn files_written_and_removed_during_a_rebuild_are_right_afterwards() {
 fn assert_gaps_are_free(fs: &TestFs, rig: &Rig, gone: &[usize], context: &str) {
     let mut taken = vec![0; rig.disks.len()];
     let mut writing = vec![false; rig.disks.len()];
-    for (id, segment) in fs.pipeline.volume.segments().records() {
-        let stripes = fs.pipeline.catalog.stripes_in(id).unwrap().unwrap();
+    for (id, segment) in fs.transactions.volume.segments().records() {
+        let stripes = fs.transactions.catalog.stripes_in(id).unwrap().unwrap();
         for member in segment.slots.iter().flatten() {
             let member = usize::from(member.0);
             taken[member] += stripes
                 .iter()
                 .map(|(_, s)| u64::from(s.height))
                 .sum::<u64>();
-            writing[member] |= fs.pipeline.volume.segments().is_writing(id);
+            writing[member] |= fs.transactions.volume.segments().is_writing(id);
         }
     }
     for (disk, expected) in taken.into_iter().enumerate() {
@@ -667,7 +667,7 @@ fn a_rebuild_does_not_spread_wrong_bytes_that_it_reads() {
         assert_eq!(fs.redundancy()[0].0, 2, "{context}");
         let rebuilt: Vec<_> = fs.written_shards();
         for shard in rebuilt.iter().filter(|shard| shard.disk != (gone + 1) % 6) {
-            let sums = fs.pipeline.records.sums(shard.stripe, shard.shard);
+            let sums = fs.transactions.records.sums(shard.stripe, shard.shard);
             let found = rig.bytes_of(shard);
             let found = found.chunks(BLOCK_SIZE).map(crc32c::crc32c);
             assert!(found.eq(sums.unwrap().unwrap().0), "{context}");

@@ -12,7 +12,7 @@ fn every_wrong_block_is_reconstructed_and_a_data_block_repaired_on_its_member() 
         model.insert(file, bytes);
         fs.sync().unwrap();
     }
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let shards = fs.written_shards();
     fs.close();
     let mut mended = 0;
@@ -32,12 +32,12 @@ fn every_wrong_block_is_reconstructed_and_a_data_block_repaired_on_its_member() 
             let fs = rig.open(&[]);
             let context = format!("disk {disk}, {name}, byte {at}");
             assert_holds(&fs, &model, &context);
-            if fs.pipeline.repaired_ranges() > 0 {
+            if fs.transactions.repaired_ranges() > 0 {
                 mended += 1;
                 let after = rig.bytes_of(shard);
                 assert!(after == before, "{context}: not what was there before");
                 let errors: Vec<u64> = fs
-                    .pipeline
+                    .transactions
                     .members()
                     .status()
                     .iter()
@@ -49,7 +49,7 @@ fn every_wrong_block_is_reconstructed_and_a_data_block_repaired_on_its_member() 
                 fs.close();
                 let fs = rig.open(&[]);
                 assert_holds(&fs, &model, &context);
-                assert_eq!(fs.pipeline.repaired_ranges(), 0, "{context}");
+                assert_eq!(fs.transactions.repaired_ranges(), 0, "{context}");
             }
         }
     }
@@ -62,7 +62,7 @@ fn different_blocks_wrong_on_every_member_are_still_all_reconstructed() {
     let fs = rig.open(&[]);
     let bytes = pattern(1, 2 * UNIT);
     fs.write(1, &bytes).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     // Two of four shards are wrong in the first block, the other two in the second.
     for (index, shard) in fs.written_shards().iter().enumerate() {
         let at = shard.offset + if index < 2 { 0 } else { BLOCK_SIZE as u64 };
@@ -77,7 +77,7 @@ fn read_ahead_fills_the_cache_with_correct_bytes_even_with_a_member_missing() {
     let fs = rig.open(&[]);
     let bytes = pattern(1, 9 * UNIT);
     fs.write(1, &bytes).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     fs.close();
     for lost in subsets(5, 2) {
         let options = OpenOptions {
@@ -89,7 +89,7 @@ fn read_ahead_fills_the_cache_with_correct_bytes_even_with_a_member_missing() {
         let volume = Maintenance::open(rig.fork().stores(&lost), &options, executor).unwrap();
         let fs = TestFs::over(volume);
         for stripe in fs.stripes() {
-            fs.pipeline.prefetch(stripe);
+            fs.transactions.prefetch(stripe);
         }
         assert!(fs.read(1).unwrap() == bytes, "lost {lost:?}");
         assert!(fs.read(1).unwrap() == bytes, "lost {lost:?}, again");

@@ -48,7 +48,7 @@ fn shards_of_a_member_that_returns_during_a_rebuild_still_count() {
             let fs = rig.open(&[]);
             let mut model = Model::new();
             fill(&fs, &mut model);
-            fs.pipeline.checkpoint().unwrap();
+            fs.transactions.checkpoint().unwrap();
             fs.lose(&rig, 3);
             let steps = Cell::new(0);
             let had = RefCell::new(BTreeSet::new());
@@ -83,8 +83,8 @@ fn shards_of_a_member_that_returns_during_a_rebuild_still_count() {
 fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
     let rig = Rig::new(2, 2, 7);
     let (fs, mut model) = filled(&rig);
-    fs.pipeline.checkpoint().unwrap();
-    let before = fs.pipeline.volume.segments().records();
+    fs.transactions.checkpoint().unwrap();
+    let before = fs.transactions.volume.segments().records();
     fs.lose(&rig, 5);
     fs.lose(&rig, 6);
     // Their shards on both members go elsewhere or wait.
@@ -107,7 +107,7 @@ fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
     assert!(progress.bytes_done > 0 && progress.bytes_waiting == 0);
     fs.assert_shards_lie_on(&rig, &[6], "caught up");
     for (id, segment) in before {
-        let now = fs.pipeline.volume.segments().record(id).unwrap();
+        let now = fs.transactions.volume.segments().record(id).unwrap();
         assert_eq!(now.slots, segment.slots, "segment {id}");
     }
     assert_eq!(fs.redundancy()[0].0, 1, "{:?}", fs.redundancy());
@@ -122,8 +122,8 @@ fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
 fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
     let rig = Rig::new(2, 1, 5);
     let (fs, model) = filled(&rig);
-    fs.pipeline.checkpoint().unwrap();
-    let before = fs.pipeline.volume.segments().records();
+    fs.transactions.checkpoint().unwrap();
+    let before = fs.transactions.volume.segments().records();
     fs.lose(&rig, 4);
     fs.take_back(&rig, 4);
     let store = rig.disks[4].open();
@@ -141,14 +141,14 @@ fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
         .unwrap();
     assert!(progress.bytes_done > 0, "{progress:?}");
     assert!(
-        !fs.pipeline
+        !fs.transactions
             .members()
             .membership()
             .live()
             .contains(&crate::format::MemberIndex(4))
     );
     for (id, segment) in before {
-        let now = fs.pipeline.volume.segments().record(id).unwrap();
+        let now = fs.transactions.volume.segments().record(id).unwrap();
         assert_eq!(now.slots, segment.slots, "segment {id}");
     }
     assert_holds(&fs, &model, "gone again");
@@ -179,7 +179,7 @@ fn a_returned_member_keeps_no_file_of_a_segment_that_moved() {
     for moves_back in [false, true] {
         let rig = Rig::new(2, 1, 4);
         let (fs, model) = filled(&rig);
-        fs.pipeline.checkpoint().unwrap();
+        fs.transactions.checkpoint().unwrap();
         fs.lose(&rig, 3);
         rebuild_while(&fs, &|| ());
         let kept = || rig.disks[3].open().list(files::SEGMENTS).unwrap();
@@ -193,8 +193,8 @@ fn a_returned_member_keeps_no_file_of_a_segment_that_moved() {
         }
         reap_all(&fs);
         let is_named = |(name, _): &(String, u64)| {
-            let record =
-                files::parse_segment(name).and_then(|id| fs.pipeline.volume.segments().record(id));
+            let record = files::parse_segment(name)
+                .and_then(|id| fs.transactions.volume.segments().record(id));
             let index = Some(crate::format::MemberIndex(3));
             record.is_some_and(|record| record.slots.contains(&index))
         };
@@ -216,7 +216,7 @@ fn unreadable_blocks(fs: &TestFs, model: &Model) -> usize {
             for from in (u64::from(extent.stripe_offset)..end).step_by(BLOCK_SIZE) {
                 let len = (end - from).min(BLOCK_SIZE as u64) as usize;
                 let read = fs
-                    .pipeline
+                    .transactions
                     .read(extent.stripe, from as u32, &mut block[..len]);
                 unreadable += usize::from(read.is_err());
             }
@@ -261,7 +261,7 @@ fn a_draining_member_keeps_the_shards_that_only_it_can_provide() {
     fs.close();
     let fs = rig.open(&[]);
     assert_eq!(unreadable_blocks(&fs, &model), before);
-    assert_eq!(fs.pipeline.members().membership().draining(), [removed]);
+    assert_eq!(fs.transactions.members().membership().draining(), [removed]);
     // Once nothing needs that stripe any more, the member can go.
     for file in model.keys().copied().collect::<Vec<_>>() {
         let extents = fs.extents(file).unwrap();
@@ -275,7 +275,7 @@ fn a_draining_member_keeps_the_shards_that_only_it_can_provide() {
     }
     reap_all(&fs);
     rebuild_while(&fs, &|| ());
-    assert_eq!(fs.pipeline.members().membership().draining(), []);
+    assert_eq!(fs.transactions.members().membership().draining(), []);
     assert_holds(&fs, &model, "removed");
 }
 
@@ -298,11 +298,11 @@ fn a_segment_that_moves_back_before_its_old_file_was_removed_keeps_its_new_one()
 fn a_rebuild_ends_with_all_copies_of_the_index() {
     let rig = Rig::new(2, 1, 4);
     let (fs, model) = filled(&rig);
-    fs.pipeline.checkpoint().unwrap();
-    let holder = fs.pipeline.index_copies().members[0];
+    fs.transactions.checkpoint().unwrap();
+    let holder = fs.transactions.index_copies().members[0];
     fs.lose(&rig, usize::from(holder.0));
     rebuild_while(&fs, &|| ());
-    let copies = fs.pipeline.index_copies();
+    let copies = fs.transactions.index_copies();
     assert!(!copies.are_too_few(), "{copies:?}");
     assert!(!copies.members.contains(&holder));
     assert_holds(&fs, &model, "all copies");
@@ -345,7 +345,7 @@ fn a_member_that_fails_to_return_does_not_stop_a_rebuild() {
     let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
     let mut model = Model::new();
     fill(&fs, &mut model);
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     fs.lose(&rig, 3);
     rig.disks[3].fail(None);
     let full = Fault::at(1, Effect::NoSpace);

@@ -96,7 +96,7 @@ fn everything_that_a_stale_copy_lacks_is_found_and_repaired() {
         assert!(
             base.fork()
                 .open(&[])
-                .pipeline
+                .transactions
                 .members()
                 .stale_copies()
                 .unverified()
@@ -109,7 +109,11 @@ fn everything_that_a_stale_copy_lacks_is_found_and_repaired() {
                 rig.disks[back] = backup.disks[back].fork();
                 let fs = rig.open(&[]);
                 assert!(
-                    !fs.pipeline.members().stale_copies().unverified().is_empty(),
+                    !fs.transactions
+                        .members()
+                        .stale_copies()
+                        .unverified()
+                        .is_empty(),
                     "{context}"
                 );
                 let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
@@ -118,7 +122,11 @@ fn everything_that_a_stale_copy_lacks_is_found_and_repaired() {
                     .scrub(&NoLocks, None, go_on)
                     .unwrap();
                 assert!(
-                    fs.pipeline.members().stale_copies().unverified().is_empty(),
+                    fs.transactions
+                        .members()
+                        .stale_copies()
+                        .unverified()
+                        .is_empty(),
                     "{context}"
                 );
                 fs.rebuild().unwrap();
@@ -127,7 +135,11 @@ fn everything_that_a_stale_copy_lacks_is_found_and_repaired() {
                 fs.close();
                 let fs = rig.open(&[]);
                 assert!(
-                    fs.pipeline.members().stale_copies().unverified().is_empty(),
+                    fs.transactions
+                        .members()
+                        .stale_copies()
+                        .unverified()
+                        .is_empty(),
                     "{context}"
                 );
             }
@@ -151,7 +163,7 @@ fn a_stopped_scrub_leaves_a_stale_copy_to_the_next_scrub_which_begins_again() {
     // Only its record tells now that it is a stale copy.
     let fs = rig.open(&[]);
     let known: Vec<_> = fs
-        .pipeline
+        .transactions
         .members()
         .stale_copies()
         .unverified()
@@ -163,10 +175,22 @@ fn a_stopped_scrub_leaves_a_stale_copy_to_the_next_scrub_which_begins_again() {
         .scrubber
         .scrub(&NoLocks, None, go_on)
         .unwrap();
-    assert!(fs.pipeline.members().stale_copies().unverified().is_empty());
+    assert!(
+        fs.transactions
+            .members()
+            .stale_copies()
+            .unverified()
+            .is_empty()
+    );
     fs.close();
     let fs = rig.open(&[]);
-    assert!(fs.pipeline.members().stale_copies().unverified().is_empty());
+    assert!(
+        fs.transactions
+            .members()
+            .stale_copies()
+            .unverified()
+            .is_empty()
+    );
 }
 
 /// Returns a volume of which disk 1 is from an earlier time, what it is to hold, and the first state of all.
@@ -180,7 +204,7 @@ fn one_stale_copy() -> (Rig, Model, Rig) {
 }
 
 fn unverified(fs: &TestFs) -> Vec<MemberIndex> {
-    fs.pipeline
+    fs.transactions
         .members()
         .stale_copies()
         .unverified()
@@ -340,7 +364,7 @@ fn a_stale_copy_that_comes_while_a_scrub_runs_is_known_after_a_crash() {
             .joining()
             .join(JoinAs::Returning, &store)
             .unwrap();
-        assert!(fs.pipeline.members().epochs().stale().is_empty());
+        assert!(fs.transactions.members().epochs().stale().is_empty());
         crashes.borrow_mut().push(cut());
         ControlFlow::Continue(())
     });
@@ -376,7 +400,7 @@ fn before_an_old_copy_takes_part_it_is_durable_that_it_is_one() {
         plan.add(power_cut_at(call));
         let joined = fs.maintenance.joining().join(JoinAs::Returning, &joining);
         // It is missing until then, and fails with all others.
-        let takes_part = fs.pipeline.members().status()[1].state != MemberState::Missing;
+        let takes_part = fs.transactions.members().status()[1].state != MemberState::Missing;
         let struck = plan.triggered() > 0;
         drop(fs);
         rig.disks[1] = old;
@@ -422,8 +446,8 @@ fn a_copy_from_before_superblocks_were_renewed_is_recognised() {
     let base = Rig::new(2, 1, 3);
     let (mut model, _) = live(&base);
     let tick = |fs: &TestFs| {
-        fs.pipeline.clock.make_checkpoint_due();
-        fs.pipeline.clock().tick().unwrap();
+        fs.transactions.clock.make_checkpoint_due();
+        fs.transactions.clock().tick().unwrap();
     };
     let superblock = |rig: &Rig| {
         let disk = rig.disks[1].open();
@@ -500,7 +524,7 @@ fn an_old_copy_counts_for_nothing_on_a_read_only_mount_either() {
             let look = TestFs::open(rig.fork().stores(&[]), Access::ReadOnly).unwrap();
             let fs = rig.open(&[]);
             let put_back = |fs: &TestFs| -> Vec<_> {
-                let members = fs.pipeline.members().stale_copies().unverified();
+                let members = fs.transactions.members().stale_copies().unverified();
                 members.into_keys().collect()
             };
             assert_eq!(put_back(&look), put_back(&fs), "{back}");

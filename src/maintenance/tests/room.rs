@@ -85,18 +85,18 @@ fn half_dead() -> (Rig, TestFs) {
 #[test]
 fn room_is_made_in_pieces_before_it_is_needed() {
     let (_rig, fs) = half_dead();
-    let total = fs.pipeline.space().usable_total;
+    let total = fs.transactions.space().usable_total;
     let mut steps = Vec::new();
     loop {
-        let before = fs.pipeline.space().usable_free;
+        let before = fs.transactions.space().usable_free;
         fs.maintenance.room.make_room_ahead(&NoLocks, None).unwrap();
-        let gained = fs.pipeline.space().usable_free.saturating_sub(before);
+        let gained = fs.transactions.space().usable_free.saturating_sub(before);
         if gained == 0 {
             break;
         }
         steps.push(gained);
     }
-    let free = fs.pipeline.space().usable_free;
+    let free = fs.transactions.space().usable_free;
     assert!(
         steps.len() > 1 && free >= total / 16,
         "{free} of {total} free after {steps:?}"
@@ -110,7 +110,7 @@ fn room_is_made_in_pieces_before_it_is_needed() {
 #[test]
 fn room_is_made_ahead_no_faster_than_it_may_be_unless_there_is_need() {
     let (_rig, fs) = half_dead();
-    let free = || fs.pipeline.space().usable_free;
+    let free = || fs.transactions.space().usable_free;
     let ahead = |rate| {
         let before = (free(), fs.stripes());
         fs.maintenance.room.make_room_ahead(&NoLocks, rate).unwrap();
@@ -124,7 +124,7 @@ fn room_is_made_ahead_no_faster_than_it_may_be_unless_there_is_need() {
     assert!(free() > before);
 
     let (_rig, fs) = half_dead();
-    let free = || fs.pipeline.space().usable_free;
+    let free = || fs.transactions.space().usable_free;
     let steps = (0..).take_while(|_| {
         let before = free();
         let rate = Some(u64::MAX);
@@ -144,11 +144,11 @@ fn room_is_made_ahead_after_a_mount_and_given_up_where_all_lives() {
     }
     fs.close();
     let fs = rig.open(&[]);
-    let before = fs.pipeline.space().usable_free;
+    let before = fs.transactions.space().usable_free;
     for _ in 0..4 {
         fs.maintenance.room.make_room_ahead(&NoLocks, None).unwrap();
     }
-    assert!(fs.pipeline.space().usable_free > before + (100 << 10));
+    assert!(fs.transactions.space().usable_free > before + (100 << 10));
 
     let (_rig, fs, _) = full(8 << 20, 60_000);
     while make_room(&fs) {}
@@ -173,7 +173,7 @@ fn dead_stripes_take_no_space_on_a_read_only_mount_either() {
     }
     fs.close();
     let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
-    let used = || fs.pipeline.space().usable_used;
+    let used = || fs.transactions.space().usable_used;
     let before = used();
     fs.maintenance.reaper.measure_segments().unwrap();
     let live = 20 * 60_000;

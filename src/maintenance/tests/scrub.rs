@@ -257,7 +257,7 @@ fn bytes_that_parity_cannot_replace_are_named_and_only_they_cannot_be_read() {
         let len = 1024.min(extent.len as usize - start);
         let mut out = vec![0; len];
         let at = extent.stripe_offset + start as u32;
-        let read = fs.pipeline.read(stripe, at, &mut out);
+        let read = fs.transactions.read(stripe, at, &mut out);
         // A block is lost as a whole, so a read fails if it touches one.
         let block = |byte: usize| (extent.stripe_offset as usize + byte) / BLOCK_SIZE;
         let lost_blocks: BTreeSet<usize> = lost.iter().map(|byte| block(*byte)).collect();
@@ -293,7 +293,7 @@ fn bytes_that_parity_cannot_replace_are_named_and_only_they_cannot_be_read() {
             .is_empty()
     );
     let (from, end) = key::all_lost();
-    assert_eq!(fs.pipeline.scan(&from, &end, 10).unwrap(), []);
+    assert_eq!(fs.transactions.scan(&from, &end, 10).unwrap(), []);
     assert!(scrub(&fs).is_clean());
 }
 
@@ -407,7 +407,7 @@ fn a_continued_scrub_reports_the_shards_missing_and_wrong_at_its_end() {
     assert_holds(&fs, &model, "scrubbed");
     // Shards that go missing after they were passed are reported as well.
     let stop_late = |status: &ScrubStatus| {
-        if status.progress > 0.99 && fs.pipeline.members().membership().live().len() == 6 {
+        if status.progress > 0.99 && fs.transactions.members().membership().live().len() == 6 {
             fs.lose(&rig, 0);
         }
         ControlFlow::Continue(())
@@ -544,11 +544,11 @@ fn parity_that_does_not_belong_to_its_data_is_found_though_its_checksums_match()
         key::sums(parity.stripe, parity.shard),
         ShardSums(sums).encode(),
     );
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     let done = scrub(&fs);
     assert_eq!((done.record.repaired, done.record.wrong), (1, 0));
     assert!(
-        !fs.pipeline.catalog.has_backref(parity.stripe).unwrap(),
+        !fs.transactions.catalog.has_backref(parity.stripe).unwrap(),
         "its bytes were moved"
     );
     assert_holds(&fs, &model, "written anew");
@@ -643,9 +643,9 @@ fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
                 has_index || !what.contains("index"),
                 "{context}"
             );
-            assert_eq!(fs.pipeline.index_copies().members.len(), 2, "{context}");
+            assert_eq!(fs.transactions.index_copies().members.len(), 2, "{context}");
             assert_eq!(
-                fs.pipeline.members().membership().live().len(),
+                fs.transactions.members().membership().live().len(),
                 3,
                 "{context}"
             );
@@ -654,7 +654,7 @@ fn superblocks_journals_and_copies_of_the_index_are_repaired_from_others() {
             let is_told = wrong.1 > 0 && what != "journal";
             let expected: Vec<_> = is_told.then_some(wrong).into_iter().collect();
             assert_eq!(wrong_pieces(&fs), expected, "{context}");
-            let errors = fs.pipeline.members().status()[hit].errors.checksum;
+            let errors = fs.transactions.members().status()[hit].errors.checksum;
             assert_eq!(errors > 0, is_told, "{context}");
             fs.sync().unwrap();
             assert_eq!(scrub(&fs).record.repaired, 0, "{context}");
@@ -711,7 +711,7 @@ fn files_are_written_deleted_and_moved_while_a_scrub_goes_on() {
     let fs = rig.open(&[]);
     assert_holds(&fs, &model, "opened again");
     let known: BTreeSet<String> = fs
-        .pipeline
+        .transactions
         .volume
         .segments()
         .records()

@@ -46,7 +46,7 @@ fn files_that_hold_no_shard_are_created_again_as_well() {
         let rig = Rig::new(2, 1, 3);
         let fs = rig.open(&[]);
         fs.write(1, &pattern(1, 3000)).unwrap();
-        fs.pipeline.checkpoint().unwrap();
+        fs.transactions.checkpoint().unwrap();
         let holds_shard = fs.written_shards().iter().any(|shard| shard.disk == disk);
         fs.close();
         let store = rig.disks[disk].open();
@@ -109,7 +109,7 @@ fn data_lost_to_unwritten_shards_and_absent_members_together_is_worth_a_count() 
     );
     fs.write(2, &pattern(2, 2 * UNIT)).unwrap();
     fs.sync().unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     assert!(!fs.maintenance.redundancy.has_lost_segments());
     assert!(!fs.maintenance.redundancy.may_have_lost_data().unwrap());
     assert_eq!(fs.redundancy()[0].0, 0);
@@ -144,7 +144,7 @@ fn a_mount_without_a_member_that_missed_many_writes_counts_nothing() {
     rig.disks[3].fail(None);
     let fs = rig.open(&[3]);
     let (from, end) = key::repairs();
-    let notes = fs.pipeline.scan(&from, &end, usize::MAX).unwrap().len();
+    let notes = fs.transactions.scan(&from, &end, usize::MAX).unwrap().len();
     assert!(notes > 16 * 8, "more than are looked at: {notes}");
     assert!(!fs.maintenance.redundancy.may_have_lost_data().unwrap());
     fs.close();

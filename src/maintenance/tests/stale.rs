@@ -23,7 +23,7 @@ fn a_volume_goes_on_with_stale_members_and_reports_the_bytes_lost_without_the_ot
     fs.close();
     let fs = rig.open(&[0, 1]);
     fill(&fs, 10, &mut meanwhile);
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let damaged: Vec<StripeId> = fs
         .written_shards()
         .iter()
@@ -39,7 +39,7 @@ fn a_volume_goes_on_with_stale_members_and_reports_the_bytes_lost_without_the_ot
 
     let fs = rig.open(&[2]);
     assert!(
-        fs.pipeline.members().epochs().stale().is_empty(),
+        fs.transactions.members().epochs().stale().is_empty(),
         "they were admitted"
     );
     assert_holds(&fs, &old, "written before");

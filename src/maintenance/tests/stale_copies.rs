@@ -17,7 +17,7 @@ fn member(disk: usize) -> MemberIndex {
 }
 
 fn unverified(fs: &TestFs) -> Vec<MemberIndex> {
-    fs.pipeline
+    fs.transactions
         .members()
         .stale_copies()
         .unverified()
@@ -74,7 +74,7 @@ fn a_copy_from_before_the_last_record_counts_for_nothing_until_it_is_verified() 
                 write_round(&fs, &mut model, round);
                 copies.push(rig.disks[disk].fork());
                 if round % 2 == 1 {
-                    fs.pipeline.checkpoint().unwrap();
+                    fs.transactions.checkpoint().unwrap();
                 }
             }
             let copy = copies.swap_remove((ROUNDS - 1 - age) as usize);
@@ -85,7 +85,7 @@ fn a_copy_from_before_the_last_record_counts_for_nothing_until_it_is_verified() 
                 continue;
             }
             assert_eq!(unverified(&fs), [member(disk)], "{context}");
-            let reason = fs.pipeline.members().status().swap_remove(disk).reason;
+            let reason = fs.transactions.members().status().swap_remove(disk).reason;
             assert_eq!(reason, Some(AbsenceReason::Unverified), "{context}");
             let rows = fs.redundancy();
             let counted: u64 = rows.iter().filter(|row| row.0 < 2).map(|row| row.1).sum();
@@ -138,7 +138,7 @@ fn a_directory_that_was_away_and_returns_as_it_was_needs_no_verification() {
         assert_eq!(unverified(&fs), [], "round {round}");
         if round % 3 == 0 {
             write_round(&fs, &mut model, round);
-            fs.pipeline.checkpoint().unwrap();
+            fs.transactions.checkpoint().unwrap();
         }
         fs.rebuild().unwrap();
     }
@@ -157,10 +157,10 @@ fn a_copy_from_before_a_commit_to_the_index_alone_is_known_for_one() {
     let bytes = pattern(77, 150_000);
     fs.write(50, &bytes).unwrap();
     model.insert(50, bytes);
-    fs.pipeline.volume.writer().seal();
-    fs.pipeline.volume.writer().wait_flushed().unwrap();
-    assert!(fs.pipeline.volume.writer().sync().unwrap().is_empty());
-    let meta = &fs.pipeline.meta;
+    fs.transactions.volume.writer().seal();
+    fs.transactions.volume.writer().wait_flushed().unwrap();
+    assert!(fs.transactions.volume.writer().sync().unwrap().is_empty());
+    let meta = &fs.transactions.meta;
     meta.append_to_index(vec![meta.rotate(), meta.take_stripes()])
         .unwrap();
     replace_by(&fs, &mut rig, 2, copy);
@@ -249,13 +249,13 @@ fn files_that_were_overwritten_by_those_of_a_copy_are_noticed_with_the_next_reco
         assert_eq!(unverified(&fs), [], "{context}: nothing is wrong yet");
         overwrite(&rig.disks[3], &copy);
         if checkpoints {
-            fs.pipeline.checkpoint().unwrap();
+            fs.transactions.checkpoint().unwrap();
         }
         write_round(&fs, &mut model, 3);
         fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [member(3)], "{context}");
         assert!(
-            !fs.pipeline
+            !fs.transactions
                 .members()
                 .membership()
                 .live()
@@ -289,7 +289,11 @@ fn no_epoch_without_a_doubtful_member_is_durable_before_the_doubt() {
         drop(fs);
         rig.cut(CutPolicy::Drop);
         let fs = rig.open(&[]);
-        let is_current = fs.pipeline.members().current_at_open().contains(&member(3));
+        let is_current = fs
+            .transactions
+            .members()
+            .current_at_open()
+            .contains(&member(3));
         was_current.insert(is_current);
         let is_noted = unverified(&fs) == [member(3)];
         assert!(is_noted || is_current, "{context}: {probed:?}");
@@ -338,13 +342,13 @@ fn a_member_that_did_not_answer_is_asked_for_the_same_record_again() {
         assert_eq!(unverified(&fs), [], "{context}: it has not answered");
         plan.clear();
         plan.release();
-        while fs.pipeline.members().io().is_avoided(member(3)) {
+        while fs.transactions.members().io().is_avoided(member(3)) {
             std::thread::yield_now();
         }
         probe_until_doubted(&fs, &context);
         assert_eq!(unverified(&fs), [member(3)], "{context}");
         assert!(
-            !fs.pipeline
+            !fs.transactions
                 .members()
                 .membership()
                 .live()
@@ -370,12 +374,12 @@ fn a_member_that_answers_once_its_journal_was_used_again_is_not_doubted() {
         if round % 4 == 3 {
             plan.clear();
         } else {
-            fs.pipeline.checkpoint().unwrap();
+            fs.transactions.checkpoint().unwrap();
         }
         fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "round {round}");
         assert_eq!(
-            fs.pipeline.members().membership().live().len(),
+            fs.transactions.members().membership().live().len(),
             6,
             "round {round}"
         );
@@ -393,7 +397,7 @@ fn records_that_are_read_back_are_found_wherever_members_hold_them() {
     for round in 0..12 {
         write_round(&fs, &mut model, round);
         match round % 4 {
-            1 => fs.pipeline.checkpoint().unwrap(),
+            1 => fs.transactions.checkpoint().unwrap(),
             2 => {
                 fs.lose(&rig, 1);
                 write_round(&fs, &mut model, round);
@@ -404,7 +408,7 @@ fn records_that_are_read_back_are_found_wherever_members_hold_them() {
         fs.maintenance.stale_copies.probe().unwrap();
         assert_eq!(unverified(&fs), [], "round {round}");
         assert_eq!(
-            fs.pipeline.members().membership().live().len(),
+            fs.transactions.members().membership().live().len(),
             6,
             "round {round}"
         );

@@ -61,7 +61,7 @@ fn claim_of(disks: &[usize]) -> RecoveredMembers {
 }
 
 fn stale_copies(fs: &TestFs) -> Vec<usize> {
-    let members = fs.pipeline.members().stale_copies().unverified();
+    let members = fs.transactions.members().stale_copies().unverified();
     members.into_keys().map(|index| index.0.into()).collect()
 }
 

@@ -7,11 +7,11 @@ fn fill_with_blocks(fs: &TestFs, model: &mut Model, first: u64) -> u64 {
     for file in first.. {
         let bytes = pattern(file, BLOCK_SIZE);
         let write = || -> Result<(), CommitError> {
-            fs.pipeline.growth().check_growth()?;
+            fs.transactions.growth().check_growth()?;
             fs.write(file, &bytes)?;
             let mut batch = Batch::default();
             batch.put(key::xattr(Ino(file), b"user.record"), pattern(file, 200));
-            fs.pipeline.apply(batch)
+            fs.transactions.apply(batch)
         };
         let mut written = write();
         if matches!(written, Err(CommitError::NoSpace))
@@ -66,7 +66,7 @@ fn assert_it_opens_however_full(size: u64, unit: usize, reserves: bool) {
             }
             let fs = rig.open(&[]);
             assert_eq!(
-                fs.pipeline.members().membership().live().len(),
+                fs.transactions.members().membership().live().len(),
                 3,
                 "{context}"
             );

@@ -32,7 +32,7 @@ fn a_volume_takes_and_keeps_the_bytes_that_it_promises_where_nothing_is_reserved
         let fs = rig.open(&[]);
         // The limits of the disks are not known until a file is made.
         fs.write(1 << 40, &pattern(1, 10)).unwrap();
-        let promised = fs.pipeline.space();
+        let promised = fs.transactions.space();
         let mut model = Model::new();
         let stored = fill_up(&fs, &mut model, 0, 50_000) * 50_000;
         assert!(
@@ -71,7 +71,7 @@ fn writes_accepted_before_others_filled_the_disks_become_durable() {
         fs.write(file, &model[&file])
     };
     write(&mut model, 1, 100_000).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     assert!(rig.disks.iter().all(|disk| kept(disk) > 0));
     for file in 2..8 {
         // Too much for the journal, and not enough for all buffers: it is flushed by the next commit.
@@ -121,7 +121,7 @@ fn stuck(rig: &Rig) -> (TestFs, Model) {
         model.insert(file, pattern(file, len));
         fs.write(file, &model[&file]).unwrap();
         if file == 1 {
-            fs.pipeline.checkpoint().unwrap();
+            fs.transactions.checkpoint().unwrap();
         }
     }
     for disk in &rig.disks {
@@ -135,7 +135,7 @@ fn stuck(rig: &Rig) -> (TestFs, Model) {
     let refused = fs.write(4, &pattern(4, 100_000));
     assert!(matches!(refused, Err(CommitError::NoSpace)), "{refused:?}");
     assert!(matches!(
-        fs.pipeline.growth().check_growth(),
+        fs.transactions.growth().check_growth(),
         Err(CommitError::NoSpace)
     ));
     (fs, model)

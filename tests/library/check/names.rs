@@ -93,7 +93,7 @@ fn nothing_under_a_bad_name_is_lost_by_a_repair() {
             (volume.file, FileKind::Regular),
             7,
         );
-        volume.maintenance.pipeline().apply(batch).unwrap();
+        volume.maintenance.transactions().apply(batch).unwrap();
         let fs = open(&volume);
         for parent in [Ino::ROOT, volume.dir] {
             let looked_up = fs.names().lookup(parent, name).map(|attr| attr.ino);
@@ -218,7 +218,7 @@ fn a_listing_has_only_positions_that_their_names_lead_to() {
         volume.change(&mut batch, volume.dir, |inode| {
             inode.next_cookie = Cookie(10);
         });
-        volume.maintenance.pipeline().apply(batch).unwrap();
+        volume.maintenance.transactions().apply(batch).unwrap();
         let fs = open(&volume);
         for _ in 0..2 {
             let listed = list(&fs, volume.dir);
@@ -250,7 +250,7 @@ fn a_directory_without_a_free_place_in_its_listing_takes_no_entry() {
     volume.change(&mut batch, volume.dir, |inode| {
         inode.next_cookie = Cookie(MAX_COUNT);
     });
-    volume.maintenance.pipeline().apply(batch).unwrap();
+    volume.maintenance.transactions().apply(batch).unwrap();
     let fs = open(&volume);
     let made = fs.names().mkdir(ROOT, volume.dir, b"new", 0o755);
     assert!(matches!(made, Err(FsError::Corrupt { .. })), "{made:?}");
@@ -335,7 +335,7 @@ fn looping() -> (Volume, Ino, Ino) {
         inode.links -= 1;
         inode.size -= 1;
     });
-    volume.maintenance.pipeline().apply(batch).unwrap();
+    volume.maintenance.transactions().apply(batch).unwrap();
     (volume, outer, inner)
 }
 
@@ -391,7 +391,7 @@ fn a_name_given_by_a_repair_takes_none_away() {
     let mut batch = Batch::default();
     delete_entry(&mut batch, volume.dir, b"file", 1);
     volume.change(&mut batch, volume.dir, |inode| inode.size = 0);
-    volume.maintenance.pipeline().apply(batch).unwrap();
+    volume.maintenance.transactions().apply(batch).unwrap();
     volume.check(true);
     assert_eq!(volume.check(false).findings, []);
     let fs = open(&volume);

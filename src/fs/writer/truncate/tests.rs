@@ -82,7 +82,13 @@ impl Cut {
         let mut inode = fs.inodes.get(self.ino).unwrap();
         inode.size = size;
         let mut edit = Edit::default();
-        let complete = take_out(&fs.pipeline, self.ino, &mut inode, &mut edit, &behind(size));
+        let complete = take_out(
+            &fs.transactions,
+            self.ino,
+            &mut inode,
+            &mut edit,
+            &behind(size),
+        );
         assert!(!complete.unwrap(), "there is more than goes in a batch");
         edit.put_orphan(self.ino);
         edit.put_inode(self.ino, &inode);
@@ -154,9 +160,9 @@ impl Cut {
         let found = check::check(self.fs.maintenance(), false).unwrap().findings;
         assert_eq!(found, [], "{context}");
         let size = self.bytes.len() as u64;
-        let behind = extents::page(&self.fs.pipeline, self.ino, &behind(size)).unwrap();
+        let behind = extents::page(&self.fs.transactions, self.ino, &behind(size)).unwrap();
         assert_eq!(behind, [], "{context}");
-        let mark = self.fs.pipeline.get(&key::orphan(self.ino)).unwrap();
+        let mark = self.fs.transactions.get(&key::orphan(self.ino)).unwrap();
         assert_eq!(mark, None, "{context}");
         assert!(!self.fs.writer().is_being_cut(self.ino), "{context}");
     }

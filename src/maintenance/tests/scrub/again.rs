@@ -144,7 +144,7 @@ fn online_shards_that_cannot_be_verified_are_not_reported_as_verified() {
     let of_disk_3 = shards.iter().find(|shard| shard.disk == 3).unwrap();
     let mut batch = Batch::default();
     batch.delete(key::sums(of_disk_3.stripe, of_disk_3.shard));
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     for _ in 0..2 {
         let done = scrub(&fs);
         assert_eq!(
@@ -168,11 +168,11 @@ fn a_stale_copy_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
     let shards = fs.written_shards();
     let of_disk_3 = shards.iter().find(|shard| shard.disk == 3).unwrap();
     let sums = key::sums(of_disk_3.stripe, of_disk_3.shard);
-    let known = fs.pipeline.meta.get(&sums).unwrap().unwrap();
+    let known = fs.transactions.meta.get(&sums).unwrap().unwrap();
     let mut batch = Batch::default();
     batch.delete(sums.clone());
-    fs.pipeline.apply(batch).unwrap();
-    let members = fs.pipeline.members();
+    fs.transactions.apply(batch).unwrap();
+    let members = fs.transactions.members();
     members.stale_copies().note(back);
     members.stale_copies().note(other);
     let put_back = || -> Vec<_> { members.stale_copies().unverified().into_keys().collect() };
@@ -194,7 +194,7 @@ fn a_stale_copy_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
     fs.close();
 
     let fs = rig.fork().open(&[]);
-    let members = fs.pipeline.members();
+    let members = fs.transactions.members();
     assert_eq!(
         members
             .stale_copies()
@@ -207,7 +207,7 @@ fn a_stale_copy_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
     assert!(due, "it may come to something else");
     let mut batch = Batch::default();
     batch.put(sums, known);
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     assert!(scrub(&fs).is_clean());
     assert!(members.stale_copies().unverified().is_empty());
     assert_eq!(fs.redundancy(), [(2, fs.stripes().len() as u64)]);
@@ -219,12 +219,12 @@ fn a_stale_copy_is_not_verified_if_the_member_of_an_unread_shard_is_not_known() 
     fill(&rig);
     let fs = rig.open(&[]);
     let back = MemberIndex(4);
-    fs.pipeline.members().stale_copies().note(back);
+    fs.transactions.members().stale_copies().note(back);
     let stopped = begun_without_disk_3(&rig, &fs);
     fs.close();
     rig.disks[3].fail(None);
     let fs = rig.open(&[]);
-    let members = fs.pipeline.members();
+    let members = fs.transactions.members();
     let done = scrub(&fs);
     assert_eq!(done.record.began, stopped.began, "it went on");
     assert!(members.stale_copies().unverified().contains_key(&back));
@@ -313,7 +313,7 @@ fn nothing_counts_twice_after_a_scrub_that_ended_with_an_error() {
         of_disk_1 += 1;
     }
     let segments: BTreeSet<SegmentId> = fs
-        .pipeline
+        .transactions
         .volume
         .segments()
         .records()
@@ -325,11 +325,11 @@ fn nothing_counts_twice_after_a_scrub_that_ended_with_an_error() {
     let stopped = scrub_until(&fs, |record| record.segment > first);
     assert!(stopped.record.repaired < of_disk_1);
     let (from, end) = key::segment_stripes(last);
-    let found = fs.pipeline.scan(&from, &end, 1).unwrap();
+    let found = fs.transactions.scan(&from, &end, 1).unwrap();
     let (place, value) = found.first().unwrap();
     let mut batch = Batch::default();
     batch.put(place.clone(), bytes::Bytes::from_static(b"no record"));
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
     fs.maintenance
         .scrubber
@@ -341,7 +341,7 @@ fn nothing_counts_twice_after_a_scrub_that_ended_with_an_error() {
     );
     let mut batch = Batch::default();
     batch.put(place.clone(), value.clone());
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     let done = scrub(&fs);
     assert_eq!(done.record.began, stopped.record.began, "it went on");
     assert!(done.is_clean(), "{done:?}");

@@ -9,7 +9,7 @@ fn half_dead(rig: &Rig, live: usize) -> (StripeId, Vec<u8>) {
     let held = pattern(1, live);
     fs.write(1, &held).unwrap();
     fs.write(2, &pattern(2, 4 * UNIT - live)).unwrap();
-    fs.pipeline.checkpoint().unwrap();
+    fs.transactions.checkpoint().unwrap();
     let stripe = fs.extents(1).unwrap()[0].1.stripe;
     assert_eq!(fs.extents(2).unwrap()[0].1.stripe, stripe, "one stripe");
     fs.remove(2).unwrap();
@@ -57,7 +57,7 @@ fn nothing_is_lost_if_no_file_holds_the_bytes_and_a_scrub_rewrites_the_rest() {
         assert!(done.is_clean(), "{harm:?}: {done:?}");
         assert!(done.record.repaired > 0, "{harm:?}: {done:?}");
         assert!(
-            !fs.pipeline.catalog.has_backref(stripe).unwrap(),
+            !fs.transactions.catalog.has_backref(stripe).unwrap(),
             "{harm:?}"
         );
         assert_eq!(fs.redundancy(), [(2, 1)], "{harm:?}");
@@ -86,10 +86,17 @@ fn a_mount_does_not_count_bytes_that_no_file_holds_as_lost() {
     let mut batch = Batch::default();
     let dead = 2 * UNIT as u32..3 * UNIT as u32;
     batch.put(key::lost(stripe), LostBytes(vec![dead]).encode());
-    fs.pipeline.apply(batch).unwrap();
+    fs.transactions.apply(batch).unwrap();
     fs.close();
     let fs = rig.open(&[]);
-    assert!(!fs.pipeline.volume.damage().unrecoverable().all().is_empty());
+    assert!(
+        !fs.transactions
+            .volume
+            .damage()
+            .unrecoverable()
+            .all()
+            .is_empty()
+    );
     assert!(!fs.maintenance.redundancy.may_have_lost_data().unwrap());
     assert_eq!(fs.redundancy(), [(0, 1)]);
     assert_holds(&fs, &Model::from([(1, held)]), "opened again");
@@ -118,6 +125,6 @@ fn only_unrecoverable_bytes_that_files_hold_count_as_lost() {
     assert_eq!(inodes, BTreeSet::from([Ino(1)]));
     assert!(fs.maintenance.redundancy.may_have_lost_data().unwrap());
     let mut read = vec![0; 2 * UNIT];
-    fs.pipeline.read(stripe, 0, &mut read).unwrap();
+    fs.transactions.read(stripe, 0, &mut read).unwrap();
     assert!(read == held[..2 * UNIT], "all else can be had");
 }

@@ -74,7 +74,7 @@ fn a_member_unread_for_want_of_descriptors_is_neither_verified_nor_marked_missin
         late.fs.maintenance.scrubber.unverified_by_scrub(),
         late.shards
     );
-    assert_eq!(late.fs.pipeline.members().membership().live().len(), 6);
+    assert_eq!(late.fs.transactions.members().membership().live().len(), 6);
     late.plan.clear();
     let done = scrub(&late.fs);
     assert!(done.is_clean(), "{done:?}");

@@ -81,7 +81,7 @@ fn the_volume_does_not_open_without_the_directory_that_has_the_last_record() {
         plan.add(Fault::at(1, Effect::Eio).of(failing).lasting());
         let mut batch = Batch::default();
         batch.put(change.clone(), Marker.encode());
-        fs.pipeline.apply(batch).unwrap();
+        fs.transactions.apply(batch).unwrap();
         fs.sync().unwrap();
         assert_eq!(plan.triggered(), 1, "{context}: more than the append");
         let left = rig.fork();
@@ -94,7 +94,7 @@ fn the_volume_does_not_open_without_the_directory_that_has_the_last_record() {
         assert_eq!((&found, others), (&claim_of(&[1]), vec![]), "{context}");
         let fs = open_recovering(&left, &found).unwrap();
         assert!(
-            fs.pipeline.get(&change).unwrap().is_some(),
+            fs.transactions.get(&change).unwrap().is_some(),
             "{context}: lost"
         );
         fs.close();
@@ -114,7 +114,7 @@ fn a_member_absent_during_writes_is_mounted_once_it_returns() {
     for number in 0..10 {
         let mut batch = Batch::default();
         batch.put(change(number), Marker.encode());
-        fs.pipeline.apply(batch).unwrap();
+        fs.transactions.apply(batch).unwrap();
         fs.sync().unwrap();
     }
     fs.close();
@@ -123,7 +123,7 @@ fn a_member_absent_during_writes_is_mounted_once_it_returns() {
     lose_superblocks(&rig, &[0]);
     let fs = rig.open_in(&[], "beside the other");
     assert_holds(&fs, &model, "beside the other");
-    assert!(fs.pipeline.get(&change(9)).unwrap().is_some());
+    assert!(fs.transactions.get(&change(9)).unwrap().is_some());
     fs.close();
 }
 
@@ -221,7 +221,7 @@ fn a_stale_copy_is_recognised_after_a_superblock_was_recovered() {
             fs.write(file, &model[&file]).unwrap();
             fs.sync().unwrap();
         }
-        fs.pipeline.members().epochs().renew_superblocks();
+        fs.transactions.members().epochs().renew_superblocks();
         fs.lose(&rig, 0);
         fs.write(40, &pattern(40, 20_000)).unwrap();
         fs.close();
