@@ -469,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mkfs_leaves_is_as_good_as_empty() {
+    fn a_directory_fresh_from_mkfs_counts_as_empty() {
         let home = tempfile::tempdir().unwrap();
         fs::create_dir(home.path().join("lost+found")).unwrap();
         assert!(Directories::make(&[home.path().into()], |_| Ok(())).is_ok());

@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn the_failure_names_the_process_and_what_lets_the_mount_go() {
+    fn the_failure_names_the_process_and_the_way_to_release_the_mount() {
         let me = std::process::id();
         let keeper = Keeper::Namespaces(vec![(me, "/mnt/inner".into())]);
         let failure = failure("/mnt is unmounted", daemon(), Some(&keeper), None);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_are_not_durable_are_not_said_to_be() {
+    fn changes_that_are_not_durable_are_not_acknowledged() {
         let failure = failure("/mnt is unmounted", daemon(), None, Some("disk full"));
         assert!(!failure.message.contains("is durable"), "{failure:?}");
         assert!(failure.message.contains("disk full"), "{failure:?}");

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_mount_fuse3_adds_is_taken_away_and_what_was_asked_for_by_name_stays() {
+    fn options_added_by_mount_fuse3_are_dropped_and_explicit_ones_stay() {
         for (given, left) in [
             ("dev,suid", ""),
             ("suid,dev,dev,suid", "suid,dev"),

@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_does_not_answer_keeps_nobody_from_the_answers_of_others() {
+    fn a_silent_member_does_not_delay_the_answers_of_others() {
         let paths = ["a", "hangs", "b"].map(PathBuf::from);
         let (stop, hang) = channel::<()>();
         let hang = std::sync::Arc::new(std::sync::Mutex::new(hang));
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn who_did_not_answer_once_is_not_asked_again() {
+    fn a_member_that_did_not_answer_is_not_asked_again() {
         let paths = ["a", "hangs", "b"].map(PathBuf::from);
         let (stop, hang) = channel::<()>();
         let hang = std::sync::Arc::new(std::sync::Mutex::new(hang));

@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fstab_carries_for_others_is_ignored() {
+    fn options_of_fstab_for_other_programs_are_ignored() {
         let plain = MountOptions::new();
         let list = "defaults,_netdev,nofail,user,x-systemd.automount,X-mount.mkdir,comment=a,default_permissions";
         assert_eq!(parsed(list).unwrap(), plain);

@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_advised_where_something_waits_is_what_can_help() {
+    fn the_advice_for_waiting_work_can_help() {
         let waiting = RebuildReport {
             bytes_waiting: 1,
             bytes_unreadable: 1,

@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn people_read_the_state_first_and_what_to_do_last() {
+    fn the_report_opens_with_the_state_and_ends_with_the_advice() {
         let text = report(&[2, 4], &[(0, 7)], &[0, 1, 3]).for_people(None);
         let first = text.lines().next().unwrap();
         assert_eq!(first, "photos: degraded, 2 of 6 members are away");
@@ -497,7 +497,7 @@ mod tests {
 
     /// Bytes that were written just now are in memory.
     #[test]
-    fn that_there_are_no_stripes_is_not_said_to_be_all_there_will_be() {
+    fn an_empty_plan_is_not_reported_as_final() {
         let mut report = report(&[], &[], &[0, 1, 2]);
         let text = report.for_people(None);
         assert!(text.contains("gets there within five seconds"), "{text}");
@@ -507,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_coded_where_and_how_fast_is_said_if_anything_was() {
+    fn status_reports_coding_by_engine_and_speed_if_there_was_any() {
         let coded = |bytes, millis| {
             let busy = std::time::Duration::from_millis(millis);
             let passes = 1;

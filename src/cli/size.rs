@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_a_sentence() {
+    fn a_malformed_size_is_refused_with_a_sentence() {
         for text in ["", "x", "-1", "1.5M", "1 bushel", "99999999999999T"] {
             assert!(parse_size(text).is_err(), "{text}");
         }

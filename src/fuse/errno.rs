@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_volume_says_of_itself_reaches_the_caller_as_its_errno() {
+    fn errors_of_the_volume_reach_the_caller_as_errno() {
         let poisoned = CommitError::Poisoned {
             reason: "a sync failed".into(),
         };

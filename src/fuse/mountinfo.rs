@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn of_mounts_above_each_other_the_one_on_top_counts_in_whatever_order_they_are_listed() {
+    fn the_top_of_stacked_mounts_counts_in_any_order_of_listing() {
         let at = |id: u64, parent: u64| {
             let line = format!("{id} {parent} 0:{id} / /mnt rw - fuse.cauchyfs x rw");
             parse_line(line.as_bytes()).expect("the line is well formed")

@@ -311,7 +311,7 @@ impl Accelerator for WrongInBlock3 {
 }
 
 #[test]
-fn of_a_stripe_whose_checksums_match_inspection_names_the_blocks_whose_parity_does_not() {
+fn inspection_names_inconsistent_blocks_of_a_stripe_with_matching_checksums() {
     let wrong = Arc::new(WrongInBlock3);
     let rig = Rig::with(4, 2, 6, 0, Some(wrong as _), None);
     let stripe = rig.write_stripe(&pattern(1, 4 * UNIT));

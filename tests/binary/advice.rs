@@ -127,7 +127,7 @@ fn the_log_names_lost_and_returned_members_and_the_repairs() {
 }
 
 #[test]
-fn why_a_member_is_away_is_said_as_it_is_now() {
+fn the_reason_of_an_absence_is_shown_as_it_is_now() {
     if skip_mounts() {
         return;
     }

@@ -245,7 +245,7 @@ fn a_repair_after_a_crash_finds_nothing_wrong() {
 }
 
 #[test]
-fn without_any_copy_of_the_index_everything_is_said_to_be_lost() {
+fn without_any_copy_of_the_index_everything_is_reported_as_lost() {
     if skip_mounts() {
         return;
     }

@@ -264,7 +264,7 @@ fn a_stale_copy_in_the_place_of_a_mounted_member_counts_for_nothing_until_it_is_
 
 /// The directory and its files keep their inode numbers, so that only their content shows the change.
 #[test]
-fn a_mounted_member_whose_files_are_overwritten_by_a_stale_copy_is_verified() {
+fn a_mounted_member_overwritten_by_a_stale_copy_is_verified() {
     if skip_mounts() {
         return;
     }

@@ -302,7 +302,7 @@ fn a_scrub_that_is_killed_with_its_daemon_goes_on_where_it_was() {
 }
 
 #[test]
-fn a_mount_scrubs_by_itself_when_it_is_told_to() {
+fn a_mount_scrubs_by_itself_when_asked_to() {
     if skip_mounts() {
         return;
     }

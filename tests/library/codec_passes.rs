@@ -90,7 +90,7 @@ fn lengths() -> impl Iterator<Item = usize> {
 }
 
 #[test]
-fn crews_and_stores_change_no_byte() {
+fn parallelism_and_streaming_stores_change_no_byte() {
     for code in CodeId::all() {
         let geometry = Geometry::new(4, 2).expect("valid");
         let engine = select("auto").expect("always there");
@@ -134,7 +134,7 @@ fn small_passes_stay_on_the_callers_thread() {
 }
 
 #[test]
-fn crews_reconstruct_and_verify_as_one_thread_does() {
+fn parallel_reconstruction_and_verification_match_one_thread() {
     let codec = codec(3, 2);
     let backwards = Backwards::default();
     let data = random_shards(3, 300_000);

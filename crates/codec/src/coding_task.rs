@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_hardware_leaves_behind_the_cpu_computes_all_of_it_again() {
+    fn the_cpu_repeats_all_work_of_a_failed_device() {
         let codec = codec(CodeId::RS_CAUCHY);
         let broken = Broken::default();
         let expected = everything(&codec, None);

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_that_a_device_does_not_let_go_of_is_never_used_for_anything_else() {
+    fn memory_still_held_by_a_device_is_never_reused() {
         let notes = Notes::default();
         let pool = Pool::pinned(0, Some(Arc::new(notes.clone())));
         *notes.holding_on.lock() = true;

@@ -286,7 +286,7 @@ fn assert_other_version(home: &Home, spoken: Option<u32>) {
 }
 
 #[test]
-fn a_daemon_that_hangs_up_or_speaks_another_version_is_said_to() {
+fn a_daemon_that_hangs_up_or_speaks_another_version_is_reported() {
     let home = Home::new();
     listen(&home.socket(), |stream| drop(stream.try_clone()));
     assert_other_version(&home, None);
@@ -560,7 +560,7 @@ fn empty_lines_are_not_taken_without_end() {
 }
 
 #[test]
-fn what_every_mount_is_asked_may_take_no_longer_for_signs_of_life() {
+fn polling_every_mount_shares_one_deadline() {
     for is_own in [false, true] {
         let limits = Limits::of(&Request::Membership, is_own);
         assert_eq!(limits.answer, Some(BRIEF_TIMEOUT));

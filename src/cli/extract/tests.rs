@@ -309,7 +309,7 @@ fn a_new_out_gets_the_attributes_of_the_root() {
 }
 
 #[test]
-fn what_gives_power_to_files_is_restored_on_request_only() {
+fn privileges_of_files_are_restored_on_request_only() {
     let volume = Hostile::new();
     let setgid = volume.directory(Ino::ROOT, "setgid");
     let mut inode = volume.inode(setgid);

@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lies_below_another_path_comes_with_it() {
+    fn paths_below_a_wanted_path_are_included() {
         let outermost_of = |typed: &[&str]| {
             let paths: Vec<PathBuf> = typed.iter().map(PathBuf::from).collect();
             let found = outermost(&paths).into_iter();

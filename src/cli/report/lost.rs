@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_left_out_beyond_a_number_of_bytes_and_that_is_said() {
+    fn names_beyond_a_byte_limit_are_left_out_with_a_message() {
         let mut lost = LostFiles {
             paths: ["a", "\u{1}", "ccc", "d"].map(str::to_owned).to_vec(),
             are_all: true,
@@ -102,7 +102,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_said_if_not_all_are_listed() {
+    fn a_shortened_list_says_so() {
         let lost = LostFiles {
             are_all: false,
             ..LostFiles::default()

@@ -337,7 +337,7 @@ fn memory_is_pinned_with_a_device_and_the_first_refusal_is_the_last_question() {
 }
 
 #[test]
-fn memory_is_unpinned_by_whom_it_was_pinned_with_also_if_that_was_given_up_since() {
+fn memory_is_unpinned_by_the_device_that_pinned_it_even_after_that_was_given_up() {
     let mut first = Simulated::default();
     for operation in FIRST + 1..100 {
         first = first.failing_at(operation);

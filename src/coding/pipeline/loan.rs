@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn the_owner_does_something_meanwhile_and_is_told_when_the_last_item_was_back() {
+    fn the_owner_works_meanwhile_and_learns_when_the_last_item_is_back() {
         with_items(2, |orders| {
             let kept = Mutex::new(Vec::new());
             let returned = Mutex::new(None);

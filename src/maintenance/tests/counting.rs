@@ -74,7 +74,7 @@ fn bytes_that_files_share_count_once() {
 
 /// Callers that wait during a count share the next one: each would otherwise wait for all others.
 #[test]
-fn a_count_that_began_after_it_was_asked_for_is_good_whatever_happened_since() {
+fn a_count_begun_after_the_request_answers_it() {
     let rig = Rig::new(1, 1, 2);
     let plan = FaultPlan::new();
     let fs = rig.open_with_faults(&plan).unwrap();

@@ -144,7 +144,7 @@ fn one_full_member_does_not_keep_the_others_from_a_checkpoint() {
 
 /// The journal has no space for a unit, so that it goes to the index at once.
 #[test]
-fn a_unit_that_goes_straight_to_the_index_is_there_wholly_or_not_whatever_cuts_it_off() {
+fn a_unit_committed_straight_to_the_index_is_atomic_under_any_cut() {
     let (origin, script) = (Rig::new(1, 1, 3), Script::new(SEED + 2, 9));
     for effect in [Effect::PowerCut, Effect::NoSpace, Effect::Eio] {
         for nth in 1.. {

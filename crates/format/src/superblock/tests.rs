@@ -148,7 +148,7 @@ fn sealed(mut slot: Vec<u8>) -> Vec<u8> {
 }
 
 #[test]
-fn newer_versions_and_unknown_incompatible_features_are_told_from_damage() {
+fn newer_versions_and_unknown_incompatible_features_are_distinguished_from_damage() {
     let newer = Superblock::decode(&with_field(at::VERSION, 2_u16.to_le_bytes()));
     assert!(
         matches!(

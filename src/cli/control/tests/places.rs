@@ -37,7 +37,7 @@ fn a_name_that_another_user_took_in_the_shared_directory_is_in_no_ones_way() {
 
 /// A home can lie on a server that is down, and its path be known to another that is.
 #[test]
-fn a_home_that_hangs_blocks_nobody_whose_socket_is_elsewhere() {
+fn a_hanging_home_blocks_no_user_whose_socket_is_elsewhere() {
     let home = Home::new();
     home.serve();
     let places = Places {

@@ -183,7 +183,7 @@ fn links_in_out_are_not_followed() {
 }
 
 #[test]
-fn what_exists_is_neither_opened_nor_changed() {
+fn existing_files_are_neither_opened_nor_changed() {
     for (way, resolver) in RESOLVERS {
         let place = Place::new();
         let victim = place.beside.join("victim");

@@ -27,7 +27,7 @@ fn whole_volumes_need_nothing() {
 }
 
 #[test]
-fn a_volume_that_is_nearly_full_or_has_no_room_for_what_waits_is_said_to_be() {
+fn status_reports_a_volume_that_is_nearly_full_or_lacks_room_for_waiting_data() {
     let used = |bytes_used| {
         move |report: &mut Report| {
             report.capacity.bytes_usable = 100 << 20;
@@ -81,7 +81,7 @@ fn a_draining_member_stays_in_place_until_it_is() {
 }
 
 #[test]
-fn who_is_there_but_cannot_be_told_is_replaced_and_kept_until_all_is_whole() {
+fn an_unidentifiable_member_is_replaced_and_kept_until_the_volume_is_whole() {
     let damaged = |report: &mut Report| {
         report.members[2].reason = Some(damaged_superblock());
     };
@@ -96,7 +96,7 @@ fn who_is_there_but_cannot_be_told_is_replaced_and_kept_until_all_is_whole() {
 }
 
 #[test]
-fn who_is_kept_by_a_process_that_cannot_end_is_not_brought_back_by_anybody_else() {
+fn a_directory_locked_by_a_hanging_process_is_not_taken_back() {
     for mounted in [true, false] {
         let kept = |report: &mut Report| {
             report.mounted = mounted;
@@ -115,7 +115,7 @@ fn who_is_kept_by_a_process_that_cannot_end_is_not_brought_back_by_anybody_else(
 }
 
 #[test]
-fn wrong_bytes_that_were_mended_call_for_a_scrub() {
+fn repaired_bytes_call_for_a_scrub() {
     let rotten = |report: &mut Report| report.members[1].suspect = true;
     let said = advice(rotten, &[], &[(2, 7)]);
     assert!(
@@ -152,7 +152,7 @@ fn a_volume_that_is_only_read_gets_no_advice_that_would_be_refused() {
 }
 
 #[test]
-fn who_is_away_is_not_said_to_be_rebuilt_while_another_is_drained() {
+fn an_absent_member_is_not_reported_as_rebuilding_while_another_drains() {
     let drained = |report: &mut Report| {
         spare(report);
         report.members[3].state = MemberState::Removing;
@@ -171,14 +171,14 @@ fn who_is_away_is_not_said_to_be_rebuilt_while_another_is_drained() {
 }
 
 #[test]
-fn what_is_not_mounted_is_made_whole_by_mounting_it() {
+fn the_advice_for_an_unmounted_volume_is_to_mount_it() {
     let unmounted = |report: &mut Report| report.mounted = false;
     let said = advice(unmounted, &[], &[(1, 7)]);
     assert!(said.starts_with("mount it"), "{said}");
 }
 
 #[test]
-fn an_old_copy_that_was_put_back_waits_for_the_scrub_that_begins_by_itself() {
+fn a_stale_copy_waits_for_the_scrub_that_begins_by_itself() {
     let said = advice(
         |report| report.members[1].reason = Some(AbsenceReason::Unverified),
         &[],
@@ -207,7 +207,7 @@ fn current_directories_are_looked_for_before_a_backup_where_old_copies_are_in_th
 }
 
 #[test]
-fn who_is_away_may_come_back_or_get_a_successor() {
+fn an_absent_member_may_return_or_be_replaced() {
     let said = advice(|_| {}, &[2, 4], &[(0, 7)]);
     assert!(
         said.starts_with("bring back member 2 (/srv/d2), member 4 (/srv/d4): they are"),
@@ -236,7 +236,7 @@ fn who_is_away_may_come_back_or_get_a_successor() {
 }
 
 #[test]
-fn to_mount_it_again_is_advised_only_where_nobody_is_taken_back() {
+fn mounting_again_is_advised_only_where_no_member_is_taken_back() {
     let again = "unmount the volume and mount it";
     let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
     assert!(said.contains(again), "three of 4+2 read nothing: {said}");
@@ -254,7 +254,7 @@ fn to_mount_it_again_is_advised_only_where_nobody_is_taken_back() {
 }
 
 #[test]
-fn nobody_is_said_to_be_taken_in_who_is_refused() {
+fn a_refused_member_is_not_reported_as_taken_in() {
     let of = |data, refused: &'static [usize], reason: AbsenceReason| {
         move |report: &mut Report| {
             report.geometry.data = data;
@@ -287,7 +287,7 @@ fn nobody_is_said_to_be_taken_in_who_is_refused() {
 }
 
 #[test]
-fn who_was_mounted_apart_is_emptied_first() {
+fn a_member_mounted_apart_is_emptied_first() {
     let apart = |report: &mut Report| {
         report.members[4].reason = Some(AbsenceReason::MountedApart);
     };
@@ -319,7 +319,7 @@ fn a_removed_member_is_emptied_before_it_is_filled_again() {
 }
 
 #[test]
-fn who_was_left_out_comes_back_when_it_is_told_to() {
+fn a_member_left_out_returns_on_command() {
     let said = advice(
         |report| report.members[2].reason = Some(AbsenceReason::NotGiven),
         &[2],

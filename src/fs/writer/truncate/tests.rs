@@ -202,7 +202,7 @@ fn a_file_that_grows_over_what_is_left_of_it_shows_none_of_it() {
 }
 
 #[test]
-fn what_is_cut_off_goes_in_the_background_and_is_never_seen() {
+fn truncated_bytes_are_freed_in_the_background_and_never_seen() {
     for seed in 0..6 {
         let mut random = StdRng::seed_from_u64(seed);
         let mut cut = Cut::new(seed);
