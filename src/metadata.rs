@@ -44,7 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::format::journal::{Change, Life};
+use crate::format::journal::{Change, JournalGeneration};
 use crate::format::{Lsn, MemberIndex};
 use crate::membership::{Access, Members};
 use backpressure::Backpressure;
@@ -234,7 +234,7 @@ impl Meta {
                 let current = members.current_at_open();
                 members
                     .acknowledged()
-                    .note(&current, Life::default(), replayed.last);
+                    .note(&current, JournalGeneration::default(), replayed.last);
                 (Some(journal), Overlay::default())
             }
         };
@@ -607,7 +607,7 @@ impl std::fmt::Debug for Meta {
 fn put_first(index: &dyn Index, first: &Batch) -> Result<(), MetaError> {
     let position = Position {
         lsn: Lsn(0),
-        generation: next_generation(Life::default()),
+        generation: next_generation(JournalGeneration::default()),
     };
     index.commit(&mut Commit {
         changes: Box::new(first.iter()),
@@ -617,9 +617,9 @@ fn put_first(index: &dyn Index, first: &Batch) -> Result<(), MetaError> {
     index.close()
 }
 
-fn next_generation(generation: Life) -> Life {
+fn next_generation(generation: JournalGeneration) -> JournalGeneration {
     let (nonce, _) = uuid::Uuid::new_v4().as_u64_pair();
-    Life {
+    JournalGeneration {
         number: generation.number + 1,
         nonce,
     }

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 
 use super::journal_end::newest_record;
-use crate::format::journal::{Life, MAX_FILE_BYTES};
+use crate::format::journal::{JournalGeneration, MAX_FILE_BYTES};
 use crate::format::{Lsn, MemberIndex, VolumeId};
 use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
 
@@ -31,8 +31,8 @@ struct AcknowledgedRecords {
     first: Lsn,
     /// The last one.
     last: Lsn,
-    /// The number of the life that the last one belongs to.
-    life: u64,
+    /// The number of the journal generation that the last one belongs to.
+    generation: u64,
     /// Set if a commit came after it that no record tells of.
     is_surpassed: bool,
     /// Set if the journal was created again after it.
@@ -41,7 +41,7 @@ struct AcknowledgedRecords {
 
 impl Acknowledged {
     /// Notes a record that these members acknowledged.
-    pub fn note(&self, members: &[MemberIndex], life: Life, last: Lsn) {
+    pub fn note(&self, members: &[MemberIndex], generation: JournalGeneration, last: Lsn) {
         let mut all = self.0.lock();
         for member in members {
             let records = all.entry(*member).or_default();
@@ -51,7 +51,7 @@ impl Acknowledged {
             *records = AcknowledgedRecords {
                 first: records.first,
                 last,
-                life: life.number,
+                generation: generation.number,
                 is_surpassed: false,
                 is_removed: false,
             };
@@ -100,8 +100,9 @@ impl Acknowledged {
                 None
             }
         };
-        let holds_last = newest
-            .is_some_and(|newest| newest.life.number >= records.life && newest.lsn >= records.last);
+        let holds_last = newest.is_some_and(|newest| {
+            newest.generation.number >= records.generation && newest.lsn >= records.last
+        });
         Ok(!holds_last)
     }
 

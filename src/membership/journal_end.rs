@@ -58,7 +58,7 @@ pub(super) fn newest_record(
 
 /// The key that is greater for a record written later.
 pub(super) fn age(record: &RecordHeader) -> (u64, Lsn) {
-    (record.life.number, record.lsn)
+    (record.generation.number, record.lsn)
 }
 
 /// A place where a record seems to begin.

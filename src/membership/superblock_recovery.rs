@@ -313,7 +313,7 @@ impl Reference {
     }
 
     /// Returns whether a directory went through the same changes as the current members. A record of an epoch that
-    /// these do not know was written without them. In halves, so was one of another life, and one beyond theirs in an
+    /// these do not know was written without them. In halves, so was one of another journal generation, and one beyond theirs in an
     /// epoch that they may have begun without each other.
     fn standing(&self, traces: &Traces) -> Standing {
         let Some((one, other)) = self.record.zip(traces.record) else {
@@ -323,7 +323,7 @@ impl Reference {
         let is_level = if self.is_whole || !self.may_be_parted {
             is_shared(self.epoch)
         } else {
-            one.life == other.life && is_shared(one.epoch)
+            one.generation == other.generation && is_shared(one.epoch)
         };
         if !is_level {
             Standing::Doubtful
@@ -356,7 +356,7 @@ impl Reference {
         let leader = *records.iter().max_by_key(|record| age(record))?;
         let are_level = records
             .iter()
-            .all(|record| record.life == leader.life && are_level(record, &leader));
+            .all(|record| record.generation == leader.generation && are_level(record, &leader));
         are_level.then_some(leader)
     }
 
@@ -367,17 +367,17 @@ impl Reference {
 }
 
 /// Returns whether two journals end as a crash may leave them: one may lack the other's last record, also if that is
-/// the first of a life.
+/// the first of a journal generation.
 fn are_level(one: &RecordHeader, other: &RecordHeader) -> bool {
     let (older, newer) = if age(one) <= age(other) {
         (one, other)
     } else {
         (other, one)
     };
-    if older.life == newer.life {
+    if older.generation == newer.generation {
         newer.lsn.0 - older.lsn.0 <= IN_FLIGHT
     } else {
-        older.life.number < newer.life.number && older.lsn.0 + IN_FLIGHT == newer.lsn.0
+        older.generation.number < newer.generation.number && older.lsn.0 + IN_FLIGHT == newer.lsn.0
     }
 }
 

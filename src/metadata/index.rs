@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::batch::{Key, Value};
 use super::error::MetaError;
 use crate::format::Lsn;
-use crate::format::journal::{Life, StripeData};
+use crate::format::journal::{JournalGeneration, StripeData};
 
 /// The position that an index has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,7 @@ pub(super) struct Position {
     /// The last journal record whose changes it holds.
     pub(super) lsn: Lsn,
     /// The journal generation that the records after that one belong to.
-    pub(super) generation: Life,
+    pub(super) generation: JournalGeneration,
 }
 
 /// The changes that an index takes in at once.

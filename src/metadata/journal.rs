@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::disk::Disk;
 use super::error::MetaError;
 use super::index::Position;
-use crate::format::journal::{self, Change, Life, Preview, RecordHeader, StripeData};
+use crate::format::journal::{self, Change, JournalGeneration, Preview, RecordHeader, StripeData};
 use crate::format::{BLOCK_SIZE, Lsn, MemberIndex, files};
 use crate::membership::Wait;
 use crate::store::{Buffer, StoreError, StoreErrorKind};
@@ -54,7 +54,7 @@ pub(super) fn create(disk: &Disk) -> Result<(), MetaError> {
 pub(super) struct Journal {
     disk: Arc<Disk>,
     names: [Arc<str>; 2],
-    generation: Life,
+    generation: JournalGeneration,
     /// Bytes of each file; none takes more.
     size: u64,
     tail: Mutex<Tail>,
@@ -109,7 +109,11 @@ impl ReadBack {
 impl Journal {
     /// Starts a generation after record `last`. The files are made, or given their length, where a member
     /// lacks them; what they hold belongs to other generations.
-    pub(super) fn start(disk: &Arc<Disk>, generation: Life, last: Lsn) -> Result<Self, MetaError> {
+    pub(super) fn start(
+        disk: &Arc<Disk>,
+        generation: JournalGeneration,
+        last: Lsn,
+    ) -> Result<Self, MetaError> {
         let names = names();
         let size = Self::existing_size(disk, &names)?;
         for member in disk.members().membership().live() {
@@ -214,7 +218,7 @@ impl Journal {
             volume: members.shape().volume_id(),
             epoch: members.membership().epoch(),
             lsn,
-            life: self.generation,
+            generation: self.generation,
         };
         let mut record = self.disk.buffer(len);
         journal::encode(&header, entries, data, &mut record);
@@ -425,7 +429,10 @@ impl Journal {
         match answer {
             Ok(front) => {
                 let found = Preview::decode(front).map(|preview| preview.header);
-                Some(found.is_ok_and(|found| (found.life, found.lsn) == (self.generation, lsn)))
+                Some(
+                    found
+                        .is_ok_and(|found| (found.generation, found.lsn) == (self.generation, lsn)),
+                )
             }
             Err(error) if error.kind() == StoreErrorKind::ShortRead => Some(false),
             Err(_) => None,

@@ -179,7 +179,7 @@ fn is_behind(member: MemberIndex, files: &[JournalFile], newest: &[RecordPlace<'
         let found = place.file.read_from(member, place.offset);
         found.is_some_and(|found| {
             let header = found.record.header;
-            (header.life, header.lsn) == (place.file.position.generation, place.lsn)
+            (header.generation, header.lsn) == (place.file.position.generation, place.lsn)
         })
     };
     let has_any = |file: &JournalFile| file.read_from(member, 0).is_some();
@@ -327,12 +327,13 @@ impl JournalFile {
                 }
             };
             let header = found.record.header;
-            if header.life.number > self.position.generation.number {
-                let (index, journal) = (self.position.generation.number, header.life.number);
+            if header.generation.number > self.position.generation.number {
+                let (index, journal) = (self.position.generation.number, header.generation.number);
                 return Err(MetaError::OldIndex { index, journal });
             }
             let is_newer = |old: &FoundRecord| header.lsn > old.record.header.lsn;
-            if header.life == self.position.generation && newest.as_ref().is_none_or(is_newer) {
+            if header.generation == self.position.generation && newest.as_ref().is_none_or(is_newer)
+            {
                 newest = Some(found);
             }
         }
@@ -355,7 +356,7 @@ impl JournalFile {
     fn record(&self, offset: u64, lsn: Lsn) -> Result<Option<FoundRecord>, MetaError> {
         let is_next = |found: &FoundRecord| {
             let header = found.record.header;
-            header.life == self.position.generation && header.lsn == lsn
+            header.generation == self.position.generation && header.lsn == lsn
         };
         let mut refused = Vec::new();
         for (member, len) in &self.copies {
@@ -439,11 +440,13 @@ impl JournalFile {
             // As a crash leaves it.
             Err(FormatError::Checksum { .. }) => Ok(None),
             // The checksum is checked before all else.
-            Err(reason) if preview.header.life == self.position.generation => Err(RefusedRecord {
-                member,
-                lsn: preview.header.lsn,
-                reason,
-            }),
+            Err(reason) if preview.header.generation == self.position.generation => {
+                Err(RefusedRecord {
+                    member,
+                    lsn: preview.header.lsn,
+                    reason,
+                })
+            }
             Err(_) => Ok(None),
         }
     }
@@ -488,7 +491,7 @@ impl JournalFile {
 mod tests {
     use super::*;
     use crate::format::VolumeId;
-    use crate::format::journal::{Life, RecordHeader};
+    use crate::format::journal::{JournalGeneration, RecordHeader};
 
     /// Earlier builds let journals grow without bound: what lies on disk is read, however much it is.
     #[test]
@@ -504,7 +507,7 @@ mod tests {
                 volume: VolumeId(uuid::Uuid::nil()),
                 epoch: Epoch(1),
                 lsn: Lsn(1),
-                life: Life::default(),
+                generation: JournalGeneration::default(),
             };
             let record = JournalRecord {
                 header,

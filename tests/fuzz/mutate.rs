@@ -282,9 +282,14 @@ impl Case {
                 .iter()
                 .filter_map(|name| {
                     let found = raw::records(self.image.file(member, name)?);
-                    Some((found.last()?.1.life(), found.last()?.1.lsn(), *name, found))
+                    Some((
+                        found.last()?.1.generation(),
+                        found.last()?.1.lsn(),
+                        *name,
+                        found,
+                    ))
                 })
-                .max_by_key(|(life, lsn, _, _)| (*life, *lsn));
+                .max_by_key(|(generation, lsn, _, _)| (*generation, *lsn));
             let Some((_, _, name, found)) = newest else {
                 continue;
             };

@@ -56,7 +56,7 @@ impl Record {
         u64_at(&self.header, 48)
     }
 
-    pub(crate) fn life(&self) -> u64 {
+    pub(crate) fn generation(&self) -> u64 {
         u64_at(&self.header, 56)
     }
 

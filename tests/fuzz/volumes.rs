@@ -118,9 +118,12 @@ fn entries_of(image: &Image) -> BTreeMap<Vec<u8>, Vec<u8>> {
         .flat_map(raw::records)
         .map(|(_, record)| record)
         .collect();
-    records.sort_by_key(|record| (record.life(), record.lsn()));
-    let newest = records.last().map_or(0, raw::Record::life);
-    for record in records.iter().filter(|record| record.life() == newest) {
+    records.sort_by_key(|record| (record.generation(), record.lsn()));
+    let newest = records.last().map_or(0, raw::Record::generation);
+    for record in records
+        .iter()
+        .filter(|record| record.generation() == newest)
+    {
         for (key, value) in &record.entries {
             match value {
                 Some(value) => entries.insert(key.clone(), value.clone()),

@@ -29,7 +29,7 @@ mod at {
     pub(super) const VOLUME: usize = 24; // 16 bytes
     pub(super) const EPOCH: usize = 40; // u64
     pub(super) const LSN: usize = 48; // u64
-    pub(super) const LIFE: usize = 56; // u64
+    pub(super) const GENERATION: usize = 56; // u64
     pub(super) const NONCE: usize = 64; // u64
     pub(super) const RESERVED_2: usize = 72; // u64, zero
     pub(super) const END: usize = 80;
@@ -51,9 +51,9 @@ const VERSION: u16 = 1;
 const WHAT: &str = "journal record";
 const DELETED: u32 = u32::MAX;
 
-/// One life of the journal, from one mount to the next. Records of another life are left-overs.
+/// One life of the journal, from one mount to the next. Records of another journal generation are left-overs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct Life {
+pub struct JournalGeneration {
     /// Counts lives: a higher one is later.
     pub number: u64,
     /// Drawn at random, so that two lives of one number are told apart.
@@ -70,7 +70,7 @@ pub struct RecordHeader {
     /// Its number.
     pub lsn: Lsn,
     /// The life it belongs to.
-    pub life: Life,
+    pub generation: JournalGeneration,
 }
 
 /// Bytes of a stripe that has not been flushed, kept in the journal until it is.
@@ -203,9 +203,9 @@ fn put_header(header: &RecordHeader, counts: (u32, u32, u32), out: &mut [u8]) {
     out[at::STRIPES..at::VOLUME].copy_from_slice(&counts.2.to_le_bytes());
     out[at::VOLUME..at::EPOCH].copy_from_slice(header.volume.0.as_bytes());
     out[at::EPOCH..at::LSN].copy_from_slice(&header.epoch.0.to_le_bytes());
-    out[at::LSN..at::LIFE].copy_from_slice(&header.lsn.0.to_le_bytes());
-    out[at::LIFE..at::NONCE].copy_from_slice(&header.life.number.to_le_bytes());
-    out[at::NONCE..at::RESERVED_2].copy_from_slice(&header.life.nonce.to_le_bytes());
+    out[at::LSN..at::GENERATION].copy_from_slice(&header.lsn.0.to_le_bytes());
+    out[at::GENERATION..at::NONCE].copy_from_slice(&header.generation.number.to_le_bytes());
+    out[at::NONCE..at::RESERVED_2].copy_from_slice(&header.generation.nonce.to_le_bytes());
     out[at::RESERVED_2..at::END].fill(0);
 }
 
@@ -254,8 +254,8 @@ impl Preview {
         let volume = VolumeId(Uuid::from_bytes(reader.array()?));
         let epoch = Epoch(reader.count("epoch")?);
         let lsn = Lsn(reader.count("number")?);
-        let life = Life {
-            number: reader.count("life")?,
+        let generation = JournalGeneration {
+            number: reader.count("journal generation")?,
             nonce: reader.u64()?,
         };
         Ok(Self {
@@ -263,7 +263,7 @@ impl Preview {
                 volume,
                 epoch,
                 lsn,
-                life,
+                generation,
             },
             padded_bytes: len_bytes.next_multiple_of(BLOCK_SIZE),
             len: len_bytes,
@@ -360,7 +360,7 @@ mod tests {
             volume: VolumeId(Uuid::from_u128(7)),
             epoch: Epoch(3),
             lsn: Lsn(lsn),
-            life: Life {
+            generation: JournalGeneration {
                 number: 5,
                 nonce: 0xdead_beef,
             },

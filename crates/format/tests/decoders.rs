@@ -14,7 +14,9 @@ use bytes::Bytes;
 use cauchyfs_format::frame::{
     DB_HEADER_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head, PAGE_BYTES, Place,
 };
-use cauchyfs_format::journal::{self, JournalRecord, Life, Preview, RecordHeader, StripeData};
+use cauchyfs_format::journal::{
+    self, JournalGeneration, JournalRecord, Preview, RecordHeader, StripeData,
+};
 use cauchyfs_format::record::{
     Backref, Counter, Dirent, Extent, FileKind, Inline, Inode, LostBytes, MAX_STRIPE_BYTES, Marker,
     Position, RepairNote, Scrub, Segment, SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp,
@@ -458,7 +460,7 @@ fn journal_header() -> RecordHeader {
         volume: VolumeId(Uuid::from_u128(7)),
         epoch: Epoch(3),
         lsn: Lsn(9),
-        life: Life {
+        generation: JournalGeneration {
             number: 5,
             nonce: 6,
         },

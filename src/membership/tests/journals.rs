@@ -3,7 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::format::journal::{self, Change, Life, MAX_FILE_BYTES, RecordHeader};
+use crate::format::journal::{self, Change, JournalGeneration, MAX_FILE_BYTES, RecordHeader};
 use crate::format::{BLOCK_SIZE, Lsn};
 use crate::membership::journal_end::newest_record;
 use crate::store::{CallKind, Executor};
@@ -14,7 +14,7 @@ fn record(lsn: u64, body: usize) -> Vec<u8> {
         volume: VolumeId(Uuid::from_u128(7)),
         epoch: Epoch(1),
         lsn: Lsn(lsn),
-        life: Life::default(),
+        generation: JournalGeneration::default(),
     };
     let changes: Vec<Change> = (0..body.div_ceil(BLOCK_SIZE))
         .map(|_| (vec![1].into(), Some(vec![7; BLOCK_SIZE].into())))
@@ -73,7 +73,7 @@ fn records_that_are_not_intact_and_overlap_are_not_read_over_and_over() {
     assert!(bytes_read(&plan) <= 8 * LEN as u64);
 }
 
-/// A torn record was written over a journal of an earlier life, some records of which were torn as well.
+/// A torn record was written over a journal of an earlier journal generation, some records of which were torn as well.
 #[test]
 fn an_intact_record_behind_torn_ones_is_found() {
     let torn = record(9, 3 << 20);

@@ -6,7 +6,7 @@ use bytes::{BufMut, Bytes};
 use redb::{TableDefinition, WriteTransaction};
 
 use super::contained::{Contained, ContainedTable, DatabaseFailure, open_table};
-use crate::format::journal::{Life, StripeData};
+use crate::format::journal::{JournalGeneration, StripeData};
 use crate::format::wire::Reader;
 use crate::format::{FormatError, Lsn, StripeId};
 use crate::metadata::error::MetaError;
@@ -131,7 +131,7 @@ fn encode_position(position: Position) -> Vec<u8> {
 fn decode_position(bytes: &[u8]) -> Result<Position, FormatError> {
     let mut reader = Reader::new("index position", bytes);
     let lsn = Lsn(reader.count("record number")?);
-    let generation = Life {
+    let generation = JournalGeneration {
         number: reader.count("journal generation")?,
         nonce: reader.u64()?,
     };

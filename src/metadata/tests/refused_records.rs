@@ -59,7 +59,7 @@ fn crafted(harm: Harm, place: u64, disks: &[usize]) -> (Rig, Records, Lsn) {
         volume: members.shape().volume_id(),
         epoch: members.membership().epoch(),
         lsn: Lsn(position.lsn.0 + 1 + number),
-        life: position.generation,
+        generation: position.generation,
     };
     for (index, disk) in rig.disks.iter().enumerate() {
         let harm = |number| Some(harm).filter(|_| number == place && disks.contains(&index));

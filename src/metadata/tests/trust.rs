@@ -150,7 +150,7 @@ fn a_journal_that_had_to_grow_is_replayed_wholly() {
             volume: members.shape().volume_id(),
             epoch: members.membership().epoch(),
             lsn: Lsn(position.lsn.0 + 1 + u64::from(number)),
-            life: position.generation,
+            generation: position.generation,
         };
         journal::encode(&header, &[entry], &[], &mut record);
         records.append(&mut record);

@@ -69,7 +69,7 @@ fn the_volume_does_not_open_without_the_directory_that_has_the_last_record() {
     let base = base.fork();
     let change = key::xattr(Ino(7), b"changed");
     for is_first in [true, false] {
-        let context = format!("first record of its life: {is_first}");
+        let context = format!("first record of its generation: {is_first}");
         let rig = base.fork();
         let plan = FaultPlan::new();
         let fs = rig.open_with_faults(&plan).unwrap();
