@@ -191,16 +191,14 @@ impl FileWriter {
             let Some(spilled) = Spilled::place(&self.transactions, &inode, &range)? else {
                 return Ok(None);
             };
-            let written = match early {
-                Some(_) => None,
-                None => match self.transactions.write_at_once(data)? {
-                    Some(written) => Some(written),
-                    None => {
-                        spilled.abandon(&self.transactions)?;
-                        return Ok(None);
-                    }
-                },
-            };
+            let mut written = None;
+            if early.is_none() {
+                written = self.transactions.write_at_once(data)?;
+                if written.is_none() {
+                    spilled.abandon(&self.transactions)?;
+                    return Ok(None);
+                }
+            }
             let placed = early.or(written.as_ref());
             let runs = placed.map_or(Vec::new(), |placed| extents::placed_at(start, placed));
             let target = (file.ino, &mut inode);

@@ -19,7 +19,7 @@ impl MemberChanges {
     }
 
     /// Marks a member as draining, and names the heir of its data:
-    /// [`Membership::heir_of`](super::membership::Membership::heir_of). Durable on return.
+    /// [`Membership::heir_of`](super::snapshot::Membership::heir_of). Durable on return.
     ///
     /// # Errors
     ///

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::fields::{nonce, noted_path};
 use super::lineage::{FoundMember, Lineage, Origin};
-use super::membership::Published;
+use super::snapshot::Published;
 use super::succession::Succession;
 use crate::format::superblock::{
     EpochMark, Features, LastSeen, MAX_HISTORY, MemberEntry, Superblock,

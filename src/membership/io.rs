@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::epochs::Epochs;
 use super::health::ErrorClass;
 use super::member::Member;
-use super::membership::Membership;
+use super::snapshot::Membership;
 use crate::format::MemberIndex;
 use crate::store::{Executor, Op, Outcome, Request, Store, StoreError, StoreErrorKind, StoreRef};
 

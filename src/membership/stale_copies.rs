@@ -17,7 +17,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::access::Access;
-use super::membership::Membership;
+use super::snapshot::Membership;
 use crate::format::MemberIndex;
 
 /// The stale copies that are not verified yet, and the number of notes before each: a member that is restored once more

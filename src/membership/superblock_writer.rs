@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::epoch_state::EpochState;
-use super::membership::Membership;
 use super::slots;
+use super::snapshot::Membership;
 use crate::format::MemberIndex;
 use crate::format::superblock::Superblock;
 use crate::store::{Executor, Op, Request, Store};

@@ -55,13 +55,9 @@ impl Shared {
     ) -> Result<Self, CodecError> {
         let members = Arc::clone(members);
         let geometry = members.shape().geometry();
-        let codec = Codec::new(members.shape().code(), geometry, options.engine)?;
+        let code = Codec::new(members.shape().code(), geometry, options.engine)?;
         let workers = Arc::clone(&options.workers);
-        let coder = Arc::new(StripeCoder::new(
-            codec,
-            workers,
-            options.accelerator.clone(),
-        ));
+        let coder = Arc::new(StripeCoder::new(code, workers, options.accelerator.clone()));
         let height = members.shape().greatest_height() as usize;
         let limit = options.buffer_bytes / (height * geometry.total_shards());
         let limit = limit.clamp(2, MAX_BUFFERS);

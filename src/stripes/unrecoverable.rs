@@ -32,12 +32,13 @@ impl UnrecoverableRanges {
         let mut state = self.0.lock();
         let mut all = state.ranges.get(&stripe).cloned().unwrap_or_default();
         all.extend(ranges.iter().cloned());
-        state.set(stripe, all);
+        state.set(stripe, &all);
     }
 
     /// Notes all bytes of a stripe that are unrecoverable, if any are.
     pub(crate) fn set(&self, stripe: StripeId, ranges: &[Range<u32>]) {
-        self.0.lock().set(stripe, ranges.iter().cloned().collect());
+        let ranges = ranges.iter().cloned().collect();
+        self.0.lock().set(stripe, &ranges);
     }
 
     /// Forgets a stripe that is gone.
@@ -88,7 +89,7 @@ impl UnrecoverableRanges {
 }
 
 impl State {
-    fn set(&mut self, stripe: StripeId, ranges: RangeSet<u32>) {
+    fn set(&mut self, stripe: StripeId, ranges: &RangeSet<u32>) {
         let before = if ranges.is_empty() {
             self.ranges.remove(&stripe).unwrap_or_default()
         } else if self.ranges.len() < MAX_STRIPES || self.ranges.contains_key(&stripe) {
@@ -100,7 +101,7 @@ impl State {
             self.is_truncated_in_pass = self.is_truncated_in_pass.map(|_| true);
             return;
         };
-        self.changes += u64::from(before != ranges);
+        self.changes += u64::from(before != *ranges);
     }
 }
 

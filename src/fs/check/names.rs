@@ -1,4 +1,4 @@
-//! NameCounts against inodes.
+//! Names against inodes.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -32,7 +32,7 @@ struct Home {
 /// The totals of all names.
 #[derive(Default)]
 pub(super) struct NameCounts {
-    /// NameCounts of each inode.
+    /// The number of names of each inode.
     counts: HashMap<Ino, u32>,
     directories: HashMap<Ino, Entries>,
     /// The name of each directory, the root excepted.

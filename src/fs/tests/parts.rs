@@ -123,7 +123,7 @@ fn a_reader_returns_what_a_writer_wrote_to_a_file_without_a_name() {
     data.put_file(1);
     let handle = data.open();
     data.write(handle, 0, b"inline");
-    data.write(handle, 100_000, &[7; 50_000]);
+    data.write(handle, 100_000, &vec![7; 50_000]);
     let mut expected = vec![0; 150_000];
     expected[..6].copy_from_slice(b"inline");
     expected[100_000..].fill(7);
@@ -155,7 +155,7 @@ fn the_last_release_of_a_file_without_a_name_removes_it_with_its_attributes() {
     data.put_file(0);
     let handles = [data.open(), data.open()];
     data.references.nodes.nameless(FILE, false);
-    data.write(handles[0], 0, &[3; 100_000]);
+    data.write(handles[0], 0, &vec![3; 100_000]);
     data.xattrs
         .set(ROOT, FILE, b"user.colour", b"red", XattrMode::Create)
         .unwrap();

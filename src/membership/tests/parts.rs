@@ -6,7 +6,7 @@ use super::*;
 use crate::format::MemberId;
 use crate::membership::health::MemberState;
 use crate::membership::member::Member;
-use crate::membership::membership::Published;
+use crate::membership::snapshot::Published;
 use crate::membership::succession::Succession;
 
 fn published(epoch: u64, draining: Vec<MemberIndex>) -> Published {
