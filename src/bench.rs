@@ -18,7 +18,7 @@ pub use self::{
     error::BenchError,
     isal::{Isal, IsalError, IsalTables},
     machine::Machine,
-    report::Report,
+    report::BenchReport,
     row::Row,
     setting::{Operation, Setting, WorkingSet},
 };
@@ -79,7 +79,10 @@ pub fn usual_geometries() -> impl Iterator<Item = Geometry> {
 ///
 /// [`BenchError`] if an engine, a code or a length cannot be measured, or the system lacks the memory or the
 /// threads. The rows that `progress` was told of until then are lost.
-pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Report, BenchError> {
+pub fn run(
+    wishes: &Wishes,
+    mut progress: impl FnMut(&Row, usize),
+) -> Result<BenchReport, BenchError> {
     let gpus = gpus(wishes)?;
     let plans = plans(wishes, gpus.is_some())?;
     let seconds = if wishes.seconds > 0.0 {
@@ -122,7 +125,7 @@ pub fn run(wishes: &Wishes, mut progress: impl FnMut(&Row, usize)) -> Result<Rep
     }
     let chosen_engine = select("auto")?.name();
     let isal = isal.as_ref().map(|isal| isal.library().to_owned());
-    Ok(Report {
+    Ok(BenchReport {
         machine,
         chosen_engine,
         isal,
@@ -150,7 +153,7 @@ fn gpus(wishes: &Wishes) -> Result<Option<Gpus>, DeviceError> {
 }
 
 /// Returns the rows to measure, grouped so that those to compare stand together.
-fn plans(wishes: &Wishes, with_gpus: bool) -> Result<Vec<row::Plan>, BenchError> {
+fn plans(wishes: &Wishes, with_gpus: bool) -> Result<Vec<row::RowPlan>, BenchError> {
     let usual: Vec<Geometry> = usual_geometries().collect();
     let geometries = or(&wishes.geometries, &usual);
     let on_cpu = settings(wishes, &WorkingSet::OF_CPU)?;
@@ -165,13 +168,16 @@ fn plans(wishes: &Wishes, with_gpus: bool) -> Result<Vec<row::Plan>, BenchError>
         for &setting in &on_cpu {
             for code in codes_for(wishes, geometry, setting) {
                 for engine in engines_for(wishes, code, setting)? {
-                    plans.push(row::Plan::new(Codec::new(code, geometry, engine)?, setting));
+                    plans.push(row::RowPlan::new(
+                        Codec::new(code, geometry, engine)?,
+                        setting,
+                    ));
                 }
             }
         }
         for &setting in on_gpus.iter().filter(|_| is_wanted) {
             let codec = Codec::new(CodeId::RS_CAUCHY, geometry, select("auto")?)?;
-            plans.push(row::Plan::new(codec, setting));
+            plans.push(row::RowPlan::new(codec, setting));
         }
     }
     Ok(plans)
@@ -375,7 +381,7 @@ mod tests {
             ..quick()
         };
         let plans = plans(&wishes, true).expect("can be measured");
-        let setting = |plan: &row::Plan| (plan.setting.working_set, plan.setting.stripes);
+        let setting = |plan: &row::RowPlan| (plan.setting.working_set, plan.setting.stripes);
         let seen: Vec<(WorkingSet, usize)> = plans.iter().map(setting).collect();
         let expected = [
             (WorkingSet::Warm, 1),

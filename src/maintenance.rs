@@ -147,7 +147,7 @@ impl Maintenance {
         ));
         let status = Arc::new(RebuildStatus::default());
         let redundancy = redundancy_counter(&transactions, &status, count_limits);
-        let rebuild = Arc::new(Rebuild::new(rebuild::Dependencies {
+        let rebuild = Arc::new(Rebuild::new(rebuild::RebuildDependencies {
             members: Arc::clone(&transactions.members),
             volume: Arc::clone(&transactions.volume),
             records: Arc::clone(&transactions.records),
@@ -301,7 +301,7 @@ fn redundancy_counter(
     status: &Arc<RebuildStatus>,
     limits: CountLimits,
 ) -> Arc<RedundancyCounter> {
-    let dependencies = redundancy::Dependencies {
+    let dependencies = redundancy::RedundancyDependencies {
         members: Arc::clone(&transactions.members),
         meta: Arc::clone(&transactions.meta),
         volume: Arc::clone(&transactions.volume),
@@ -320,7 +320,7 @@ fn scrubber(
     redundancy: &Arc<RedundancyCounter>,
     rebuild: &Arc<Rebuild>,
 ) -> Arc<Scrubber> {
-    Arc::new(Scrubber::new(scrub::Dependencies {
+    Arc::new(Scrubber::new(scrub::ScrubDependencies {
         members: Arc::clone(&transactions.members),
         meta: Arc::clone(&transactions.meta),
         replicas: Arc::clone(&transactions.replicas),

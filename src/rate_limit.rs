@@ -21,11 +21,11 @@ const SPAN: Duration = Duration::from_secs(60);
 pub struct RateLimit<T: Hash + Eq> {
     /// The time after which a message may be logged again.
     again: Option<Duration>,
-    state: Mutex<State<T>>,
+    state: Mutex<RecentMessages<T>>,
 }
 
 #[derive(Debug)]
-struct State<T: Hash + Eq> {
+struct RecentMessages<T: Hash + Eq> {
     logged: LruCache<T, Instant>,
     since: Option<Instant>,
     in_span: u32,
@@ -46,7 +46,7 @@ impl<T: Hash + Eq> RateLimit<T> {
     }
 
     fn with_pause(again: Option<Duration>) -> Self {
-        let state = State {
+        let state = RecentMessages {
             logged: LruCache::unbounded(),
             since: None,
             in_span: 0,

@@ -9,7 +9,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::error::BenchError;
 use super::lane::{Arena, Lane};
-use super::row::{Contender, Plan, Row, median, stripes_per_second, to_f64};
+use super::row::{Contender, Row, RowPlan, median, stripes_per_second, to_f64};
 use super::setting::{Operation, WorkingSet};
 use crate::coding::Dispatch;
 use crate::cuda::{Bus, Device, DeviceError, Gpu};
@@ -192,7 +192,7 @@ impl Drop for Held<'_, '_, '_> {
     }
 }
 
-impl Plan {
+impl RowPlan {
     /// Measures on the GPUs for about as long as `time`, with as many callers at once as the setting has
     /// threads.
     ///

@@ -1,7 +1,7 @@
 //! Stripes that are handed over to an accelerator, several by one call, as the filesystem does.
 
 use super::lane::Lane;
-use super::row::{LANES_FIT, Plan};
+use super::row::{LANES_FIT, RowPlan};
 use super::setting::Operation;
 use crate::codec::{Accelerator, BLOCK_BYTES, CodingTask};
 
@@ -11,7 +11,7 @@ type Encoding<'s> = (Vec<&'s [u8]>, Vec<&'s mut [u8]>, Vec<&'s mut [u32]>);
 /// Shards of a stripe: those that are left, then those that are lost.
 type Erasure<'s> = (Vec<(usize, &'s [u8])>, Vec<(usize, &'s mut [u8])>);
 
-impl Plan {
+impl RowPlan {
     /// Does the operation to as many of the lane's next stripes as the setting has to a call.
     pub(super) fn call(&self, lane: &mut Lane<'_>, accelerator: &dyn Accelerator) {
         let stripes = lane.next_stripes(self.setting.stripes);
@@ -117,7 +117,7 @@ mod tests {
                 stripes: STRIPES,
                 operation,
             };
-            let plan = Plan::new(codec, setting);
+            let plan = RowPlan::new(codec, setting);
             let mut arena = Arena::default();
             // Seven stripes: after two calls, what is left does not do for a third.
             let mut lanes = arena.lanes(1, geometry, 5000, 7).expect("memory");

@@ -9,7 +9,7 @@ use crate::bench::{Machine, Operation, Row, WorkingSet};
 
 /// Everything that one run measured. Serialized, it is what `bench codec --json` prints.
 #[derive(Debug, Clone, Serialize)]
-pub struct Report {
+pub struct BenchReport {
     /// The machine, and the speed of its memory.
     pub machine: Machine,
     /// The engine that `auto` picks.
@@ -21,7 +21,7 @@ pub struct Report {
 }
 
 /// A table, the chosen engine marked by a star.
-impl fmt::Display for Report {
+impl fmt::Display for BenchReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let machine = &self.machine;
         writeln!(f, "{}, {} threads", machine.cpu, machine.threads)?;

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::bus::{GPU_ENGINE, cpu_seconds};
 use super::error::BenchError;
-use super::row::{Plan, Row, median, to_f64};
+use super::row::{Row, RowPlan, median, to_f64};
 use super::setting::Operation;
 use crate::codec::{Geometry, Matrix};
 use crate::cuda::{DeviceError, Gpu, Resident};
@@ -37,7 +37,7 @@ pub(super) fn rates_inside(gpu: &Gpu, time: Duration) -> Result<(f64, f64), Devi
     Ok((rate(copy_rounds, copied), rate(sum_rounds, summed)))
 }
 
-impl Plan {
+impl RowPlan {
     /// Measures a GPU for about as long as `time`, with stripes that lie in its memory.
     ///
     /// # Errors

@@ -56,7 +56,7 @@ pub struct Row {
 
 /// A row to be measured.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct RowPlan {
     codec: Codec,
     /// Reads and writes as many shards as the operation does.
     plain: codec::Plan,
@@ -69,7 +69,7 @@ const TURNS: u32 = 5;
 /// One thing to measure: an operation on the next stripe of a lane.
 pub(super) type Contender<'c> = Box<dyn Fn(&mut Lane<'_>) + Sync + 'c>;
 
-impl Plan {
+impl RowPlan {
     pub(super) fn new(codec: Codec, setting: Setting) -> Self {
         let (k, m) = (
             codec.geometry().data_shards(),

@@ -9,7 +9,7 @@ use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::mounts;
 use super::overtaken;
-use super::report::{MemberReport, State};
+use super::report::{MemberReport, VolumeState};
 use super::sandbox::{self, Survey};
 use super::scrub::{Away, scrubbed_of};
 use super::size::{format_count, format_size};
@@ -93,7 +93,8 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
     for line in &foreign {
         terminal::line(line);
     }
-    let is_whole = read == Outcome::Done && report.state == State::Healthy && foreign.is_empty();
+    let is_whole =
+        read == Outcome::Done && report.state == VolumeState::Healthy && foreign.is_empty();
     let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
     if !away.is_empty() {
         terminal::line(format_args!(
@@ -122,14 +123,14 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
         lines.push(format!("{more} more faults are not listed"));
     }
     let outcome = match report.state {
-        State::Failed => Outcome::Lost,
+        VolumeState::Failed => Outcome::Lost,
         _ if checked.lost > 0 => Outcome::Lost,
         _ if read == Outcome::Lost => Outcome::Lost,
-        State::Degraded => Outcome::Degraded,
-        State::Healthy if read == Outcome::Degraded => Outcome::Degraded,
-        State::Healthy if checked.repaired < checked.found => Outcome::Degraded,
-        State::Healthy if !foreign.is_empty() => Outcome::Degraded,
-        State::Healthy => Outcome::Done,
+        VolumeState::Degraded => Outcome::Degraded,
+        VolumeState::Healthy if read == Outcome::Degraded => Outcome::Degraded,
+        VolumeState::Healthy if checked.repaired < checked.found => Outcome::Degraded,
+        VolumeState::Healthy if !foreign.is_empty() => Outcome::Degraded,
+        VolumeState::Healthy => Outcome::Done,
     };
     Ok(Examined {
         verdict: lines,

@@ -52,7 +52,7 @@ const KERNEL_CACHE_OFF: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
 /// The checked parameters of a mount.
 #[derive(Debug)]
-pub(super) struct Plan {
+pub(super) struct MountPlan {
     pub(super) directories: Directories,
     pub(super) mountpoint: PathBuf,
     pub(super) options: MountOptions,
@@ -133,7 +133,7 @@ pub(super) fn keep_descriptors_to_ourselves() {
 }
 
 /// Runs as the daemon that [`spawn`] waits for.
-pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<Plan, Failure>) -> Outcome {
+pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<MountPlan, Failure>) -> Outcome {
     let ended = detach()
         .and_then(|()| prepare())
         .and_then(|plan| run(&plan, |warnings| tell(&News::Ready(warnings))));
@@ -169,7 +169,7 @@ pub(super) fn start_over_as_daemon() -> Result<(), Failure> {
 /// # Errors
 ///
 /// If it could not be mounted, or not be closed in good order.
-pub(super) fn run_in_foreground(plan: &Plan) -> Result<Outcome, Failure> {
+pub(super) fn run_in_foreground(plan: &MountPlan) -> Result<Outcome, Failure> {
     run(plan, |warnings| warnings.lines.iter().for_each(warn))
 }
 
@@ -207,7 +207,7 @@ fn tell(news: &News) {
 }
 
 /// Opens, mounts, serves, closes. `ready` gets the warnings.
-fn run(plan: &Plan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
+fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
     let runtime = control::prepare(&plan.mountpoint).map_err(|error| no_socket(&error))?;
     let needs = Needs {
@@ -257,7 +257,7 @@ fn raise_descriptor_limit() {
     }
 }
 
-fn open(plan: &Plan, confined: &Confined, needs: &Needs<'_>) -> Result<Volume, Failure> {
+fn open(plan: &MountPlan, confined: &Confined, needs: &Needs<'_>) -> Result<Volume, Failure> {
     let volume_options = VolumeOptions {
         access: if plan.options.read_only {
             Access::ReadOnly
@@ -299,7 +299,7 @@ fn open(plan: &Plan, confined: &Confined, needs: &Needs<'_>) -> Result<Volume, F
 /// Takes away `dead`, the mount of a daemon that is gone, from where this one is to be. Returns what is to be said of
 /// it, and of the place.
 fn clear_place(
-    plan: &Plan,
+    plan: &MountPlan,
     mounting: &Mounting,
     dead: &MountEntry,
 ) -> Result<Vec<String>, Failure> {
@@ -314,7 +314,7 @@ fn clear_place(
 /// something to take away. A dead mount in its place is removed right before that. The removal is in vain only if the
 /// place turns out to be unfit, or if the kernel or `fusermount3` refuses.
 fn start(
-    plan: &Plan,
+    plan: &MountPlan,
     confined: &Confined,
     runtime: RuntimeDirectory,
     volume: &Volume,
@@ -365,7 +365,7 @@ fn start(
     })
 }
 
-fn serve_options(plan: &Plan, volume: &Volume) -> ServeOptions {
+fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
     let options = &plan.options;
     let label = volume.transactions.members().shape().label().to_owned();
     let source = options.fsname.clone().unwrap_or(if label.is_empty() {

@@ -38,7 +38,7 @@ use crate::fuse::one_line;
 
 use left_out::{LeftOut, is_privileged};
 use made::Made;
-use target::{Identity, Target};
+use target::{Identity, OutputDirectory};
 use wanted::{outermost, shown};
 
 /// Bytes that are read at once: enough for a whole stripe of usual geometries.
@@ -105,11 +105,11 @@ pub(super) fn run(arguments: &ExtractArguments) -> Result<Outcome, Failure> {
 }
 
 /// Opens OUT, or makes it.
-fn open_target(out: &Path, wanted: &[PathBuf]) -> Result<Target, Failure> {
+fn open_target(out: &Path, wanted: &[PathBuf]) -> Result<OutputDirectory, Failure> {
     // With the whole tree, OUT gets the permissions of the volume's root in the end.
     let is_whole = wanted.is_empty() || outermost(wanted).iter().any(Vec::is_empty);
     let mode = if is_whole { 0o700 } else { 0o777 };
-    Target::open(out, mode).map_err(|error| unwritable(out, b"", &error))
+    OutputDirectory::open(out, mode).map_err(|error| unwritable(out, b"", &error))
 }
 
 /// Returns where a path leads that may not exist yet, as far as it can be followed.
@@ -148,7 +148,7 @@ struct Unfinished {
 struct Extraction<'a> {
     fs: &'a Fs,
     out: PathBuf,
-    target: Target,
+    target: OutputDirectory,
     superuser: bool,
     privileged: bool,
     /// Inodes with several names.
@@ -169,7 +169,7 @@ struct Extraction<'a> {
 }
 
 impl<'a> Extraction<'a> {
-    fn new(fs: &'a Fs, out: PathBuf, target: Target, privileged: bool) -> Self {
+    fn new(fs: &'a Fs, out: PathBuf, target: OutputDirectory, privileged: bool) -> Self {
         let style = ProgressStyle::with_template("{spinner} {bytes} ({bytes_per_sec}) {wide_msg}")
             .expect("the template is well formed");
         Self {

@@ -98,13 +98,13 @@ pub(super) fn start(
 }
 
 /// One of the commands that are being answered, until it is dropped.
-struct Place {
+struct ActiveCommand {
     listener: Arc<Listener>,
     /// The number of commands with this one.
     number: usize,
 }
 
-impl Place {
+impl ActiveCommand {
     fn take(listener: &Arc<Listener>) -> Self {
         Self {
             number: listener.busy.fetch_add(1, Ordering::Relaxed) + 1,
@@ -113,7 +113,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ActiveCommand {
     fn drop(&mut self) {
         self.listener.busy.fetch_sub(1, Ordering::Relaxed);
     }
@@ -122,7 +122,7 @@ impl Drop for Place {
 impl Listener {
     /// Answers a client on a thread of its own, unless there are too many already.
     fn attend_to(self: &Arc<Self>, client: UnixStream) -> io::Result<()> {
-        let place = Place::take(self);
+        let place = ActiveCommand::take(self);
         if place.number > MOST_AT_ONCE {
             control::answer(&client, &Answer::Failed(DaemonFailure::TooManyCommands));
             return Ok(());

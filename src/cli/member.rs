@@ -9,7 +9,7 @@ use super::control::{Answer, LiveMount, Request};
 use super::directories::{check_newcomer, make_member, spell};
 use super::failure::{Failure, Outcome, warn, warn_and_advise};
 use super::rebuild::{follow, leave};
-use super::report::{MemberReport, MemberState, Report};
+use super::report::{MemberReport, MemberState, StatusReport};
 use super::shell::{quoted, quoted_path};
 use super::terminal;
 
@@ -123,7 +123,7 @@ fn join(
 }
 
 /// Says whether a directory that was taken in is there still, now that it is to have what it was taken in for.
-fn judge_newcomer(report: &Report, member: u16, mountpoint: &Path) -> Outcome {
+fn judge_newcomer(report: &StatusReport, member: u16, mountpoint: &Path) -> Outcome {
     let mut present = report.present();
     if present.any(|present| present.index == member) {
         return Outcome::Done;

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use super::args::MountArguments;
-use super::daemon::{self, Plan};
+use super::daemon::{self, MountPlan};
 use super::directories::{Directories, check_mountpoint, hidden_at, split_source};
 use super::failure::{Failure, Outcome, warn};
 use super::in_time::Silent;
@@ -52,7 +52,7 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
 }
 
 /// Checks everything that can be checked before the volume is touched.
-fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
+fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
     if arguments.metrics.is_some() {
         return Err(Failure::usage("--metrics comes with a later release")
             .advise("leave it out; `cauchyfs status --json` has the numbers"));
@@ -81,7 +81,7 @@ fn plan(arguments: &MountArguments) -> Result<Plan, Failure> {
     if !arguments.report {
         hidden_at(&mountpoint).iter().for_each(warn);
     }
-    Ok(Plan {
+    Ok(MountPlan {
         directories,
         mountpoint,
         options,
@@ -139,7 +139,7 @@ fn split_paths(
 
 /// Returns the arguments with which the daemon does what `arguments` ask for: paths absolute, since
 /// it works in the root directory.
-fn command_line(arguments: &MountArguments, plan: &Plan, verbosity: u8) -> Vec<OsString> {
+fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> Vec<OsString> {
     let mut line: Vec<OsString> = vec!["mount".into(), "--report".into()];
     line.extend((0..verbosity).map(|_| "-v".into()));
     for list in &arguments.options {

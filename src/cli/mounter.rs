@@ -53,7 +53,7 @@ const LONGEST: usize = 64 << 10;
 
 /// Request of a daemon, one message each.
 #[derive(Debug, Serialize, Deserialize)]
-enum Request {
+enum MounterRequest {
     /// Take away the dead mount with this device number.
     Clear(String),
     /// Mount; once.
@@ -66,7 +66,7 @@ enum Request {
 
 /// Answer to a request, one message each.
 #[derive(Debug, Serialize, Deserialize)]
-enum Answer {
+enum MounterAnswer {
     /// The dead mount is gone; with what is to be said of it.
     Cleared(Option<String>),
     /// It was not taken away.
@@ -142,9 +142,11 @@ impl Mounting {
         let Self::Helper(socket) = self else {
             return unmount::clear_abandoned(mountpoint, dead);
         };
-        match ask(socket, &Request::Clear(dead.device.clone())).map_err(Failure::environment)? {
-            (Answer::Cleared(said), _) => Ok(said),
-            (Answer::NotCleared(failure), _) => Err(failure),
+        match ask(socket, &MounterRequest::Clear(dead.device.clone()))
+            .map_err(Failure::environment)?
+        {
+            (MounterAnswer::Cleared(said), _) => Ok(said),
+            (MounterAnswer::NotCleared(failure), _) => Err(failure),
             _ => Err(Failure::environment(beside_the_point())),
         }
     }
@@ -159,12 +161,12 @@ impl Mounter for Mounting {
             mountpoint: mountpoint.to_owned(),
             source,
         };
-        match ask(socket, &Request::Mount(flavor.clone())).map_err(refused)? {
-            (Answer::Mounted(device_number), Some(device)) => Ok(Mounted {
+        match ask(socket, &MounterRequest::Mount(flavor.clone())).map_err(refused)? {
+            (MounterAnswer::Mounted(device_number), Some(device)) => Ok(Mounted {
                 device,
                 mount: Mount::new(mountpoint, device_number),
             }),
-            (Answer::Refused(refusal), _) => Err(refusal.at(mountpoint)),
+            (MounterAnswer::Refused(refusal), _) => Err(refusal.at(mountpoint)),
             _ => Err(refused(beside_the_point())),
         }
     }
@@ -177,9 +179,9 @@ impl Mounter for Mounting {
             mountpoint: mount.mountpoint().to_owned(),
             source,
         };
-        match ask(socket, &Request::Unmount(how)).map_err(stuck)? {
-            (Answer::Unmounted, _) => Ok(()),
-            (Answer::Refused(refusal), _) => Err(refusal.at(mount.mountpoint())),
+        match ask(socket, &MounterRequest::Unmount(how)).map_err(stuck)? {
+            (MounterAnswer::Unmounted, _) => Ok(()),
+            (MounterAnswer::Refused(refusal), _) => Err(refusal.at(mount.mountpoint())),
             _ => Err(stuck(beside_the_point())),
         }
     }
@@ -188,10 +190,12 @@ impl Mounter for Mounting {
         let Self::Helper(socket) = self else {
             return mount.sync();
         };
-        match ask(socket, &Request::Sync)? {
-            (Answer::Synced, _) => Ok(()),
-            (Answer::NotSynced(cause), _) => Err(cause.into()),
-            (Answer::Refused(refusal), _) => Err(io::Error::other(refusal.at(mount.mountpoint()))),
+        match ask(socket, &MounterRequest::Sync)? {
+            (MounterAnswer::Synced, _) => Ok(()),
+            (MounterAnswer::NotSynced(cause), _) => Err(cause.into()),
+            (MounterAnswer::Refused(refusal), _) => {
+                Err(io::Error::other(refusal.at(mount.mountpoint())))
+            }
             _ => Err(beside_the_point()),
         }
     }
@@ -202,7 +206,10 @@ fn beside_the_point() -> io::Error {
 }
 
 /// Sends a request and waits for the answer.
-fn ask(socket: &Mutex<OwnedFd>, request: &Request) -> io::Result<(Answer, Option<OwnedFd>)> {
+fn ask(
+    socket: &Mutex<OwnedFd>,
+    request: &MounterRequest,
+) -> io::Result<(MounterAnswer, Option<OwnedFd>)> {
     let socket = socket.lock();
     let gone = || io::Error::other("the process that mounts and unmounts is gone");
     match send(socket.as_fd(), request, None) {
@@ -295,31 +302,31 @@ fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
     let mut mounted: Option<Mount> = None;
     while let Some((request, _)) = receive(socket.as_fd())? {
         let done = match (request, &mounted) {
-            (Request::Clear(device), None) => match clear(mountpoint, &device) {
-                Ok(said) => Ok((Answer::Cleared(said), None)),
-                Err(failure) => Ok((Answer::NotCleared(failure), None)),
+            (MounterRequest::Clear(device), None) => match clear(mountpoint, &device) {
+                Ok(said) => Ok((MounterAnswer::Cleared(said), None)),
+                Err(failure) => Ok((MounterAnswer::NotCleared(failure), None)),
             },
-            (Request::Mount(flavor), None) => mount(mountpoint, &flavor).map(|new| {
+            (MounterRequest::Mount(flavor), None) => mount(mountpoint, &flavor).map(|new| {
                 let number = new.mount.device().to_owned();
                 mounted = Some(new.mount);
-                (Answer::Mounted(number), Some(new.device))
+                (MounterAnswer::Mounted(number), Some(new.device))
             }),
-            (Request::Unmount(how), Some(mount)) => {
-                mount.unmount(how).map(|()| (Answer::Unmounted, None))
-            }
-            (Request::Sync, Some(mount)) => {
-                let synced = mount.sync().map(|()| Answer::Synced);
-                let failed = |error| Answer::NotSynced(SystemError::from(&error));
+            (MounterRequest::Unmount(how), Some(mount)) => mount
+                .unmount(how)
+                .map(|()| (MounterAnswer::Unmounted, None)),
+            (MounterRequest::Sync, Some(mount)) => {
+                let synced = mount.sync().map(|()| MounterAnswer::Synced);
+                let failed = |error| MounterAnswer::NotSynced(SystemError::from(&error));
                 Ok((synced.unwrap_or_else(failed), None))
             }
             _ => Err(MountError::NotOurs(mountpoint.to_owned())),
         };
-        let has_mounted = matches!(done, Ok((Answer::Mounted(_), _)));
+        let has_mounted = matches!(done, Ok((MounterAnswer::Mounted(_), _)));
         if has_mounted && rustix::process::geteuid().is_root() {
             calls::deny_to_daemon(Daemon::Mounted)?;
         }
         let (answer, device) =
-            done.unwrap_or_else(|error| (Answer::Refused(MountRefusal::from(&error)), None));
+            done.unwrap_or_else(|error| (MounterAnswer::Refused(MountRefusal::from(&error)), None));
         let device = device.as_ref().map(AsFd::as_fd);
         send(socket.as_fd(), &answer, device)?;
     }

@@ -11,7 +11,7 @@ use signal_hook::consts::SIGINT;
 use super::args::RebuildArguments;
 use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome, warn_and_advise};
-use super::report::{IndexReport, LostFiles, RebuildReport, RedundancyReport, Report};
+use super::report::{IndexReport, LostFiles, RebuildReport, RedundancyReport, StatusReport};
 use super::shell::quoted_path;
 use super::size::format_size;
 use super::terminal;
@@ -144,7 +144,7 @@ fn format_time(seconds: u64) -> String {
     }
 }
 
-fn for_people(rebuild: &RebuildReport, report: &Report, mountpoint: &Path) -> String {
+fn for_people(rebuild: &RebuildReport, report: &StatusReport, mountpoint: &Path) -> String {
     let place = quoted_path(mountpoint);
     let mut lines = Vec::new();
     if rebuild.bytes_done > 0 {
@@ -196,7 +196,7 @@ fn for_people(rebuild: &RebuildReport, report: &Report, mountpoint: &Path) -> St
 }
 
 /// Judges by what was counted: whole, not yet whole, or lost.
-fn outcome(report: &Report) -> Outcome {
+fn outcome(report: &StatusReport) -> Outcome {
     let lacks_copies = report.index.as_ref().is_some_and(IndexReport::is_short);
     let full = i64::try_from(report.geometry.parity).unwrap_or(i64::MAX);
     let mut rows = report.redundancy.iter().filter(|row| row.stripes > 0);

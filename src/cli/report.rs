@@ -18,10 +18,10 @@ pub(super) const LACKS_SHARDS: &str = "some stripes lack shards";
 
 /// The document that `status --json` prints; its shape is a contract.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Report {
+pub(super) struct StatusReport {
     pub(super) volume: String,
     pub(super) label: String,
-    pub(super) state: State,
+    pub(super) state: VolumeState,
     pub(super) mounted: bool,
     /// True if it is mounted, and not to be written to.
     #[serde(default)]
@@ -102,7 +102,7 @@ impl From<Coding> for CodingReport {
 /// The state of a volume, in one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
+pub(super) enum VolumeState {
     /// All members are there and every stripe has all its shards.
     Healthy,
     /// Everything is readable, with less redundancy than promised.
@@ -327,39 +327,39 @@ impl MemberReport {
     }
 }
 
-impl Report {
+impl StatusReport {
     /// Judges the parts: the one place that says what `healthy` means.
     pub(super) fn judge(
         members: &[MemberReport],
         redundancy: &[RedundancyReport],
         index: Option<&IndexReport>,
         geometry: &GeometryReport,
-    ) -> State {
+    ) -> VolumeState {
         let online = members.iter().filter(|member| member.is_here()).count();
         let full = i64::try_from(geometry.parity).unwrap_or(i64::MAX);
         let is_lost = redundancy
             .iter()
             .any(|row| row.losses_tolerated < 0 && row.stripes > 0);
         if online < geometry.data || is_lost {
-            State::Failed
+            VolumeState::Failed
         } else if online < members.len()
             || index.is_some_and(IndexReport::is_short)
             || redundancy
                 .iter()
                 .any(|row| row.losses_tolerated < full && row.stripes > 0)
         {
-            State::Degraded
+            VolumeState::Degraded
         } else {
-            State::Healthy
+            VolumeState::Healthy
         }
     }
 
     /// Returns how a command that shows this report ends.
     pub(super) fn outcome(&self) -> Outcome {
         match self.state {
-            State::Healthy => Outcome::Done,
-            State::Degraded => Outcome::Degraded,
-            State::Failed => Outcome::Lost,
+            VolumeState::Healthy => Outcome::Done,
+            VolumeState::Degraded => Outcome::Degraded,
+            VolumeState::Failed => Outcome::Lost,
         }
     }
 
@@ -407,7 +407,7 @@ mod tests {
         }
     }
 
-    pub(in crate::cli) fn report(away: &[u16], rows: &[(i64, u64)], index: &[u16]) -> Report {
+    pub(in crate::cli) fn report(away: &[u16], rows: &[(i64, u64)], index: &[u16]) -> StatusReport {
         let members: Vec<_> = (0..6)
             .map(|index| {
                 let gone = away.contains(&index);
@@ -438,10 +438,10 @@ mod tests {
             copies_wanted: 3,
             members: index.to_vec(),
         };
-        Report {
+        StatusReport {
             volume: "v".to_owned(),
             label: "photos".to_owned(),
-            state: Report::judge(&members, &redundancy, Some(&index), &geometry),
+            state: StatusReport::judge(&members, &redundancy, Some(&index), &geometry),
             mounted: true,
             read_only: false,
             elsewhere: None,
@@ -461,16 +461,16 @@ mod tests {
     #[test]
     fn healthy_means_that_no_member_no_shard_and_no_copy_of_the_index_is_missing() {
         let state = |away: &[u16], rows: &[(i64, u64)]| report(away, rows, &[0, 1, 2]).state;
-        assert_eq!(state(&[], &[(2, 9)]), State::Healthy);
-        assert_eq!(state(&[], &[]), State::Healthy);
-        assert_eq!(state(&[], &[(2, 9), (1, 1)]), State::Degraded);
-        assert_eq!(state(&[3], &[(2, 9)]), State::Degraded);
-        assert_eq!(state(&[1, 3], &[(0, 9)]), State::Degraded);
-        assert_eq!(state(&[1, 3, 5], &[(-1, 9)]), State::Failed);
-        assert_eq!(state(&[1, 3, 5], &[]), State::Failed);
-        assert_eq!(state(&[], &[(-1, 1)]), State::Failed);
+        assert_eq!(state(&[], &[(2, 9)]), VolumeState::Healthy);
+        assert_eq!(state(&[], &[]), VolumeState::Healthy);
+        assert_eq!(state(&[], &[(2, 9), (1, 1)]), VolumeState::Degraded);
+        assert_eq!(state(&[3], &[(2, 9)]), VolumeState::Degraded);
+        assert_eq!(state(&[1, 3], &[(0, 9)]), VolumeState::Degraded);
+        assert_eq!(state(&[1, 3, 5], &[(-1, 9)]), VolumeState::Failed);
+        assert_eq!(state(&[1, 3, 5], &[]), VolumeState::Failed);
+        assert_eq!(state(&[], &[(-1, 1)]), VolumeState::Failed);
         let short = report(&[], &[(2, 9)], &[0, 4]);
-        assert_eq!(short.state, State::Degraded);
+        assert_eq!(short.state, VolumeState::Degraded);
         let text = short.for_people(None);
         assert!(text.starts_with("photos: degraded, the index lacks copies"));
         assert!(text.contains("the index has 2 of 3 copies, on members 0, 4"));
@@ -524,7 +524,7 @@ mod tests {
         let words = CodingReport::from(coding.clone()).in_words();
         assert_eq!(words.as_deref(), Some("coded 4.0 GiB on H100 at 42.9 GB/s"));
         coding.cpu = coded(1 << 30, 1000);
-        let text = Report {
+        let text = StatusReport {
             coding: Some(coding.into()),
             ..report(&[], &[(2, 9)], &[0, 1, 2])
         }
@@ -561,7 +561,7 @@ mod tests {
         );
         let online = value["members"][0].as_object().unwrap();
         assert!(online["reason"].is_null() && online["cause"].is_null());
-        let read: Report = serde_json::from_value(value).unwrap();
+        let read: StatusReport = serde_json::from_value(value).unwrap();
         assert_eq!(read, report);
     }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::args::ScrubArguments;
 use super::control::{Answer, LiveMount, Request};
 use super::failure::{Failure, Outcome};
-use super::report::{LostFiles, Report, ScrubState};
+use super::report::{LostFiles, ScrubState, StatusReport};
 use super::sentences::mountpoint_word;
 use super::size::{format_count, format_size};
 use super::terminal;
@@ -112,7 +112,7 @@ pub(super) enum Away {
 
 impl Away {
     /// Returns the absent members of a mounted volume, and the advice of `status`.
-    fn of(report: &Report, mountpoint: &Path) -> Self {
+    fn of(report: &StatusReport, mountpoint: &Path) -> Self {
         let wanted = report.geometry.width();
         let away = report.absentees().count();
         if away == 0 {

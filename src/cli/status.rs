@@ -11,7 +11,7 @@ use super::failure::{Failure, Fault, Outcome, warn_and_advise};
 use super::held::Keeper;
 use super::mounts;
 use super::overtaken;
-use super::report::Report;
+use super::report::StatusReport;
 use super::sandbox::Survey;
 use super::shell::quoted_path;
 use super::terminal;
@@ -24,7 +24,7 @@ use crate::fuse::mountinfo::{self, MountEntry};
 ///
 /// If there is no volume where it was looked for, or it does not answer.
 pub(super) fn run(arguments: &StatusArguments) -> Result<Outcome, Failure> {
-    let Found {
+    let FoundVolume {
         report,
         mountpoint,
         best,
@@ -38,16 +38,16 @@ pub(super) fn run(arguments: &StatusArguments) -> Result<Outcome, Failure> {
 }
 
 /// The report on a volume that was found.
-struct Found {
-    report: Report,
+struct FoundVolume {
+    report: StatusReport,
     /// The place where it is mounted.
     mountpoint: Option<PathBuf>,
     /// The best end of the command.
     best: Outcome,
 }
 
-impl Found {
-    fn mounted(report: Report, mountpoint: &Path) -> Self {
+impl FoundVolume {
+    fn mounted(report: StatusReport, mountpoint: &Path) -> Self {
         Self {
             report,
             mountpoint: Some(mountpoint.to_owned()),
@@ -56,7 +56,7 @@ impl Found {
     }
 
     /// A volume whose mount was taken away, and that something keeps: no command reaches it at its mountpoint.
-    fn held(report: Report) -> Self {
+    fn held(report: StatusReport) -> Self {
         Self {
             report,
             mountpoint: None,
@@ -65,7 +65,7 @@ impl Found {
     }
 }
 
-fn find(arguments: &StatusArguments) -> Result<Found, Failure> {
+fn find(arguments: &StatusArguments) -> Result<FoundVolume, Failure> {
     if let [path] = arguments.paths.as_slice() {
         if let Some(found) = of_mount(path)? {
             return Ok(found);
@@ -78,16 +78,16 @@ fn find(arguments: &StatusArguments) -> Result<Found, Failure> {
     if let Some(entry) = mounts::mount_using(&directories, MEMBER_TIMEOUT) {
         let report = control::live_report(&entry.mountpoint, &entry)?;
         refuse_others(&directories, &report, &entry.mountpoint)?;
-        return Ok(Found::mounted(report, &entry.mountpoint));
+        return Ok(FoundVolume::mounted(report, &entry.mountpoint));
     }
     if let Some(daemon) = mounts::unlisted_using(&directories, MEMBER_TIMEOUT)
         && let Ok(connection) = daemon.connect(BRIEF_TIMEOUT)
         && let Some(report) = of_held(connection, daemon.mountpoint())?
     {
         refuse_others(&directories, &report, daemon.mountpoint())?;
-        return Ok(Found::held(report));
+        return Ok(FoundVolume::held(report));
     }
-    Ok(Found {
+    Ok(FoundVolume {
         report: of_unmounted(arguments, &directories)?,
         mountpoint: None,
         best: Outcome::Done,
@@ -111,7 +111,10 @@ fn find_directories(arguments: &StatusArguments) -> Result<Directories, Failure>
 }
 
 /// Returns the report of directories that no daemon has.
-fn of_unmounted(arguments: &StatusArguments, directories: &Directories) -> Result<Report, Failure> {
+fn of_unmounted(
+    arguments: &StatusArguments,
+    directories: &Directories,
+) -> Result<StatusReport, Failure> {
     let survey = Survey::begin(&arguments.sandbox, directories, Work::Read)?;
     let elsewhere = overtaken::places(directories, MEMBER_TIMEOUT);
     survey.narrow(directories, &elsewhere)?;
@@ -129,17 +132,17 @@ fn of_unmounted(arguments: &StatusArguments, directories: &Directories) -> Resul
         .map_err(VolumeFailure::from)
         .and_then(|()| volume.report(false));
     volume.close()?;
-    Ok(Report {
+    Ok(StatusReport {
         elsewhere,
         ..report?
     })
 }
 
 /// Says how a volume is of which too few members are there to read anything.
-fn survey_with_elsewhere(directories: &Directories) -> Result<Report, Failure> {
+fn survey_with_elsewhere(directories: &Directories) -> Result<StatusReport, Failure> {
     let (members, notes) = survey_members(directories, MEMBER_TIMEOUT)?;
     let elsewhere = overtaken::look_elsewhere(&members, directories);
-    Ok(Report {
+    Ok(StatusReport {
         elsewhere,
         ..blank_report(&members, &notes, 0)
     })
@@ -148,7 +151,7 @@ fn survey_with_elsewhere(directories: &Directories) -> Result<Report, Failure> {
 /// Refuses directories beside those of a mounted volume that are none of it.
 fn refuse_others(
     directories: &Directories,
-    report: &Report,
+    report: &StatusReport,
     mountpoint: &Path,
 ) -> Result<(), Failure> {
     let is_member = |path: &&PathBuf| {
@@ -176,17 +179,17 @@ fn refuse_others(
 }
 
 /// Returns the report of the mount at `path`, or `None` if nothing of ours is mounted there.
-fn of_mount(path: &Path) -> Result<Option<Found>, Failure> {
+fn of_mount(path: &Path) -> Result<Option<FoundVolume>, Failure> {
     let Some(entry) = mount_of_ours(path)? else {
         return Ok(None);
     };
     let mountpoint = &entry.mountpoint;
     let report = control::live_report(mountpoint, &entry)?;
-    Ok(Some(Found::mounted(report, mountpoint)))
+    Ok(Some(FoundVolume::mounted(report, mountpoint)))
 }
 
 /// Returns the report of the volume whose mount at `path` was taken away, if something keeps that mount.
-fn of_mount_taken_away(path: &Path) -> Result<Option<Found>, Failure> {
+fn of_mount_taken_away(path: &Path) -> Result<Option<FoundVolume>, Failure> {
     let Ok(mountpoint) = mountinfo::locate(path) else {
         return Ok(None);
     };
@@ -194,11 +197,11 @@ fn of_mount_taken_away(path: &Path) -> Result<Option<Found>, Failure> {
         return Ok(None);
     };
     let report = of_held(daemon, &mountpoint)?;
-    Ok(report.map(Found::held))
+    Ok(report.map(FoundVolume::held))
 }
 
 /// Returns the report of a daemon whose mount was taken away, if something keeps that mount; says what does.
-fn of_held(daemon: Connection, mountpoint: &Path) -> Result<Option<Report>, Failure> {
+fn of_held(daemon: Connection, mountpoint: &Path) -> Result<Option<StatusReport>, Failure> {
     let Some(keeper) = Keeper::of(daemon.device()) else {
         return Ok(None);
     };

@@ -9,7 +9,7 @@ use super::directories::Directories;
 use super::failure::{Failure, warn};
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
-    RebuildReport, RebuildState, RedundancyReport, Report, ScrubReport, State,
+    RebuildReport, RebuildState, RedundancyReport, ScrubReport, StatusReport, VolumeState,
 };
 use super::scrub::scrub_report;
 use crate::format::MemberIndex;
@@ -208,7 +208,7 @@ impl Volume {
     /// # Errors
     ///
     /// As [`report`].
-    pub(super) fn report(&self, mounted: bool) -> Result<Report, VolumeFailure> {
+    pub(super) fn report(&self, mounted: bool) -> Result<StatusReport, VolumeFailure> {
         report(&self.fs, &self.maintenance, &self.notes, mounted)
     }
 
@@ -270,7 +270,7 @@ pub(super) fn report(
     maintenance: &Maintenance,
     notes: &[Unusable],
     mounted: bool,
-) -> Result<Report, VolumeFailure> {
+) -> Result<StatusReport, VolumeFailure> {
     let transactions = fs.transactions();
     let members = transactions.members();
     members.io().probe_hedged();
@@ -297,8 +297,8 @@ pub(super) fn report(
         members: copies.members.iter().map(|member| member.0).collect(),
     };
     let space = transactions.space();
-    Ok(Report {
-        state: Report::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
+    Ok(StatusReport {
+        state: StatusReport::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
         mounted,
         read_only: mounted && members.access() == Access::ReadOnly,
         engine: transactions.engine_name().to_owned(),
@@ -333,7 +333,7 @@ pub(super) fn row_report(row: &RedundancyRow) -> RedundancyReport {
 pub(super) fn survey(
     directories: &Directories,
     member_timeout: Duration,
-) -> Result<Report, Failure> {
+) -> Result<StatusReport, Failure> {
     let (members, notes) = survey_members(directories, member_timeout)?;
     Ok(blank_report(&members, &notes, 0))
 }
@@ -357,11 +357,11 @@ pub(super) fn survey_members(
 }
 
 /// Makes a report of what the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
-pub(super) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> Report {
-    Report {
+pub(super) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> StatusReport {
+    StatusReport {
         volume: members.shape().volume_id().to_string(),
         label: members.shape().label().to_owned(),
-        state: State::Failed,
+        state: VolumeState::Failed,
         mounted: false,
         read_only: false,
         elsewhere: None,

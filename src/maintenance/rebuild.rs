@@ -59,7 +59,7 @@ mod segment;
 pub use scope::RebuildScope;
 
 /// Parts of a volume that its rebuild uses.
-pub(super) struct Dependencies {
+pub(super) struct RebuildDependencies {
     pub(super) members: Arc<Members>,
     pub(super) volume: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
@@ -92,7 +92,7 @@ pub struct Rebuild {
 }
 
 impl Rebuild {
-    pub(super) fn new(uses: Dependencies) -> Self {
+    pub(super) fn new(uses: RebuildDependencies) -> Self {
         let segments = SegmentRebuild {
             members: Arc::clone(&uses.members),
             volume: Arc::clone(&uses.volume),

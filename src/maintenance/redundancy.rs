@@ -134,7 +134,7 @@ pub struct RedundancyCounter {
 }
 
 /// The parts that a [`RedundancyCounter`] uses.
-pub(super) struct Dependencies {
+pub(super) struct RedundancyDependencies {
     pub(super) members: Arc<Members>,
     pub(super) meta: Arc<Meta>,
     pub(super) volume: Arc<Stripes>,
@@ -166,8 +166,8 @@ struct KnownState {
 }
 
 impl RedundancyCounter {
-    pub(super) fn new(dependencies: Dependencies, limits: CountLimits) -> Self {
-        let Dependencies {
+    pub(super) fn new(dependencies: RedundancyDependencies, limits: CountLimits) -> Self {
+        let RedundancyDependencies {
             members,
             meta,
             volume,

@@ -130,7 +130,7 @@ pub struct Scrubber {
 }
 
 /// The parts that a [`Scrubber`] uses.
-pub(super) struct Dependencies {
+pub(super) struct ScrubDependencies {
     pub(super) members: Arc<Members>,
     pub(super) meta: Arc<Meta>,
     pub(super) replicas: Arc<IndexReplicas>,
@@ -155,8 +155,8 @@ impl Drop for Running<'_> {
 }
 
 impl Scrubber {
-    pub(super) fn new(dependencies: Dependencies) -> Self {
-        let Dependencies {
+    pub(super) fn new(dependencies: ScrubDependencies) -> Self {
+        let ScrubDependencies {
             members,
             meta,
             replicas,

@@ -60,7 +60,7 @@ pub struct Belongings {
 }
 
 /// A call that prepares a directory.
-type Work = Box<dyn FnOnce(&dyn Store) -> Result<(), StoreError> + Send>;
+type Preparation = Box<dyn FnOnce(&dyn Store) -> Result<(), StoreError> + Send>;
 
 /// A directory that is about to take part.
 struct Joining {
@@ -172,7 +172,7 @@ impl MemberChanges {
         journal_bytes: u64,
         keep: &BTreeMap<SegmentId, u64>,
     ) -> Result<Vec<SegmentId>, StoreError> {
-        let call = |action, work: Work| self.executor.call(store, action, work);
+        let call = |action, work: Preparation| self.executor.call(store, action, work);
         if let Some(block) = fresh {
             // First of all: the remains of an interrupted attempt are known by it.
             let write = move |store: &dyn Store| write_whole(store, &block);

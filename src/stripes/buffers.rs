@@ -71,14 +71,14 @@ impl Sealed {
 }
 
 #[derive(Debug)]
-enum Entry {
+enum BufferedStripe {
     Open,
     Sealed(Arc<Sealed>),
 }
 
 #[derive(Debug, Default)]
-struct State {
-    table: HashMap<StripeId, Entry>,
+struct BufferTable {
+    table: HashMap<StripeId, BufferedStripe>,
     queue: VecDeque<Arc<Sealed>>,
     /// Stripes that found no space, and what one of them was told.
     stuck: Vec<Arc<Sealed>>,
@@ -142,7 +142,7 @@ pub(crate) struct Buffers {
     capacity: usize,
     limit: usize,
     open: Mutex<Option<OpenStripe>>,
-    state: Mutex<State>,
+    state: Mutex<BufferTable>,
     /// A stripe was opened, or a buffer went back, or the buffers failed or were closed.
     room: Condvar,
     /// Something was queued, or the buffers were closed.
@@ -257,7 +257,7 @@ impl Buffers {
                     open.is_none(),
                     "only the holder of the baton opens a stripe"
                 );
-                state.table.insert(stripe.stripe(), Entry::Open);
+                state.table.insert(stripe.stripe(), BufferedStripe::Open);
                 *open = Some(stripe);
                 Ok(())
             }
@@ -303,7 +303,9 @@ impl Buffers {
     pub(crate) fn keep(&self, stripe: StripeId, data: &[u8]) {
         let kept = self.restored(stripe, data, None).seal(self.data_shards, 0);
         let mut state = self.state.lock();
-        let before = state.table.insert(stripe, Entry::Sealed(Arc::new(kept)));
+        let before = state
+            .table
+            .insert(stripe, BufferedStripe::Sealed(Arc::new(kept)));
         drop(state);
         drop(before);
     }
@@ -348,14 +350,14 @@ impl Buffers {
             let state = self.state.lock();
             match state.table.get(&stripe) {
                 None => return Ok(false),
-                Some(Entry::Sealed(sealed)) => {
+                Some(BufferedStripe::Sealed(sealed)) => {
                     let sealed = Arc::clone(sealed);
                     drop(state);
                     let bytes = sealed.data.get(offset..offset + out.len()).ok_or(beyond)?;
                     out.copy_from_slice(bytes);
                     return Ok(true);
                 }
-                Some(Entry::Open) => drop(state),
+                Some(BufferedStripe::Open) => drop(state),
             }
             // It may be sealed before the lock is ours; then the table knows by the next round.
             if let Some(open) = self
@@ -536,7 +538,7 @@ impl Buffers {
     }
 }
 
-impl State {
+impl BufferTable {
     fn check(&self) -> Result<(), VolumeError> {
         match self.failed.as_ref().or(self.no_space.as_ref()) {
             Some(error) => Err(error.clone()),
@@ -555,7 +557,7 @@ impl State {
     fn enqueue(&mut self, sealed: Arc<Sealed>) {
         self.unflushed.insert(sealed.sequence);
         self.table
-            .insert(sealed.stripe, Entry::Sealed(Arc::clone(&sealed)));
+            .insert(sealed.stripe, BufferedStripe::Sealed(Arc::clone(&sealed)));
         self.queue.push_back(sealed);
     }
 }

@@ -94,7 +94,7 @@ impl fmt::Display for Inconsistent {
 
 /// The state in which a shard was found.
 #[derive(Debug)]
-enum Found {
+enum FoundShard {
     /// All its blocks are right; those of an implied shard are zeros.
     Right(Bytes),
     /// It was read, and is wrong in these ranges.
@@ -105,7 +105,7 @@ enum Found {
     Away,
 }
 
-impl Found {
+impl FoundShard {
     /// Says whether it is right throughout a range of rows.
     fn is_right_in(&self, rows: &Range<usize>) -> bool {
         match self {
@@ -197,16 +197,21 @@ impl Inspector {
         Ok(verdicts)
     }
 
-    fn judge(&self, located: &Located, found: &[Found], restored: &Restored) -> Verdict {
+    fn judge(&self, located: &Located, found: &[FoundShard], restored: &Restored) -> Verdict {
         self.damage.unrecoverable().set(located.id, &restored.lost);
-        let is_wrong = |shard: &usize| matches!(found[*shard], Found::Wrong(..) | Found::Gone);
-        let away = found.iter().filter(|found| matches!(found, Found::Away));
-        let gone = found.iter().filter(|found| matches!(found, Found::Gone));
+        let is_wrong =
+            |shard: &usize| matches!(found[*shard], FoundShard::Wrong(..) | FoundShard::Gone);
+        let away = found
+            .iter()
+            .filter(|found| matches!(found, FoundShard::Away));
+        let gone = found
+            .iter()
+            .filter(|found| matches!(found, FoundShard::Gone));
         let read = found.iter().enumerate().filter(|(shard, found)| {
             found.bytes().is_some() && !located.is_implied(layout::shard(*shard))
         });
         let is_unread = |shard: &ShardIndex| {
-            let is_away = matches!(found[usize::from(shard.0)], Found::Away);
+            let is_away = matches!(found[usize::from(shard.0)], FoundShard::Away);
             is_away && located.record.written.contains(*shard)
         };
         let wrong: ShardSet = (0..found.len())
@@ -238,14 +243,14 @@ impl Inspector {
 /// Returns what can be written over the shards of a stripe that are wrong.
 fn repairs_of(
     located: &Located,
-    found: &[Found],
+    found: &[FoundShard],
     restored: Restored,
 ) -> impl Iterator<Item = ShardRepair> {
     let segment = Arc::clone(&located.segment);
     let record = located.record;
     // A file that is made for some shards would count for all the others that it is long enough for.
     let is_absent: BTreeSet<usize> = (0..found.len())
-        .filter(|shard| matches!(found[*shard], Found::Gone | Found::Away))
+        .filter(|shard| matches!(found[*shard], FoundShard::Gone | FoundShard::Away))
         .collect();
     let fixed = restored.fixed.into_iter();
     fixed.filter_map(move |fixed| {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 #[derive(Debug, Default)]
-struct State {
+struct PinTickets {
     next: u64,
     /// The number of pins held, by ticket. Pins share a ticket if no thread noted one in between.
     held: BTreeMap<u64, usize>,
@@ -17,7 +17,7 @@ struct State {
 
 /// The pins of one volume.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pins(Arc<Mutex<State>>);
+pub(crate) struct Pins(Arc<Mutex<PinTickets>>);
 
 /// Keeps what its holder looked up readable; let it go soon.
 #[derive(Debug)]

@@ -14,7 +14,7 @@ use crate::format::StripeId;
 const MAX_QUEUED: usize = 4;
 
 #[derive(Debug, Default)]
-struct State {
+struct PrefetchQueue {
     queue: VecDeque<StripeId>,
     running: HashSet<StripeId>,
     closed: bool,
@@ -57,7 +57,7 @@ pub(crate) enum Turn<'a> {
 /// The stripes to be read ahead, and those that are being read.
 #[derive(Debug, Default)]
 pub(crate) struct Prefetch {
-    state: Mutex<State>,
+    state: Mutex<PrefetchQueue>,
     work: Condvar,
     finished: Condvar,
 }

@@ -37,7 +37,7 @@ use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::membership::Members;
 use crate::store::{Buffer, Op, Pool, Store, StoreError};
-use batch::{Batch, Inputs, Run, Source, Work, first_batch};
+use batch::{Batch, Inputs, RebuildRun, Source, StripeRebuild, first_batch};
 
 mod batch;
 
@@ -337,7 +337,7 @@ impl ShardRebuilder {
             let targets = batch.targets.iter();
             targets.map(|_| self.pool.buffer(len)).collect()
         };
-        let lens = batch.runs.iter().map(Run::len);
+        let lens = batch.runs.iter().map(RebuildRun::len);
         let mut outputs: Vec<Vec<Buffer>> = lens.map(buffers_for).collect();
         let rebuilt = self.compute(batch, &inputs, &zeros, &mut outputs);
         drop(inputs);
@@ -387,7 +387,7 @@ impl ShardRebuilder {
             self.reconstruct_all(batch, &mut works);
         }
         let alone = works.len() == 1;
-        let works: Vec<Mutex<Work<'_>>> = works.into_iter().map(Mutex::new).collect();
+        let works: Vec<Mutex<StripeRebuild<'_>>> = works.into_iter().map(Mutex::new).collect();
         self.coder.run(works.len(), &|index| {
             // Each index is run once, so the lock is never waited for.
             let mut work = works[index].lock();
@@ -413,18 +413,18 @@ impl ShardRebuilder {
 
     /// Reconstructs the shards of all stripes by one call. Stripes that lack too much for it, and those so short that
     /// they stay on the CPU, are shared among threads.
-    fn reconstruct_all(&self, batch: &Batch<'_>, works: &mut [Work<'_>]) {
+    fn reconstruct_all(&self, batch: &Batch<'_>, works: &mut [StripeRebuild<'_>]) {
         let pass = self.coder.pass(&batch.codec);
         let computed = works
             .iter_mut()
             .filter(|work| matches!(work.source, Source::Others(_)));
         let task = |work| {
-            let Work {
+            let StripeRebuild {
                 present,
                 outputs,
                 is_computed,
                 ..
-            }: &mut Work<'_> = work;
+            }: &mut StripeRebuild<'_> = work;
             let task = pass.reconstruction(present, outputs).ok()??;
             *is_computed = task.item().total_bytes() >= SMALL_BYTES;
             is_computed.then_some(task)
@@ -437,7 +437,7 @@ impl ShardRebuilder {
     }
 
     /// Computes the shards of one stripe, unless that was done; returns whether they are right.
-    fn work_out(&self, batch: &Batch<'_>, work: &mut Work<'_>, alone: bool) -> bool {
+    fn work_out(&self, batch: &Batch<'_>, work: &mut StripeRebuild<'_>, alone: bool) -> bool {
         match work.source {
             Source::Unsure => return false,
             Source::Copies => {
@@ -471,7 +471,7 @@ impl ShardRebuilder {
     }
 
     /// Reads the shards of a stripe as a reader would that found its blocks wrong.
-    fn rebuild_carefully(&self, work: &mut Work<'_>) -> Result<(), VolumeError> {
+    fn rebuild_carefully(&self, work: &mut StripeRebuild<'_>) -> Result<(), VolumeError> {
         let incomplete = work.incomplete;
         let located = self.locator.locate(incomplete.stripe)?;
         let wanted: Vec<Rows> = work

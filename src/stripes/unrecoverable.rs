@@ -14,10 +14,10 @@ const MAX_STRIPES: usize = 1 << 15;
 /// The bytes of stripes' payloads that could not be recovered, because too few of their shards were right. They are
 /// remembered until the volume is closed, or the stripe is found right.
 #[derive(Debug, Default)]
-pub(crate) struct UnrecoverableRanges(Mutex<State>);
+pub(crate) struct UnrecoverableRanges(Mutex<RememberedRanges>);
 
 #[derive(Debug, Default)]
-struct State {
+struct RememberedRanges {
     ranges: BTreeMap<StripeId, RangeSet<u32>>,
     changes: u64,
     /// True if there were more stripes than are remembered.
@@ -88,7 +88,7 @@ impl UnrecoverableRanges {
     }
 }
 
-impl State {
+impl RememberedRanges {
     fn set(&mut self, stripe: StripeId, ranges: &RangeSet<u32>) {
         let before = if ranges.is_empty() {
             self.ranges.remove(&stripe).unwrap_or_default()

@@ -26,7 +26,7 @@ const JOURNAL_FILL_WITH_DATA: f32 = 0.7;
 
 /// The place where a commit makes changes durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Target {
+enum CommitTarget {
     /// In the journal, with the bytes of the open stripe.
     JournalWithData,
     /// In the journal, with all stripes flushed before.
@@ -117,20 +117,20 @@ impl Commits {
         self.check_poison()?;
         self.retry_stuck()?;
         let data = if self.takes_data() {
-            Target::JournalWithData
+            CommitTarget::JournalWithData
         } else {
-            Target::Journal
+            CommitTarget::Journal
         };
         // After "no space" the changes are pending again. Without data the record is smaller; and the
         // index needs none of what is in the journal, which it takes in as well and so empties.
-        let mut outcome = [data, Target::Journal, Target::Index]
+        let mut outcome = [data, CommitTarget::Journal, CommitTarget::Index]
             .into_iter()
             .map(|target| self.commit_to(target))
             .find(|outcome| !matches!(outcome, Err(CommitError::NoSpace)))
             .unwrap_or(Err(CommitError::NoSpace));
         if matches!(outcome, Err(CommitError::NoSpace)) {
             outcome = match self.move_index() {
-                Ok(true) => self.commit_to(Target::Index),
+                Ok(true) => self.commit_to(CommitTarget::Index),
                 Ok(false) => outcome,
                 Err(error) => Err(error),
             };
@@ -149,9 +149,9 @@ impl Commits {
         Ok(self.replicas.holders() != holders)
     }
 
-    fn commit_to(&self, target: Target) -> Result<(), CommitError> {
+    fn commit_to(&self, target: CommitTarget) -> Result<(), CommitError> {
         let mut parts = vec![self.meta.rotate()]; // step 1
-        let data = self.take_data(target == Target::JournalWithData); // step 2
+        let data = self.take_data(target == CommitTarget::JournalWithData); // step 2
         let flushed = self
             .volume
             .writer()
@@ -170,7 +170,7 @@ impl Commits {
             return Ok(());
         }
         // Step 6.
-        if target == Target::Index {
+        if target == CommitTarget::Index {
             self.meta.append_to_index(parts)?;
         } else {
             self.meta.append(parts, &data)?;

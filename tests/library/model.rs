@@ -30,7 +30,7 @@ struct Open {
     flags: OpenFlags,
 }
 
-struct Run {
+struct ModelRun {
     rng: StdRng,
     clock: TestClock,
     maintenance: Arc<Maintenance>,
@@ -63,7 +63,7 @@ fn same<T: Debug, U>(got: Result<T, FsError>, expected: Result<U, Refused>) -> O
     }
 }
 
-impl Run {
+impl ModelRun {
     fn new(seed: u64) -> Self {
         let clock = TestClock::default();
         let maintenance = volume::maintenance();
@@ -716,7 +716,7 @@ fn every_operation_leaves_the_filesystem_like_the_reference() {
     let steps = number("CAUCHYFS_STEPS").unwrap_or(1_200);
     for seed in seeds {
         println!("CAUCHYFS_SEED={seed}");
-        let mut run = Run::new(seed);
+        let mut run = ModelRun::new(seed);
         for step in 1..=steps {
             let now = i64::try_from(step).unwrap() * 600;
             run.clock.set(now);

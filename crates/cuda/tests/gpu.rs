@@ -40,7 +40,7 @@ fn decode(k: usize, m: usize, lost: &[usize]) -> Matrix {
 
 /// The layout of shards in memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Place {
+enum ShardLayout {
     /// One behind the other, as in stripe buffers.
     Adjacent,
     /// With bytes between them, so that they begin anywhere.
@@ -53,13 +53,13 @@ struct Batch {
     matrix: Matrix,
     bytes: usize,
     items: usize,
-    place: Place,
+    place: ShardLayout,
     /// For each item, all sources and then all targets.
     memory: Vec<u8>,
 }
 
 impl Batch {
-    fn new(matrix: &Matrix, bytes: usize, items: usize, place: Place, seed: u64) -> Self {
+    fn new(matrix: &Matrix, bytes: usize, items: usize, place: ShardLayout, seed: u64) -> Self {
         let mut batch = Self {
             matrix: matrix.clone(),
             bytes,
@@ -77,7 +77,11 @@ impl Batch {
     }
 
     fn gap(&self) -> usize {
-        if self.place == Place::Adjacent { 0 } else { 3 }
+        if self.place == ShardLayout::Adjacent {
+            0
+        } else {
+            3
+        }
     }
 
     fn item_bytes(&self) -> usize {
@@ -169,7 +173,7 @@ fn check(
     matrix: &Matrix,
     bytes: usize,
     items: usize,
-    place: Place,
+    place: ShardLayout,
     seed: u64,
 ) {
     let batch = Batch::new(matrix, bytes, items, place, seed);
@@ -234,7 +238,7 @@ fn every_erasure_pattern_of_small_geometries_is_decoded() {
             if number % 2 == 0 {
                 gpu.prepare(&matrix, false).expect("compiles");
             }
-            check(&mut *lane, &matrix, 5001, 2, Place::Adjacent, 1);
+            check(&mut *lane, &matrix, 5001, 2, ShardLayout::Adjacent, 1);
         }
     }
 }
@@ -251,9 +255,9 @@ fn random_patterns_of_wide_geometries_are_decoded() {
             let mut lost = shards[..random.random_range(1..=m)].to_vec();
             lost.sort_unstable();
             for matrix in [cauchy(k, m), decode(k, m, &lost)] {
-                check(&mut *lane, &matrix, 9000, 2, Place::Scattered, seed);
+                check(&mut *lane, &matrix, 9000, 2, ShardLayout::Scattered, seed);
                 gpu.prepare(&matrix, false).expect("compiles");
-                check(&mut *lane, &matrix, 9000, 2, Place::Scattered, seed);
+                check(&mut *lane, &matrix, 9000, 2, ShardLayout::Scattered, seed);
             }
         }
     }
@@ -271,7 +275,7 @@ fn every_length_is_computed_wherever_shards_begin() {
             }
             let lengths = (1..70).chain([255, 256, 257, 4095, 4096, 4097, 12_288, 65_537]);
             for bytes in lengths {
-                for place in [Place::Adjacent, Place::Scattered] {
+                for place in [ShardLayout::Adjacent, ShardLayout::Scattered] {
                     check(&mut *lane, &matrix, bytes, 3, place, bytes as u64);
                 }
             }
@@ -290,7 +294,7 @@ fn batches_larger_than_a_lane_are_computed_pinned_or_not() {
         (32, 16, 1 << 20, 2),
     ] {
         let matrix = cauchy(k, m);
-        for place in [Place::Adjacent, Place::Scattered] {
+        for place in [ShardLayout::Adjacent, ShardLayout::Scattered] {
             let mut expected = Batch::new(&matrix, bytes, items, place, 7);
             let mut batch = Batch::new(&matrix, bytes, items, place, 7);
             expected.complete();
@@ -312,7 +316,7 @@ fn pinned_shards_of_every_length_are_computed_wherever_they_begin() {
     let mut lane = gpu.lane().expect("a lane");
     for bytes in [1, 255, 256, 4095, 4096, 65_536, 65_537, 300_000] {
         for (k, m, items) in [(3, 2, 17), (10, 4, 1)] {
-            for place in [Place::Adjacent, Place::Scattered] {
+            for place in [ShardLayout::Adjacent, ShardLayout::Scattered] {
                 let batch = Batch::new(&cauchy(k, m), bytes, items, place, bytes as u64);
                 check_batch(
                     &mut *lane,
@@ -334,7 +338,14 @@ fn pinned_shards_of_every_length_are_computed_wherever_they_begin() {
 fn results_of_more_items_than_a_lane_has_room_for_are_handed_over_in_time() {
     let Some(gpu) = gpu() else { return };
     let mut lane = gpu.lane().expect("a lane");
-    check(&mut *lane, &cauchy(4, 2), 256, 230_000, Place::Adjacent, 5);
+    check(
+        &mut *lane,
+        &cauchy(4, 2),
+        256,
+        230_000,
+        ShardLayout::Adjacent,
+        5,
+    );
 }
 
 #[test]
@@ -356,7 +367,7 @@ fn comparing_finds_every_planted_damage_and_nothing_else() {
             if prepared {
                 gpu.prepare(&matrix, true).expect("compiles");
             }
-            let mut batch = Batch::new(&matrix, bytes, 3, Place::Scattered, 12);
+            let mut batch = Batch::new(&matrix, bytes, 3, ShardLayout::Scattered, 12);
             batch.complete();
             let sound = vec![vec![false; m * blocks]; 3];
             assert_eq!(batch.compare(&mut *lane), Ok(sound.clone()), "{k}+{m}");
@@ -403,7 +414,7 @@ fn lanes_side_by_side_do_not_disturb_each_other() {
                         &matrix,
                         300_000,
                         9,
-                        Place::Adjacent,
+                        ShardLayout::Adjacent,
                         10 * thread + round,
                     );
                 }
@@ -420,7 +431,7 @@ fn a_refused_call_is_an_error_that_the_device_outlives() {
     let refused = gpu.unpin(&mut memory).expect_err("it was never pinned");
     assert!(!refused.is_final(), "{refused}");
     assert!(refused.to_string().contains("CUDA_ERROR_"), "{refused}");
-    check(&mut *lane, &cauchy(4, 2), 4096, 1, Place::Adjacent, 1);
+    check(&mut *lane, &cauchy(4, 2), 4096, 1, ShardLayout::Adjacent, 1);
 }
 
 /// A device copies from one registration at a time: what lies in two of them is refused, with everything
@@ -430,7 +441,7 @@ fn a_batch_that_fails_half_way_leaves_its_memory_alone_and_the_lane_goes_on() {
     let Some(gpu) = gpu() else { return };
     let mut lane = gpu.lane().expect("a lane");
     let matrix = cauchy(4, 2);
-    let mut batch = Batch::new(&matrix, 1 << 20, 40, Place::Adjacent, 21);
+    let mut batch = Batch::new(&matrix, 1 << 20, 40, ShardLayout::Adjacent, 21);
     let inside = 39 * batch.item_bytes() + (2 << 20);
     let border = inside + batch.memory[inside..].as_ptr().align_offset(4096);
     let (front, back) = batch.memory.split_at_mut(border);
@@ -438,14 +449,14 @@ fn a_batch_that_fails_half_way_leaves_its_memory_alone_and_the_lane_goes_on() {
     gpu.pin(back).expect("may be pinned");
     let failed = batch.run(&mut *lane, true);
     let left = batch.memory.clone();
-    check(&mut *lane, &matrix, 1 << 20, 9, Place::Adjacent, 22);
+    check(&mut *lane, &matrix, 1 << 20, 9, ShardLayout::Adjacent, 22);
     assert!(batch.memory == left, "nothing comes late");
     let (front, back) = batch.memory.split_at_mut(border);
     gpu.unpin(front).expect("was pinned");
     gpu.unpin(back).expect("was pinned");
     let failed = failed.expect_err("sources of the last item lie in two registrations");
     assert!(!failed.is_final(), "{failed}");
-    let mut expected = Batch::new(&matrix, 1 << 20, 40, Place::Adjacent, 21);
+    let mut expected = Batch::new(&matrix, 1 << 20, 40, ShardLayout::Adjacent, 21);
     expected.complete();
     batch.run(&mut *lane, true).expect("runs");
     assert!(batch.memory == expected.memory);
@@ -462,8 +473,8 @@ fn zero_coefficients_and_plain_copies_are_right_too() {
             field::affine_map(77).to_le_bytes()[column % 8]
         }),
     ] {
-        check(&mut *lane, &matrix, 1000, 2, Place::Adjacent, 3);
+        check(&mut *lane, &matrix, 1000, 2, ShardLayout::Adjacent, 3);
         gpu.prepare(&matrix, false).expect("compiles");
-        check(&mut *lane, &matrix, 1000, 2, Place::Adjacent, 3);
+        check(&mut *lane, &matrix, 1000, 2, ShardLayout::Adjacent, 3);
     }
 }

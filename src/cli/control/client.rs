@@ -16,7 +16,7 @@ use super::places::Places;
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
 use crate::cli::failure::Failure;
 use crate::cli::in_time::ask_each;
-use crate::cli::report::Report;
+use crate::cli::report::StatusReport;
 use crate::cli::shell::quoted_path;
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -68,7 +68,7 @@ impl Connection {
 
 /// A mount whose daemon is looked for.
 #[derive(Clone, Debug)]
-pub(super) struct Target {
+pub(super) struct SoughtMount {
     pub(super) mountpoint: PathBuf,
     /// The device number; none if it is in the mount table no more.
     pub(super) device: Option<String>,
@@ -95,7 +95,7 @@ pub(in crate::cli) fn find_peer(
         ))
         .advise("run this command as that user or as the superuser"));
     }
-    let target = Target {
+    let target = SoughtMount {
         mountpoint: mountpoint.to_owned(),
         device: entry.map(|entry| entry.device.clone()),
         user,
@@ -104,7 +104,7 @@ pub(in crate::cli) fn find_peer(
 }
 
 /// Searches the places of the target's user. These may lie on anything, and get as much time again as the daemon.
-pub(super) fn search_in_time(target: Target, patience: Duration) -> Result<Peer, Failure> {
+pub(super) fn search_in_time(target: SoughtMount, patience: Duration) -> Result<Peer, Failure> {
     let (user, mountpoint) = (target.user, target.mountpoint.clone());
     let shown = mountpoint.display();
     let place = quoted_path(&mountpoint);
@@ -120,7 +120,11 @@ pub(super) fn search_in_time(target: Target, patience: Duration) -> Result<Peer,
 }
 
 /// The same in given places. Failed attempts count for nothing once the daemon is found.
-pub(super) fn search(places: &Places, target: &Target, limits: &Limits) -> Result<Peer, Failure> {
+pub(super) fn search(
+    places: &Places,
+    target: &SoughtMount,
+    limits: &Limits,
+) -> Result<Peer, Failure> {
     let stem = file_stem(&target.mountpoint);
     let patience = limits.answer.unwrap_or(ANSWER_TIMEOUT);
     let (mut asked, mut remains, mut other, mut doubt) = (0, None, None, None);
@@ -394,7 +398,7 @@ impl LiveMount {
     /// # Errors
     ///
     /// As [`live_report`].
-    pub(in crate::cli) fn report(&self) -> Result<Report, Failure> {
+    pub(in crate::cli) fn report(&self) -> Result<StatusReport, Failure> {
         live_report(&self.mountpoint, &self.entry)
     }
 
@@ -420,7 +424,7 @@ pub(in crate::cli) fn beside_the_point(mountpoint: &Path) -> Failure {
 pub(in crate::cli) fn live_report(
     mountpoint: &Path,
     entry: &MountEntry,
-) -> Result<Report, Failure> {
+) -> Result<StatusReport, Failure> {
     match ask(connect_to(mountpoint, entry)?, &Request::Status)? {
         Answer::Status(report) => Ok(*report),
         _ => Err(beside_the_point(mountpoint)),

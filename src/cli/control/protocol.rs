@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::failure::{DaemonFailure, NotDurable};
-use crate::cli::report::{RebuildReport, Report};
+use crate::cli::report::{RebuildReport, StatusReport};
 use crate::cli::scrub::{Progress, Scrubbed};
 use crate::fuse::mount::Mount;
 
@@ -157,7 +157,7 @@ pub(in crate::cli) enum Request {
 #[serde(rename_all = "lowercase")]
 pub(in crate::cli) enum Answer {
     /// The state of the volume.
-    Status(Box<Report>),
+    Status(Box<StatusReport>),
     /// The directories that are open and locked.
     Directories(Vec<PathBuf>),
     /// The volume.

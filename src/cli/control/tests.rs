@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::client::{Target, ask_within, search};
+use super::client::{SoughtMount, ask_within, search};
 use super::exchange::Limits;
 use super::file_stem;
 use super::places::{Places, Spot};
@@ -83,8 +83,8 @@ impl Home {
         }
     }
 
-    fn target(&self) -> Target {
-        Target {
+    fn target(&self) -> SoughtMount {
+        SoughtMount {
             mountpoint: self.entry.mountpoint.clone(),
             device: Some(self.entry.device.clone()),
             user: own_user(),
@@ -201,7 +201,7 @@ fn a_daemon_is_found_and_answers() {
 fn the_daemon_of_another_mount_is_none() {
     let home = Home::new();
     home.serve();
-    let other_device = Target {
+    let other_device = SoughtMount {
         device: Some("0:99999".to_owned()),
         ..home.target()
     };
@@ -211,7 +211,7 @@ fn the_daemon_of_another_mount_is_none() {
     let name = format!("{}-fake.sock", file_stem(&elsewhere));
     let real = fs::read_dir(home.directory()).unwrap().next().unwrap();
     fs::rename(real.unwrap().path(), home.directory().join(name)).unwrap();
-    let other_place = Target {
+    let other_place = SoughtMount {
         mountpoint: elsewhere,
         device: None,
         ..home.target()
@@ -270,7 +270,7 @@ fn a_process_of_another_user_than_the_mounts_is_none_not_even_the_superusers() {
     let socket = fs::read_dir(home.directory()).unwrap().next().unwrap();
     chown(socket.unwrap().path(), Some(OTHER), None).unwrap();
     chown(home.directory(), Some(OTHER), None).unwrap();
-    let target = Target {
+    let target = SoughtMount {
         user: OTHER,
         ..home.target()
     };

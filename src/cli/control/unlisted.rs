@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::slice;
 use std::time::Duration;
 
-use super::client::{Connection, Peer, Target, other_version, question, search_in_time};
+use super::client::{Connection, Peer, SoughtMount, other_version, question, search_in_time};
 use super::exchange::Limits;
 use super::file_stem;
 use super::places::Places;
@@ -32,7 +32,7 @@ impl Unlisted {
     ///
     /// If it is gone, or does not answer within `patience`.
     pub(in crate::cli) fn connect(&self, patience: Duration) -> Result<Connection, Failure> {
-        let target = Target {
+        let target = SoughtMount {
             mountpoint: self.mountpoint().to_owned(),
             device: Some(self.0.device.clone()),
             user: own_user(),

@@ -54,7 +54,7 @@ impl Identity {
 }
 
 /// The directory OUT, and what is in it.
-pub(super) struct Target {
+pub(super) struct OutputDirectory {
     root: OwnedFd,
     /// Identity of OUT if it was made here.
     made: Option<Identity>,
@@ -64,7 +64,7 @@ pub(super) struct Target {
     recent: Option<(Vec<u8>, OwnedFd)>,
 }
 
-impl Target {
+impl OutputDirectory {
     /// Opens OUT, or makes it with `mode` where it does not exist.
     ///
     /// Links on the way to OUT are followed: the path is the caller's own.

@@ -7,12 +7,14 @@ use crate::membership::AbsenceReason;
 use super::super::sentences::mountpoint_word;
 use super::super::shell::{quoted, quoted_words};
 use super::super::size::format_size;
-use super::{IndexReport, MemberReport, MemberState, RebuildState, Report, ScrubState, State};
+use super::{
+    IndexReport, MemberReport, MemberState, RebuildState, ScrubState, StatusReport, VolumeState,
+};
 
 #[cfg(test)]
 mod tests;
 
-impl Report {
+impl StatusReport {
     /// Says in one sentence what to do next; `mountpoint` is where the volume is mounted.
     pub(in crate::cli) fn next_step(&self, mountpoint: Option<&Path>) -> String {
         let place = mountpoint_word(mountpoint);
@@ -23,7 +25,7 @@ impl Report {
 
 /// The step to take next for a volume.
 struct NextStep<'a> {
-    report: &'a Report,
+    report: &'a StatusReport,
     /// The mountpoint as a word of a command.
     place: String,
 }
@@ -41,29 +43,29 @@ impl NextStep<'_> {
             );
         }
         match self.report.state {
-            State::Healthy | State::Degraded if self.report.read_only && !self.is_fine() => {
+            VolumeState::Healthy | VolumeState::Degraded if self.report.read_only && !self.is_fine() => {
                 "unmount it, and mount it with all directories and without `-o ro`: while it is read only, nothing \
                  can be made up for"
                     .to_owned()
             }
-            State::Healthy => self.of_whole_volume(),
-            State::Failed if away.is_empty() => self.after_loss(),
-            State::Failed if !self.report.mounted && self.recovery(&away).is_some() => {
+            VolumeState::Healthy => self.of_whole_volume(),
+            VolumeState::Failed if away.is_empty() => self.after_loss(),
+            VolumeState::Failed if !self.report.mounted && self.recovery(&away).is_some() => {
                 self.recovery(&away).unwrap_or_default()
             }
-            State::Failed => self.where_too_many_are_away(&away),
-            State::Degraded if away.is_empty() && !self.report.mounted => {
+            VolumeState::Failed => self.where_too_many_are_away(&away),
+            VolumeState::Degraded if away.is_empty() && !self.report.mounted => {
                 "mount it: what is missing is made up for then, by itself, as far as there is room".to_owned()
             }
-            State::Degraded if away.is_empty() => self.with_all_members(),
-            State::Degraded if self.report.mounted => {
+            VolumeState::Degraded if away.is_empty() => self.with_all_members(),
+            VolumeState::Degraded if self.report.mounted => {
                 let step = self.without(&away);
                 match self.caution() {
                     Some(caution) => format!("{step}; {caution}"),
                     None => step,
                 }
             }
-            State::Degraded => self.before_mount(&away),
+            VolumeState::Degraded => self.before_mount(&away),
         }
     }
 
@@ -118,7 +120,7 @@ impl NextStep<'_> {
     fn is_fine(&self) -> bool {
         let is_well =
             |member: &MemberReport| !member.suspect && member.state == MemberState::Online;
-        self.report.state == State::Healthy && self.report.members.iter().all(is_well)
+        self.report.state == VolumeState::Healthy && self.report.members.iter().all(is_well)
     }
 
     fn of_whole_volume(&self) -> String {

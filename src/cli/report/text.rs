@@ -7,10 +7,10 @@ use super::super::size::{format_count, format_size};
 use super::super::terminal::{Escaped, join_lines};
 use super::{
     CodedReport, CodingReport, IndexReport, LACKS_COPIES, LACKS_SHARDS, MemberState, RebuildReport,
-    RebuildState, RedundancyReport, Report, ScrubReport, ScrubState, State,
+    RebuildState, RedundancyReport, ScrubReport, ScrubState, StatusReport, VolumeState,
 };
 
-impl Report {
+impl StatusReport {
     /// Writes it for people: state first, then members, then what to do next. `mountpoint` is where the volume is
     /// mounted.
     pub(in crate::cli) fn for_people(&self, mountpoint: Option<&Path>) -> String {
@@ -68,11 +68,11 @@ impl Report {
         let gone = self.absentees().count();
         let members = self.members.len();
         match self.state {
-            State::Healthy => "healthy".to_owned(),
-            State::Degraded if gone == 0 => format!("degraded, {}", self.shortage()),
-            State::Degraded => format!("degraded, {gone} of {members} members are away"),
-            State::Failed if gone == 0 => "failed, some data is lost".to_owned(),
-            State::Failed => format!("failed, {gone} of {members} members are away"),
+            VolumeState::Healthy => "healthy".to_owned(),
+            VolumeState::Degraded if gone == 0 => format!("degraded, {}", self.shortage()),
+            VolumeState::Degraded => format!("degraded, {gone} of {members} members are away"),
+            VolumeState::Failed if gone == 0 => "failed, some data is lost".to_owned(),
+            VolumeState::Failed => format!("failed, {gone} of {members} members are away"),
         }
     }
 

@@ -25,7 +25,7 @@ pub(super) enum Raw {
 }
 
 /// One read: the shards of some stripes in one slot.
-struct Run {
+struct SlotRead {
     stripes: Range<usize>,
     slot: usize,
     member: MemberIndex,
@@ -53,7 +53,7 @@ impl Inspector {
     }
 
     /// Returns the reads: for each slot whose member is online, the stripes that follow one another.
-    fn runs(&self, stripes: &[Located]) -> Vec<Run> {
+    fn runs(&self, stripes: &[Located]) -> Vec<SlotRead> {
         let Some(first) = stripes.first() else {
             return Vec::new();
         };
@@ -67,7 +67,7 @@ impl Inspector {
             };
             for run in &neighbours {
                 if run.clone().any(|at| shard_in(&stripes[at], slot).is_some()) {
-                    runs.push(Run {
+                    runs.push(SlotRead {
                         stripes: run.clone(),
                         slot,
                         member,
@@ -95,7 +95,13 @@ impl Inspector {
         (member, op)
     }
 
-    fn take_run(&self, stripes: &[Located], run: &Run, outcome: Outcome, raw: &mut [Vec<Raw>]) {
+    fn take_run(
+        &self,
+        stripes: &[Located],
+        run: &SlotRead,
+        outcome: Outcome,
+        raw: &mut [Vec<Raw>],
+    ) {
         let in_slot = |at: usize| Some((at, shard_in(&stripes[at], run.slot)?));
         let shards: Vec<(usize, ShardIndex)> = run.stripes.clone().filter_map(in_slot).collect();
         let mut set = |at: usize, shard: ShardIndex, found| raw[at][usize::from(shard.0)] = found;

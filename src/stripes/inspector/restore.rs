@@ -3,7 +3,7 @@
 
 use std::ops::Range;
 
-use super::{Found, Inspector};
+use super::{FoundShard, Inspector};
 use crate::codec::{BLOCK_BYTES, CodecError, CodingTask, Mismatch};
 use crate::format::BLOCK_SIZE;
 use crate::store::Buffer;
@@ -46,11 +46,11 @@ impl Inspector {
     pub(super) fn restore_shards(
         &self,
         located: &Located,
-        found: &[Found],
+        found: &[FoundShard],
     ) -> Result<Restored, VolumeError> {
         let mut restored = Restored::default();
         for (shard, found) in found.iter().enumerate() {
-            if !matches!(found, Found::Right(_)) {
+            if !matches!(found, FoundShard::Right(_)) {
                 let bytes = match found.bytes() {
                     Some(bytes) => self.pool.copy_of(bytes),
                     None => self.pool.buffer(located.height()),
@@ -77,7 +77,7 @@ impl Inspector {
     fn restore_rows(
         &self,
         located: &Located,
-        found: &[Found],
+        found: &[FoundShard],
         rows: &Range<usize>,
         restored: &mut Restored,
     ) -> Result<(), VolumeError> {
@@ -92,7 +92,7 @@ impl Inspector {
                 let shard = layout::shard(*shard);
                 located.record.written.contains(shard)
             };
-            let away = (0..found.len()).filter(|&shard| matches!(found[shard], Found::Away));
+            let away = (0..found.len()).filter(|&shard| matches!(found[shard], FoundShard::Away));
             let could_return = away.filter(is_written).count();
             restored.is_lost_for_good |= present.len() + could_return < needed;
             for fixed in &mut restored.fixed {
@@ -157,7 +157,7 @@ impl Inspector {
     pub(super) fn hold_against_code(
         &self,
         stripes: &[Located],
-        found: &[Vec<Found>],
+        found: &[Vec<FoundShard>],
         restored: &mut [Restored],
     ) -> Result<(), VolumeError> {
         let of_stripes = stripes.iter().zip(found).zip(&*restored).enumerate();
@@ -222,9 +222,14 @@ struct Whole<'a> {
 }
 
 impl<'a> Whole<'a> {
-    fn new(at: usize, located: &'a Located, found: &'a [Found], restored: &'a Restored) -> Self {
+    fn new(
+        at: usize,
+        located: &'a Located,
+        found: &'a [FoundShard],
+        restored: &'a Restored,
+    ) -> Self {
         let fixed = |shard: usize| restored.fixed.iter().find(|fixed| fixed.shard == shard);
-        let bytes = |(shard, found): (usize, &'a Found)| match fixed(shard) {
+        let bytes = |(shard, found): (usize, &'a FoundShard)| match fixed(shard) {
             Some(fixed) => Some(&fixed.bytes[..]),
             None => found.bytes().map(|bytes| &bytes[..]),
         };
@@ -248,10 +253,10 @@ fn rows_of(mismatch: &Mismatch) -> Range<u32> {
 }
 
 /// Cuts the rows of a stripe where a shard begins or ends to be wrong.
-fn stretches(height: usize, found: &[Found]) -> Vec<Range<usize>> {
+fn stretches(height: usize, found: &[FoundShard]) -> Vec<Range<usize>> {
     let mut cuts = vec![0, height];
     for found in found {
-        if let Found::Wrong(_, ranges) = found {
+        if let FoundShard::Wrong(_, ranges) = found {
             cuts.extend(ranges.iter().flat_map(|range| [range.start, range.end]));
         }
     }

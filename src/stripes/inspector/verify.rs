@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use bytes::Bytes;
 
 use super::gather::Raw;
-use super::{Found, Inspector};
+use super::{FoundShard, Inspector};
 use crate::membership::ErrorClass;
 use crate::stripes::damage::Finding;
 use crate::stripes::error::VolumeError;
@@ -35,7 +35,7 @@ impl Inspector {
         &self,
         stripes: &[Located],
         raw: Vec<Vec<Raw>>,
-    ) -> Result<Vec<Vec<Found>>, VolumeError> {
+    ) -> Result<Vec<Vec<FoundShard>>, VolumeError> {
         let mut found = Vec::with_capacity(stripes.len());
         let mut checks = Vec::new();
         for (stripe, (located, raw)) in stripes.iter().zip(raw).enumerate() {
@@ -43,7 +43,7 @@ impl Inspector {
             for (shard, raw) in raw.into_iter().enumerate() {
                 of_stripe.push(match raw {
                     _ if located.is_implied(layout::shard(shard)) => {
-                        Found::Right(self.pool.zeroed(located.height()).freeze())
+                        FoundShard::Right(self.pool.zeroed(located.height()).freeze())
                     }
                     Raw::Read(bytes) => {
                         let bad = OnceLock::new();
@@ -53,10 +53,10 @@ impl Inspector {
                             bytes,
                             bad,
                         });
-                        Found::Away
+                        FoundShard::Away
                     }
-                    Raw::Gone => Found::Gone,
-                    Raw::Away => Found::Away,
+                    Raw::Gone => FoundShard::Gone,
+                    Raw::Away => FoundShard::Away,
                 });
             }
             found.push(of_stripe);
@@ -67,10 +67,10 @@ impl Inspector {
             let located = &stripes[check.stripe];
             if let Some(bad) = bad? {
                 found[check.stripe][check.shard] = if bad.is_empty() {
-                    Found::Right(check.bytes)
+                    FoundShard::Right(check.bytes)
                 } else {
                     self.note_wrong(located, check.shard, &bad);
-                    Found::Wrong(check.bytes, bad)
+                    FoundShard::Wrong(check.bytes, bad)
                 };
             }
         }

@@ -17,12 +17,12 @@ use crate::store::{Buffer, Op};
 const MAX_GAP_BYTES: u64 = 64 << 10;
 
 /// Stripes near to each other in the files of their segment.
-pub(super) struct Run<'a> {
+pub(super) struct RebuildRun<'a> {
     pub(super) stripes: &'a [IncompleteStripe],
     pub(super) range: Range<u64>,
 }
 
-impl Run<'_> {
+impl RebuildRun<'_> {
     pub(super) fn len(&self) -> usize {
         usize::try_from(self.range.end - self.range.start).expect("a batch fits in memory")
     }
@@ -46,7 +46,7 @@ pub(super) enum Source {
 }
 
 /// The work to do for one stripe.
-pub(super) struct Work<'a> {
+pub(super) struct StripeRebuild<'a> {
     pub(super) incomplete: &'a IncompleteStripe,
     pub(super) source: &'a Source,
     pub(super) present: Vec<(usize, &'a [u8])>,
@@ -61,7 +61,7 @@ pub(super) struct Batch<'a> {
     pub(super) segment: Arc<SegmentHandle>,
     pub(super) codec: Arc<Codec>,
     pub(super) targets: &'a [RebuildTarget],
-    pub(super) runs: Vec<Run<'a>>,
+    pub(super) runs: Vec<RebuildRun<'a>>,
     /// For each stripe of each run.
     sources: Vec<Vec<Source>>,
 }
@@ -87,12 +87,12 @@ pub(super) fn first_batch(stripes: &[IncompleteStripe], most_bytes: u64) -> usiz
 }
 
 /// Joins stripes that are near to each other.
-fn runs(stripes: &[IncompleteStripe]) -> Vec<Run<'_>> {
+fn runs(stripes: &[IncompleteStripe]) -> Vec<RebuildRun<'_>> {
     let near = |a: &IncompleteStripe, b: &IncompleteStripe| b.start() <= a.end() + MAX_GAP_BYTES;
     let run = |stripes: &[IncompleteStripe]| stripes[0].start()..stripes[stripes.len() - 1].end();
     stripes
         .chunk_by(near)
-        .map(|stripes| Run {
+        .map(|stripes| RebuildRun {
             stripes,
             range: run(stripes),
         })
@@ -173,7 +173,7 @@ impl<'a> Batch<'a> {
         inputs: &'w Inputs,
         zeros: &'w [u8],
         outputs: &'w mut [Vec<Buffer>],
-    ) -> Vec<Work<'w>> {
+    ) -> Vec<StripeRebuild<'w>> {
         let total = self.total_shards();
         let mut works = Vec::new();
         for ((index, run), outputs) in self.runs.iter().enumerate().zip(outputs) {
@@ -191,7 +191,7 @@ impl<'a> Batch<'a> {
                     let implied = self.implied(incomplete);
                     present.extend(implied.map(|shard| (usize::from(shard.0), zeros)));
                 }
-                works.push(Work {
+                works.push(StripeRebuild {
                     incomplete,
                     source,
                     present,
@@ -217,7 +217,7 @@ impl<'a> Batch<'a> {
         works
     }
 
-    pub(super) fn write_op(&self, run: &Run<'_>, output: &Bytes, rows: Range<usize>) -> Op {
+    pub(super) fn write_op(&self, run: &RebuildRun<'_>, output: &Bytes, rows: Range<usize>) -> Op {
         Op::Write {
             name: Arc::clone(&self.segment.name),
             offset: run.range.start + rows.start as u64,

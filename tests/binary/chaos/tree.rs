@@ -33,9 +33,9 @@ pub(super) struct Tree {
 }
 
 /// The files found on the mount: by name, each with its inode, its mark and its bytes.
-struct Found(BTreeMap<String, (u64, Option<u64>, Vec<u8>)>);
+struct FoundFiles(BTreeMap<String, (u64, Option<u64>, Vec<u8>)>);
 
-impl Found {
+impl FoundFiles {
     fn read(directory: &Path) -> Result<Self, String> {
         let failed = |what: &str, error: std::io::Error| format!("{what}: {error}");
         let entries = fs::read_dir(directory).map_err(|error| failed("cannot list", error))?;
@@ -143,7 +143,7 @@ impl Tree {
 
     /// Says what is wrong with a directory in which all must be as it is now.
     pub(super) fn compare(&self, directory: &Path) -> Result<(), String> {
-        let found = Found::read(directory)?;
+        let found = FoundFiles::read(directory)?;
         self.matches(self.now(), &found, |node, _, bytes| {
             difference(node.content(), bytes).map_or(Ok(()), Err)
         })
@@ -151,7 +151,7 @@ impl Tree {
 
     /// Looks at what a crash left, and takes it for what there is from now on.
     pub(super) fn recover(&mut self, directory: &Path) -> Result<(), String> {
-        let found = Found::read(directory)?;
+        let found = FoundFiles::read(directory)?;
         let mut reasons = Vec::new();
         for (number, version) in self.versions.iter().enumerate() {
             let judged = self.matches(version, &found, |node, certain, bytes| {
@@ -177,7 +177,7 @@ impl Tree {
     fn matches(
         &self,
         version: &Version,
-        found: &Found,
+        found: &FoundFiles,
         judge: impl Fn(&Node, usize, &[u8]) -> Result<(), String>,
     ) -> Result<(), String> {
         if let Some(name) = found

@@ -21,12 +21,12 @@ impl Clock {
 
 /// The content of a writer's directory, and the number of the writer's records in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct WriterState {
     pub(crate) files: BTreeMap<String, Arc<Vec<u8>>>,
     pub(crate) logged: u64,
 }
 
-impl State {
+impl WriterState {
     fn describe(&self) -> String {
         let file = |(name, bytes): (&String, &Arc<Vec<u8>>)| {
             format!("{name}: {} bytes, {:08x}", bytes.len(), sum(bytes))
@@ -48,18 +48,18 @@ pub(crate) struct Done {
     pub(crate) started: u64,
     /// `None` if it failed, and may or may not have taken effect.
     pub(crate) ended: Option<u64>,
-    pub(crate) state: State,
+    pub(crate) state: WriterState,
 }
 
 /// The operations of a writer, in their order, while they are made.
 pub(crate) struct Log {
-    first: State,
+    first: WriterState,
     done: Mutex<Vec<Done>>,
     acknowledged: AtomicUsize,
 }
 
 impl Log {
-    pub(crate) fn new(first: State) -> Self {
+    pub(crate) fn new(first: WriterState) -> Self {
         Self {
             first,
             done: Mutex::default(),
@@ -93,14 +93,14 @@ impl Log {
 
 /// All that a writer did in one storm.
 pub(crate) struct History {
-    first: State,
+    first: WriterState,
     done: Vec<Done>,
     acknowledged: usize,
 }
 
 impl History {
     /// The state after so many operations.
-    fn state(&self, count: usize) -> &State {
+    fn state(&self, count: usize) -> &WriterState {
         match count {
             0 => &self.first,
             count => &self.done[count - 1].state,
@@ -108,7 +108,7 @@ impl History {
     }
 
     /// Returns the fewest and the most operations that leave `found`, of those that are allowed.
-    fn place(&self, found: &State) -> Option<(usize, usize)> {
+    fn place(&self, found: &WriterState) -> Option<(usize, usize)> {
         let mut allowed = self.acknowledged..=self.done.len();
         let least = allowed.find(|count| self.state(*count) == found)?;
         let mut rest = (least..=self.done.len()).rev();

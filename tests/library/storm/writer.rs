@@ -15,7 +15,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
 
-use super::history::{Clock, Done, Log, State};
+use super::history::{Clock, Done, Log, WriterState};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -44,9 +44,9 @@ struct Model {
 }
 
 impl Model {
-    fn state(&self) -> State {
+    fn state(&self) -> WriterState {
         let file = |(name, ino): (&String, &Ino)| (name.clone(), Arc::clone(&self.content[ino]));
-        State {
+        WriterState {
             files: self.names.iter().map(file).collect(),
             logged: self.logged,
         }
@@ -154,7 +154,7 @@ impl Writer {
         }
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> WriterState {
         self.model.state()
     }
 

@@ -34,8 +34,8 @@ impl Place {
         Self { home, out, beside }
     }
 
-    fn target(&self, resolver: Resolver) -> Target {
-        let target = Target::open(&self.out, 0o700).unwrap();
+    fn target(&self, resolver: Resolver) -> OutputDirectory {
+        let target = OutputDirectory::open(&self.out, 0o700).unwrap();
         target.with_resolver(resolver)
     }
 
@@ -93,7 +93,7 @@ fn times() -> Timestamps {
 }
 
 /// Tries every call on a path, and asserts that each refuses it.
-fn refuses(target: &mut Target, path: &[u8], case: &str) {
+fn refuses(target: &mut OutputDirectory, path: &[u8], case: &str) {
     let identity = Identity {
         device: 0,
         number: 0,
@@ -327,13 +327,13 @@ fn an_out_that_exists_is_not_taken_for_one_that_was_made() {
     let place = Place::new();
     let mut target = place.target(Resolver::EachName);
     assert_eq!(target.directory(b"").unwrap(), None);
-    let mut target = Target::open(&place.out.join("x/new"), 0o700).unwrap();
+    let mut target = OutputDirectory::open(&place.out.join("x/new"), 0o700).unwrap();
     assert!(target.directory(b"").unwrap().is_some());
     let mode = fs::metadata(place.out.join("x/new")).unwrap().mode();
     assert_eq!(mode & 0o777, 0o700);
     symlink(place.beside.join("new"), place.out.join("dangling")).unwrap();
-    assert!(Target::open(&place.out.join("dangling"), 0o700).is_err());
+    assert!(OutputDirectory::open(&place.out.join("dangling"), 0o700).is_err());
     assert!(!place.beside.join("new").exists());
     fs::write(place.out.join("file"), "").unwrap();
-    assert!(Target::open(&place.out.join("file"), 0o700).is_err());
+    assert!(OutputDirectory::open(&place.out.join("file"), 0o700).is_err());
 }

@@ -10,14 +10,14 @@ fn damaged_superblock() -> AbsenceReason {
     }
 }
 
-fn advice(change: impl FnOnce(&mut Report), away: &[u16], rows: &[(i64, u64)]) -> String {
+fn advice(change: impl FnOnce(&mut StatusReport), away: &[u16], rows: &[(i64, u64)]) -> String {
     let mut report = report(away, rows, &[0, 1, 3]);
     change(&mut report);
     report.next_step(None)
 }
 
 /// Makes do with 3+2 shards for six members.
-fn spare(report: &mut Report) {
+fn spare(report: &mut StatusReport) {
     report.geometry.data = 3;
 }
 
@@ -29,7 +29,7 @@ fn whole_volumes_need_nothing() {
 #[test]
 fn status_reports_a_volume_that_is_nearly_full_or_lacks_room_for_waiting_data() {
     let used = |bytes_used| {
-        move |report: &mut Report| {
+        move |report: &mut StatusReport| {
             report.capacity.bytes_usable = 100 << 20;
             report.capacity.bytes_used = bytes_used;
         }
@@ -41,12 +41,12 @@ fn status_reports_a_volume_that_is_nearly_full_or_lacks_room_for_waiting_data() 
         said.contains("`cauchyfs member add MOUNTPOINT DIR`"),
         "{said}"
     );
-    let read_only = |report: &mut Report| {
+    let read_only = |report: &mut StatusReport| {
         used(98 << 20)(report);
         report.read_only = true;
     };
     assert_eq!(advice(read_only, &[], &[(2, 7)]), "nothing to do");
-    let waiting = |report: &mut Report| report.rebuild.bytes_waiting = 3 << 20;
+    let waiting = |report: &mut StatusReport| report.rebuild.bytes_waiting = 3 << 20;
     for row in [(2, 7), (1, 7)] {
         let said = advice(waiting, &[], &[row]);
         assert!(
@@ -62,14 +62,14 @@ fn status_reports_a_volume_that_is_nearly_full_or_lacks_room_for_waiting_data() 
 
 #[test]
 fn a_draining_member_stays_in_place_until_it_is() {
-    let leaving = |report: &mut Report| report.members[3].state = MemberState::Removing;
+    let leaving = |report: &mut StatusReport| report.members[3].state = MemberState::Removing;
     let said = advice(leaving, &[], &[(2, 7)]);
     assert!(
         said.starts_with("leave member 3 (/srv/d3) in place"),
         "{said}"
     );
     assert!(said.ends_with("`cauchyfs member add MOUNTPOINT DIR` keeps it after all"));
-    let stuck = |report: &mut Report| {
+    let stuck = |report: &mut StatusReport| {
         leaving(report);
         report.rebuild.bytes_waiting = 1;
     };
@@ -82,7 +82,7 @@ fn a_draining_member_stays_in_place_until_it_is() {
 
 #[test]
 fn an_unidentifiable_member_is_replaced_and_kept_until_the_volume_is_whole() {
-    let damaged = |report: &mut Report| {
+    let damaged = |report: &mut StatusReport| {
         report.members[2].reason = Some(damaged_superblock());
     };
     let said = advice(damaged, &[2], &[(1, 7)]);
@@ -98,7 +98,7 @@ fn an_unidentifiable_member_is_replaced_and_kept_until_the_volume_is_whole() {
 #[test]
 fn a_directory_locked_by_a_hanging_process_is_not_taken_back() {
     for mounted in [true, false] {
-        let kept = |report: &mut Report| {
+        let kept = |report: &mut StatusReport| {
             report.mounted = mounted;
             report.members[2].reason = Some(AbsenceReason::InUse {
                 holder: Some(Holder {
@@ -116,14 +116,14 @@ fn a_directory_locked_by_a_hanging_process_is_not_taken_back() {
 
 #[test]
 fn repaired_bytes_call_for_a_scrub() {
-    let rotten = |report: &mut Report| report.members[1].suspect = true;
+    let rotten = |report: &mut StatusReport| report.members[1].suspect = true;
     let said = advice(rotten, &[], &[(2, 7)]);
     assert!(
         said.starts_with("member 1 (/srv/d1) gave wrong bytes"),
         "{said}"
     );
     assert!(said.contains("`cauchyfs scrub MOUNTPOINT`"), "{said}");
-    let under_way = |report: &mut Report| {
+    let under_way = |report: &mut StatusReport| {
         rotten(report);
         report.scrub.state = ScrubState::Running;
     };
@@ -136,14 +136,14 @@ fn repaired_bytes_call_for_a_scrub() {
 
 #[test]
 fn a_volume_that_is_only_read_gets_no_advice_that_would_be_refused() {
-    let read_only = |report: &mut Report| report.read_only = true;
+    let read_only = |report: &mut StatusReport| report.read_only = true;
     assert_eq!(advice(read_only, &[], &[(2, 7)]), "nothing to do");
     for (away, rows) in [(&[][..], (1, 7)), (&[2], (1, 7)), (&[2], (2, 7))] {
         let said = advice(read_only, away, &[rows]);
         assert!(said.starts_with("unmount it"), "{said}");
         assert!(!said.contains("cauchyfs"), "{said}");
     }
-    let rotten = |report: &mut Report| {
+    let rotten = |report: &mut StatusReport| {
         read_only(report);
         report.members[1].suspect = true;
     };
@@ -153,7 +153,7 @@ fn a_volume_that_is_only_read_gets_no_advice_that_would_be_refused() {
 
 #[test]
 fn an_absent_member_is_not_reported_as_rebuilding_while_another_drains() {
-    let drained = |report: &mut Report| {
+    let drained = |report: &mut StatusReport| {
         spare(report);
         report.members[3].state = MemberState::Removing;
         report.rebuild.state = RebuildState::Running;
@@ -172,7 +172,7 @@ fn an_absent_member_is_not_reported_as_rebuilding_while_another_drains() {
 
 #[test]
 fn the_advice_for_an_unmounted_volume_is_to_mount_it() {
-    let unmounted = |report: &mut Report| report.mounted = false;
+    let unmounted = |report: &mut StatusReport| report.mounted = false;
     let said = advice(unmounted, &[], &[(1, 7)]);
     assert!(said.starts_with("mount it"), "{said}");
 }
@@ -195,7 +195,7 @@ fn current_directories_are_looked_for_before_a_backup_where_old_copies_are_in_th
     let said = advice(|_| {}, &[], &[(-1, 7)]);
     assert!(said.ends_with("from a backup"), "{said}");
     for mounted in [true, false] {
-        let old = |report: &mut Report| {
+        let old = |report: &mut StatusReport| {
             report.mounted = mounted;
             report.members[1].reason = Some(AbsenceReason::Unverified);
         };
@@ -219,7 +219,7 @@ fn an_absent_member_may_return_or_be_replaced() {
     );
     let said = advice(|report| report.mounted = false, &[2], &[(1, 7)]);
     assert!(said.contains("then mount with all directories"), "{said}");
-    let damaged = |report: &mut Report| {
+    let damaged = |report: &mut StatusReport| {
         report.mounted = false;
         report.members[2].reason = Some(damaged_superblock());
     };
@@ -240,23 +240,23 @@ fn mounting_again_is_advised_only_where_no_member_is_taken_back() {
     let again = "unmount the volume and mount it";
     let said = advice(|_| {}, &[1, 2, 4], &[(-1, 7)]);
     assert!(said.contains(again), "three of 4+2 read nothing: {said}");
-    let more = |report: &mut Report| report.geometry.data = 2;
+    let more = |report: &mut StatusReport| report.geometry.data = 2;
     let said = advice(more, &[1, 2, 4], &[(-1, 7)]);
     assert!(!said.contains(again), "{said}");
     assert!(said.contains("taken in again within seconds"), "{said}");
-    let left_out = |report: &mut Report| {
+    let left_out = |report: &mut StatusReport| {
         more(report);
         report.members[2].reason = Some(AbsenceReason::NotGiven);
     };
     assert!(advice(left_out, &[1, 2, 4], &[(-1, 7)]).contains(again));
-    let unmounted = |report: &mut Report| report.mounted = false;
+    let unmounted = |report: &mut StatusReport| report.mounted = false;
     assert!(!advice(unmounted, &[1, 2, 4], &[(-1, 7)]).contains(again));
 }
 
 #[test]
 fn a_refused_member_is_not_reported_as_taken_in() {
     let of = |data, refused: &'static [usize], reason: AbsenceReason| {
-        move |report: &mut Report| {
+        move |report: &mut StatusReport| {
             report.geometry.data = data;
             for index in refused {
                 report.members[*index].reason = Some(reason.clone());
@@ -288,7 +288,7 @@ fn a_refused_member_is_not_reported_as_taken_in() {
 
 #[test]
 fn a_member_mounted_apart_is_emptied_first() {
-    let apart = |report: &mut Report| {
+    let apart = |report: &mut StatusReport| {
         report.members[4].reason = Some(AbsenceReason::MountedApart);
     };
     let said = advice(apart, &[2, 4], &[(0, 7)]);
@@ -306,7 +306,7 @@ fn a_member_mounted_apart_is_emptied_first() {
 
 #[test]
 fn a_removed_member_is_emptied_before_it_is_filled_again() {
-    let former = |report: &mut Report| {
+    let former = |report: &mut StatusReport| {
         report.members[2].reason = Some(AbsenceReason::FormerMember);
     };
     let said = advice(former, &[2], &[(1, 7)]);
@@ -338,7 +338,7 @@ fn the_others_make_up_for_it_where_there_are_enough() {
         said.contains("`cauchyfs rebuild MOUNTPOINT` makes up for it"),
         "{said}"
     );
-    let running = |report: &mut Report| {
+    let running = |report: &mut StatusReport| {
         spare(report);
         report.rebuild.state = RebuildState::Running;
     };
@@ -347,7 +347,7 @@ fn the_others_make_up_for_it_where_there_are_enough() {
         said.starts_with("wait: what member 2 (/srv/d2) held"),
         "{said}"
     );
-    let rotting = |report: &mut Report| {
+    let rotting = |report: &mut StatusReport| {
         spare(report);
         report.members[4].suspect = true;
     };
@@ -357,7 +357,7 @@ fn the_others_make_up_for_it_where_there_are_enough() {
         said.contains("member 4 (/srv/d4) gave wrong bytes"),
         "{said}"
     );
-    let waiting = |report: &mut Report| {
+    let waiting = |report: &mut StatusReport| {
         spare(report);
         report.rebuild.bytes_waiting = 1;
     };
@@ -385,14 +385,14 @@ fn missing_shards_and_copies_are_made_where_there_is_room() {
         said.starts_with("there is no room to rebuild 1 B: `cauchyfs member add MOUNTPOINT DIR`"),
         "{said}"
     );
-    let unreadable = |report: &mut Report| report.rebuild.bytes_unreadable = 1;
+    let unreadable = |report: &mut StatusReport| report.rebuild.bytes_unreadable = 1;
     let said = advice(unreadable, &[], &[(1, 7)]);
     assert!(said.starts_with("`cauchyfs scrub MOUNTPOINT`"), "{said}");
-    let short = |report: &mut Report| report.index.as_mut().unwrap().members.truncate(1);
+    let short = |report: &mut StatusReport| report.index.as_mut().unwrap().members.truncate(1);
     let said = advice(
         |report| {
             short(report);
-            report.state = State::Degraded;
+            report.state = VolumeState::Degraded;
         },
         &[],
         &[(2, 7)],
