@@ -2,7 +2,7 @@
 
 use std::ops::ControlFlow;
 
-use cauchyfs_sandbox::calls::Work;
+use cauchyfs_sandbox::calls::CommandWork;
 
 use super::args::CheckArguments;
 use super::directories::Directories;
@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let directories = Directories::find(&arguments.directories)?;
     mounts::refuse_mounted(&directories)?;
     let volume = if arguments.repair {
-        let survey = Survey::begin(&arguments.sandbox, &directories, Work::Repair)?;
+        let survey = Survey::begin(&arguments.sandbox, &directories, CommandWork::Repair)?;
         mounts::refuse_other_half(&directories, MEMBER_TIMEOUT)?;
         overtaken::refuse(&directories, MEMBER_TIMEOUT)?;
         survey.narrow(&directories, &[])?;

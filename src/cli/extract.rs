@@ -32,7 +32,7 @@ use super::terminal;
 use super::volume::{Volume, VolumeFailure};
 use crate::format::record::{FileKind, Timestamp};
 use crate::format::{BLOCK_SIZE, Ino};
-use crate::fs::tree::{self, Entry};
+use crate::fs::tree::{self, TreeEntry};
 use crate::fs::{Attr, Caller, Fs, FsError, Handle, OpenFlags, Whence};
 use crate::fuse::one_line;
 
@@ -252,7 +252,7 @@ impl<'a> Extraction<'a> {
                 continue;
             }
             let attr = tree::resolve(self.fs, &path).map_err(VolumeFailure::from)?;
-            self.take(&Entry { path, attr })?;
+            self.take(&TreeEntry { path, attr })?;
         }
         Ok(())
     }
@@ -269,7 +269,7 @@ impl<'a> Extraction<'a> {
     }
 
     /// Copies an entry. Counts and names what cannot be read, and fails only at what cannot be written.
-    fn take(&mut self, entry: &Entry) -> Result<(), Failure> {
+    fn take(&mut self, entry: &TreeEntry) -> Result<(), Failure> {
         self.leave_until(&entry.path)?;
         let done = self.entry(entry);
         self.go_on(&entry.path, done)
@@ -303,7 +303,7 @@ impl<'a> Extraction<'a> {
         unwritable(&self.out, path, error)
     }
 
-    fn entry(&mut self, entry: &Entry) -> Result<(), Trouble> {
+    fn entry(&mut self, entry: &TreeEntry) -> Result<(), Trouble> {
         let (path, attr) = (&entry.path, &entry.attr);
         self.progress.set_message(shown(path));
         if attr.kind == FileKind::Directory {

@@ -21,7 +21,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cauchyfs_sandbox::calls::{self, Work};
+use cauchyfs_sandbox::calls::{self, CommandWork};
 use cauchyfs_sandbox::files::{self, Access, Grant};
 use cauchyfs_sandbox::{Missing, memory, privileges};
 use clap::Args;
@@ -82,7 +82,7 @@ fn parse_memory(text: &str) -> Result<u64, String> {
 ///
 /// If the kernel refuses what it offers.
 pub(super) fn read(arguments: &SandboxArguments, directories: &Directories) -> Result<(), Failure> {
-    restrict_calls(arguments, Work::Read, privileges::reading())?;
+    restrict_calls(arguments, CommandWork::Read, privileges::reading())?;
     restrict_sockets(arguments)?;
     restrict_files(arguments, members(directories, Access::Read))
 }
@@ -107,7 +107,11 @@ pub(super) fn extract(
     let opened = fs::canonicalize(out).and_then(|out| Grant::new(&out, access));
     let target = opened
         .map_err(|error| Failure::environment(format!("cannot open {}: {error}", out.display())))?;
-    restrict_calls(arguments, Work::Fill, privileges::filling(with_privileges))?;
+    restrict_calls(
+        arguments,
+        CommandWork::Fill,
+        privileges::filling(with_privileges),
+    )?;
     restrict_sockets(arguments)?;
     let mut grants = members(directories, Access::Read);
     grants.push(target);
@@ -132,10 +136,10 @@ impl Survey {
     pub(super) fn begin(
         arguments: &SandboxArguments,
         directories: &Directories,
-        work: Work,
+        work: CommandWork,
     ) -> Result<Self, Failure> {
         let (access, kept) = match work {
-            Work::Repair => (Access::Change, privileges::changing()),
+            CommandWork::Repair => (Access::Change, privileges::changing()),
             _ => (Access::Read, privileges::reading()),
         };
         restrict_calls(arguments, work, kept)?;
@@ -205,7 +209,7 @@ fn members(directories: &Directories, access: Access) -> Vec<Grant> {
 /// Restricts memory, capabilities and system calls, and writing to files.
 fn restrict_calls(
     arguments: &SandboxArguments,
-    work: Work,
+    work: CommandWork,
     kept: CapabilitySet,
 ) -> Result<(), Failure> {
     limit_memory(arguments.memory_limit.unwrap_or_else(usual_memory))?;

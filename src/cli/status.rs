@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use cauchyfs_sandbox::calls::Work;
+use cauchyfs_sandbox::calls::CommandWork;
 
 use super::args::StatusArguments;
 use super::control::{self, Answer, BRIEF_TIMEOUT, Connection, Peer, Request};
@@ -115,7 +115,7 @@ fn of_unmounted(
     arguments: &StatusArguments,
     directories: &Directories,
 ) -> Result<StatusReport, Failure> {
-    let survey = Survey::begin(&arguments.sandbox, directories, Work::Read)?;
+    let survey = Survey::begin(&arguments.sandbox, directories, CommandWork::Read)?;
     let elsewhere = overtaken::places(directories, MEMBER_TIMEOUT);
     survey.narrow(directories, &elsewhere)?;
     let volume = match Volume::open_to_look(directories) {

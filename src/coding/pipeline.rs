@@ -23,7 +23,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use crate::codec::{Item, Matrix};
-use crate::cuda::{Device, DeviceError, Lane, Program, Work};
+use crate::cuda::{Device, DeviceError, Lane, MatrixBatch, Program};
 use loan::Loan;
 pub(super) use loan::Order;
 use queue::Queue;
@@ -280,7 +280,7 @@ fn run_batch(lane: &mut dyn Lane, batch: &mut [Loan<Ended>]) -> Result<Program, 
     let mut items: Vec<Item<'_>> = batch.iter_mut().map(Loan::take_item).collect();
     let matrix = batch[0].matrix();
     let outcome = catch(|| {
-        lane.run(&mut Work {
+        lane.run(&mut MatrixBatch {
             matrix,
             items: &mut items,
         })

@@ -18,7 +18,7 @@ use crate::maintenance::Maintenance;
 use super::error::FsError;
 use super::paths;
 
-pub use report::{Finding, FindingKind, Report};
+pub use report::{CheckReport, Finding, FindingKind};
 
 /// Checks all records again, after something else has repaired what it could, and takes note in `report` of what is
 /// still wrong.
@@ -26,7 +26,7 @@ pub use report::{Finding, FindingKind, Report};
 /// # Errors
 ///
 /// [`FsError::Storage`] if the index cannot be read.
-pub fn check_again(maintenance: &Maintenance, report: &mut Report) -> Result<(), FsError> {
+pub fn check_again(maintenance: &Maintenance, report: &mut CheckReport) -> Result<(), FsError> {
     let transactions = maintenance.transactions();
     let again = check(maintenance, false)?;
     let lacking = maintenance.redundancy().files_lacking_shards()?.into_iter();
@@ -44,13 +44,13 @@ pub fn check_again(maintenance: &Maintenance, report: &mut Report) -> Result<(),
 /// # Errors
 ///
 /// [`FsError::Storage`] if the index cannot be read, or written with `repair`.
-pub fn check(maintenance: &Maintenance, repair: bool) -> Result<Report, FsError> {
+pub fn check(maintenance: &Maintenance, repair: bool) -> Result<CheckReport, FsError> {
     let transactions = &**maintenance.transactions();
     let mut check = Checker {
         transactions,
         redundancy: maintenance.redundancy(),
         repair,
-        report: Report::default(),
+        report: CheckReport::default(),
     };
     let names = names::check_entries(&mut check)?;
     names::check_positions(&mut check)?;

@@ -17,7 +17,7 @@ const PAGES_KEPT: usize = 64;
 
 /// Something in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct TreeEntry {
     /// Path from the root on, without a leading slash; the root itself is the empty path.
     pub path: Vec<u8>,
     /// The attributes of the entry.
@@ -60,7 +60,7 @@ pub fn resolve(fs: &Fs, path: &[u8]) -> Result<Attr, FsError> {
 /// }
 /// ```
 pub fn walk<'a>(fs: &'a Fs, from: &[u8]) -> Result<Walk<'a>, FsError> {
-    let first = Entry {
+    let first = TreeEntry {
         path: normal(from),
         attr: resolve(fs, from)?,
     };
@@ -83,7 +83,7 @@ fn normal(path: &[u8]) -> Vec<u8> {
 /// Returned by [`walk`]. After an error it goes on with what else there is.
 pub struct Walk<'a> {
     fs: &'a Fs,
-    first: Option<Entry>,
+    first: Option<TreeEntry>,
     /// Path of the innermost open directory.
     path: Vec<u8>,
     open: Vec<Open>,
@@ -102,7 +102,7 @@ struct Open {
 
 impl Walk<'_> {
     /// Opens an entry if it is a directory, or says why it cannot.
-    fn enter(&mut self, entry: &Entry) -> Result<(), FsError> {
+    fn enter(&mut self, entry: &TreeEntry) -> Result<(), FsError> {
         if entry.attr.kind != FileKind::Directory {
             return Ok(());
         }
@@ -134,7 +134,7 @@ impl Walk<'_> {
     }
 
     /// Returns the next entry of the innermost directory, if it has one.
-    fn step(&mut self) -> Option<Result<Entry, FsError>> {
+    fn step(&mut self) -> Option<Result<TreeEntry, FsError>> {
         let open = self.open.last_mut()?;
         if open.page.as_slice().is_empty() {
             match self
@@ -155,19 +155,19 @@ impl Walk<'_> {
     }
 
     /// Returns an entry of the innermost directory.
-    fn entry(&self, position: &Position) -> Result<Entry, FsError> {
+    fn entry(&self, position: &Position) -> Result<TreeEntry, FsError> {
         let mut path = self.path.clone();
         if !path.is_empty() {
             path.push(b'/');
         }
         path.extend_from_slice(&position.name);
         let attr = self.fs.attributes().get(position.ino)?;
-        Ok(Entry { path, attr })
+        Ok(TreeEntry { path, attr })
     }
 }
 
 impl Iterator for Walk<'_> {
-    type Item = Result<Entry, FsError>;
+    type Item = Result<TreeEntry, FsError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if let Some(first) = self.first.take() {

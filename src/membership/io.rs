@@ -8,7 +8,9 @@ use super::health::ErrorClass;
 use super::member::Member;
 use super::snapshot::Membership;
 use crate::format::MemberIndex;
-use crate::store::{Executor, Op, Outcome, Request, Store, StoreError, StoreErrorKind, StoreRef};
+use crate::store::{
+    Executor, Op, Outcome, Store, StoreError, StoreErrorKind, StoreRef, StoreRequest,
+};
 
 /// Operations on the members that are online: in parallel, bounded in time, and hedged where others have the same data.
 ///
@@ -57,7 +59,7 @@ impl MemberIo {
     pub(super) fn run_by(
         &self,
         ops: Vec<(MemberIndex, Op)>,
-        execute: impl FnOnce(Vec<Request>) -> Vec<Outcome>,
+        execute: impl FnOnce(Vec<StoreRequest>) -> Vec<Outcome>,
     ) -> Vec<Outcome> {
         let mut asked = Vec::with_capacity(ops.len());
         let mut requests = Vec::with_capacity(ops.len());
@@ -68,7 +70,7 @@ impl MemberIo {
             };
             let (member, store) = self.membership.asked(index).unzip();
             asked.push((index, class, member));
-            requests.extend(store.map(|store| Request { store, op }));
+            requests.extend(store.map(|store| StoreRequest { store, op }));
         }
         let mut answers = execute(requests).into_iter();
         let mut has_failures = false;

@@ -7,7 +7,7 @@ use super::error::MembersError;
 use super::reason::AbsenceReason;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{BLOCK_SIZE, FormatError, files};
-use crate::store::{Executor, Op, Pool, Request, Store, StoreError, StoreErrorKind, StoreRef};
+use crate::store::{Executor, Op, Pool, Store, StoreError, StoreErrorKind, StoreRef, StoreRequest};
 
 /// Bytes of the superblock's file.
 pub(super) const SUPERBLOCK_LEN: u64 = (SLOTS * SLOT_BYTES) as u64;
@@ -38,7 +38,7 @@ pub(super) fn look(stores: &[StoreRef], executor: &Executor) -> Result<Vec<Look>
     let requests = stores.iter().flat_map(|store| {
         let read = |slot: usize| {
             let offset = (slot * SLOT_BYTES) as u64;
-            Request::read(store, files::SUPERBLOCK, offset, pool.buffer(SLOT_BYTES))
+            StoreRequest::read(store, files::SUPERBLOCK, offset, pool.buffer(SLOT_BYTES))
         };
         (0..SLOTS).map(read).collect::<Vec<_>>()
     });

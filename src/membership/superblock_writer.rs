@@ -7,7 +7,7 @@ use super::slots;
 use super::snapshot::Membership;
 use crate::format::MemberIndex;
 use crate::format::superblock::Superblock;
-use crate::store::{Executor, Op, Request, Store};
+use crate::store::{Executor, Op, Store, StoreRequest};
 
 /// The writer of superblocks. A member that fails a write is marked missing or faulted; the caller goes on without it.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl SuperblockWriter {
             .filter_map(|block| {
                 let (index, op) = (block.index, op(block));
                 let store = self.membership.store(index)?;
-                Some((index, Request { store, op }))
+                Some((index, StoreRequest { store, op }))
             })
             .unzip();
         let mut all = indices.len() == blocks.len();

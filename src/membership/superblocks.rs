@@ -14,7 +14,7 @@ use super::slots::chain;
 use super::snapshot::Membership;
 use crate::format::superblock::{SLOT_BYTES, SLOTS, Superblock};
 use crate::format::{MemberIndex, files};
-use crate::store::{Outcome, Pool, Request, Store, StoreError};
+use crate::store::{Outcome, Pool, Store, StoreError, StoreRequest};
 
 /// The result of verifying superblocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -138,7 +138,7 @@ impl Superblocks {
         let pool = Pool::new(0);
         let read = |slot: usize| {
             let offset = (slot * SLOT_BYTES) as u64;
-            Request::read(&store, files::SUPERBLOCK, offset, pool.buffer(SLOT_BYTES))
+            StoreRequest::read(&store, files::SUPERBLOCK, offset, pool.buffer(SLOT_BYTES))
         };
         let outcomes = self.io.executor().run((0..SLOTS).map(read).collect());
         let mut wrong = 0;

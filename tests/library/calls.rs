@@ -41,7 +41,7 @@ pub(crate) fn read(fs: &Fs, handle: Handle, offset: u64, len: usize) -> Vec<u8> 
     out
 }
 
-pub(crate) fn sound(fs: &Fs) -> check::Report {
+pub(crate) fn sound(fs: &Fs) -> check::CheckReport {
     fs.wait_for_removal();
     let report = check::check(fs.maintenance(), false).unwrap();
     assert_eq!((&report.findings, report.unclaimed), (&vec![], 0));

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use cauchyfs::format::record::{Backref, Dirent, Extent, FileKind, Inode, Marker, Position, Xattr};
 use cauchyfs::format::{Cookie, Ino, Record, StripeId, key};
-use cauchyfs::fs::check::{FindingKind, Report, check, check_again};
+use cauchyfs::fs::check::{CheckReport, FindingKind, check, check_again};
 use cauchyfs::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use cauchyfs::maintenance::{Maintenance, ScrubStatus};
 use cauchyfs::metadata::Batch;
@@ -71,7 +71,7 @@ impl Volume {
         Extent::decode(&self.maintenance.transactions().get(&key).unwrap().unwrap()).unwrap()
     }
 
-    fn check(&self, repair: bool) -> Report {
+    fn check(&self, repair: bool) -> CheckReport {
         check(&self.maintenance, repair).unwrap()
     }
 }

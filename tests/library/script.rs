@@ -348,7 +348,7 @@ pub(crate) fn peek(fs: &Fs, path: &[u8]) -> Result<(Attr, Vec<u8>), FsError> {
 
 /// Returns all that there is to see.
 pub(crate) fn look(fs: &Fs) -> Tree {
-    let see = |entry: Result<tree::Entry, FsError>| {
+    let see = |entry: Result<tree::TreeEntry, FsError>| {
         let path = entry.unwrap().path;
         let seen = peek(fs, &path).unwrap();
         (path, seen)

@@ -34,7 +34,7 @@ pub use self::{
     matrix::Matrix,
     pass::{Mismatch, Pass},
     plan::{Job, Mode, Plan, Stores},
-    search::{Found, Freedom, search},
+    search::{Freedom, SearchResult, search},
     shard_columns::BLOCK_BYTES,
     study::{Studied, study},
     worker_pool::WorkerPool,

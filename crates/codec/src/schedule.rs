@@ -51,14 +51,14 @@ pub(super) struct Schedule {
     /// The slots that each step adds up. Every slot is computed before it is used.
     steps: Vec<Vec<u16>>,
     /// The place of each step's result.
-    places: Vec<Place>,
+    places: Vec<StepPlace>,
     scratch_count: usize,
 }
 
 /// The place of a step's result. Steps may share a place: a later step overwrites a result that no
 /// other step still needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum StepPlace {
     /// In a packet of the targets: it is that packet at last.
     Output(u16),
     /// In memory of its own.
@@ -93,7 +93,7 @@ impl Schedule {
     }
 
     /// Returns the steps in order: the slots that each adds up, and where it puts the sum.
-    pub(super) fn steps(&self) -> impl ExactSizeIterator<Item = (&[u16], Place)> {
+    pub(super) fn steps(&self) -> impl ExactSizeIterator<Item = (&[u16], StepPlace)> {
         self.steps
             .iter()
             .map(Vec::as_slice)
@@ -103,7 +103,7 @@ impl Schedule {
     /// Returns how many XORs and copies of packets there are, counted as the literature does: a sum
     /// of t packets is a copy and t−1 XORs, or only those if one of the packets is in place already.
     pub(super) fn operations(&self) -> usize {
-        let is_in_place = |&term: &u16, place: Place| {
+        let is_in_place = |&term: &u16, place: StepPlace| {
             let step = usize::from(term).checked_sub(self.inputs);
             step.is_some_and(|step| self.places[step] == place)
         };
@@ -170,8 +170,8 @@ mod tests {
             }
             holder_of.insert(place, turn);
             match place {
-                Place::Output(output) => outputs[usize::from(output)] = sum.clone(),
-                Place::Scratch(scratch) => {
+                StepPlace::Output(output) => outputs[usize::from(output)] = sum.clone(),
+                StepPlace::Scratch(scratch) => {
                     assert!(usize::from(scratch) < schedule.scratch_count());
                 }
             }

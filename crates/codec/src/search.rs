@@ -28,7 +28,7 @@ pub enum Freedom {
 
 /// The result of a search.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Found {
+pub struct SearchResult {
     /// Packets that a block has.
     pub packets: usize,
     /// A point per parity shard.
@@ -44,7 +44,7 @@ pub struct Found {
 }
 
 /// Shows the line to check in.
-impl fmt::Display for Found {
+impl fmt::Display for SearchResult {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             packets,
@@ -84,7 +84,7 @@ pub fn search(
     geometry: Geometry,
     freedom: Freedom,
     tries: u32,
-) -> Result<Found, CodecError> {
+) -> Result<SearchResult, CodecError> {
     let width = code
         .packet_width()?
         .ok_or(CodecError::UnknownCodeNumber { number: code.0 })?;
@@ -97,7 +97,7 @@ pub fn search(
             vec![[parity, data].concat()]
         }
     };
-    let mut best: Option<Found> = None;
+    let mut best: Option<SearchResult> = None;
     for points in candidates {
         let bits = bitmatrix::from_points(width, &points[..m], &points[m..]);
         let rounds = rounds(bits.rows() * bits.columns());
@@ -107,7 +107,7 @@ pub fn search(
                 .as_ref()
                 .is_none_or(|best| operations < best.operations)
             {
-                best = Some(Found {
+                best = Some(SearchResult {
                     packets: width.bits(),
                     parity_points: points[..m].to_vec(),
                     data_points: points[m..].to_vec(),

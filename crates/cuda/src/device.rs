@@ -71,7 +71,7 @@ impl DeviceError {
 /// A batch: one matrix, to be applied to all items. These are alike: equally long, and all or none of
 /// them compared, and with sums.
 #[derive(Debug)]
-pub struct Work<'w, 'a> {
+pub struct MatrixBatch<'w, 'a> {
     /// One row per target, one column per source.
     pub matrix: &'w Matrix,
     /// The items that the matrix is applied to; at least one, and none of them empty.
@@ -134,5 +134,5 @@ pub trait Lane: Send {
     ///
     /// If anything failed; targets and sums are unspecified then, and nothing touches the items any
     /// more after the return.
-    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError>;
+    fn run(&mut self, work: &mut MatrixBatch<'_, '_>) -> Result<Program, DeviceError>;
 }

@@ -19,7 +19,7 @@ mod simulated;
 
 #[cfg(not(feature = "driver"))]
 pub use absent::{Bus, Gpu, Resident};
-pub use device::{Device, DeviceError, Lane, Program, Work};
+pub use device::{Device, DeviceError, Lane, MatrixBatch, Program};
 #[cfg(feature = "driver")]
 pub use driver::{Bus, Gpu, Resident};
 pub use simulated::Simulated;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex};
 
-use super::{Device, DeviceError, Lane, Program, Work};
+use super::{Device, DeviceError, Lane, MatrixBatch, Program};
 use cauchyfs_codec::{BLOCK_BYTES, Item, Job, Mode, Plan, Targets, select};
 
 /// A device made of software: slow, right, and as faulty as a test wants it. Clones are the same device.
@@ -194,7 +194,7 @@ impl Device for Simulated {
 }
 
 impl Lane for Simulated {
-    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError> {
+    fn run(&mut self, work: &mut MatrixBatch<'_, '_>) -> Result<Program, DeviceError> {
         self.wait_while(|state| state.shut);
         if let Err(error) = self.begin("run a batch") {
             // A device that fails half way leaves anything behind.
@@ -320,7 +320,7 @@ mod tests {
         item: &mut Item<'_>,
     ) -> Result<(), DeviceError> {
         let mut lane = device.lane()?;
-        lane.run(&mut Work {
+        lane.run(&mut MatrixBatch {
             matrix,
             items: std::slice::from_mut(item),
         })

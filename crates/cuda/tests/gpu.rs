@@ -5,7 +5,7 @@ use std::ops::Range;
 use cauchyfs_codec::{
     BLOCK_BYTES, Geometry, Item, Job, Matrix, Mode, Plan, Targets, field, select,
 };
-use cauchyfs_cuda::{Device, DeviceError, Gpu, Lane, Work};
+use cauchyfs_cuda::{Device, DeviceError, Gpu, Lane, MatrixBatch};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 /// Returns the first GPU; none, and says so, if there is none.
@@ -133,7 +133,7 @@ impl Batch {
             }
         });
         let mut items: Vec<Item> = items.collect();
-        lane.run(&mut Work {
+        lane.run(&mut MatrixBatch {
             matrix: &self.matrix,
             items: &mut items,
         })?;
@@ -155,7 +155,7 @@ impl Batch {
             sums: Vec::new(),
         });
         let mut items: Vec<Item> = items.collect();
-        lane.run(&mut Work {
+        lane.run(&mut MatrixBatch {
             matrix: &self.matrix,
             items: &mut items,
         })?;

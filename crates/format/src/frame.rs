@@ -63,7 +63,7 @@ pub fn volume_tag(volume: VolumeId) -> u32 {
 
 /// The place of a frame in a copy of the index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct FramePlace {
     /// The volume's tag; see [`volume_tag`].
     pub tag: u32,
     /// The page's number.
@@ -81,7 +81,7 @@ pub struct Frame<'a> {
 
 impl<'a> Frame<'a> {
     /// Appends the frame to `out`.
-    pub fn put(&self, place: Place, out: &mut impl BufMut) {
+    pub fn put(&self, place: FramePlace, out: &mut impl BufMut) {
         out.put_slice(self.bytes);
         out.put_u32_le(self.checksum(place));
         out.put_u32_le(place.tag);
@@ -94,7 +94,7 @@ impl<'a> Frame<'a> {
     /// # Errors
     ///
     /// If the frame is damaged, of another page or of another volume.
-    pub fn open(place: Place, frame: &'a [u8; FRAME_BYTES]) -> Result<Self, FormatError> {
+    pub fn open(place: FramePlace, frame: &'a [u8; FRAME_BYTES]) -> Result<Self, FormatError> {
         let cut = FormatError::Truncated {
             what: FRAME,
             len: frame.len(),
@@ -122,7 +122,7 @@ impl<'a> Frame<'a> {
         Ok(opened)
     }
 
-    fn checksum(&self, place: Place) -> u32 {
+    fn checksum(&self, place: FramePlace) -> u32 {
         let page = crc32c::crc32c_append(place.tag, self.bytes);
         let numbered = crc32c::crc32c_append(page, &place.page.to_le_bytes());
         crc32c::crc32c_append(numbered, &self.sequence.to_le_bytes())
@@ -255,11 +255,11 @@ mod tests {
         any::<[u8; 32]>().prop_map(|seed| std::array::from_fn(|i| seed[i % 31] ^ seed[i % 32]))
     }
 
-    fn places() -> impl Strategy<Value = Place> {
-        (any::<u32>(), 0u64..1 << 51).prop_map(|(tag, page)| Place { tag, page })
+    fn places() -> impl Strategy<Value = FramePlace> {
+        (any::<u32>(), 0u64..1 << 51).prop_map(|(tag, page)| FramePlace { tag, page })
     }
 
-    fn framed(place: Place, frame: Frame<'_>) -> [u8; FRAME_BYTES] {
+    fn framed(place: FramePlace, frame: Frame<'_>) -> [u8; FRAME_BYTES] {
         let mut out = Vec::new();
         frame.put(place, &mut out);
         out.try_into().expect("a frame has its length")
@@ -288,9 +288,9 @@ mod tests {
             let frame = Frame { sequence, bytes: &bytes };
             let framed = framed(place, frame);
             prop_assert_eq!(Frame::open(place, &framed), Ok(frame));
-            let other_volume = Place { tag: place.tag ^ 1, ..place };
+            let other_volume = FramePlace { tag: place.tag ^ 1, ..place };
             prop_assert!(Frame::open(other_volume, &framed).is_err());
-            let other_page = Place { page, ..place };
+            let other_page = FramePlace { page, ..place };
             prop_assert_eq!(Frame::open(other_page, &framed).is_ok(), page == place.page);
         }
 
@@ -298,7 +298,7 @@ mod tests {
         fn no_flipped_bit_of_a_frame_goes_unnoticed(
             bytes in page(), sequence in any::<u64>(), at in 0..FRAME_BYTES, bit in 0u8..8,
         ) {
-            let place = Place { tag: 4, page: 9 };
+            let place = FramePlace { tag: 4, page: 9 };
             let mut frame = framed(place, Frame { sequence, bytes: &bytes });
             frame[at] ^= 1 << bit;
             prop_assert!(Frame::open(place, &frame).is_err());
@@ -357,7 +357,7 @@ mod tests {
 
     #[test]
     fn a_page_of_zeros_from_a_hole_is_no_frame() {
-        let place = Place { tag: 0, page: 0 };
+        let place = FramePlace { tag: 0, page: 0 };
         assert!(Frame::open(place, &[0; FRAME_BYTES]).is_err());
         assert!(Head::decode(&[0; HEAD_BYTES]).is_err());
     }

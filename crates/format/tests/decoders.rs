@@ -12,7 +12,7 @@ use std::path::Path;
 
 use bytes::Bytes;
 use cauchyfs_format::frame::{
-    DB_HEADER_BYTES, FRAME_BYTES, Frame, HEAD_BYTES, Head, PAGE_BYTES, Place,
+    DB_HEADER_BYTES, FRAME_BYTES, Frame, FramePlace, HEAD_BYTES, Head, PAGE_BYTES,
 };
 use cauchyfs_format::journal::{
     self, JournalGeneration, JournalRecord, Preview, RecordHeader, StripeData,
@@ -538,7 +538,7 @@ fn truncated(what: &'static str, bytes: &[u8], needed: usize) -> FormatError {
 }
 
 fn frames() -> Vec<Decoder> {
-    const PLACE: Place = Place { tag: 4, page: 9 };
+    const PLACE: FramePlace = FramePlace { tag: 4, page: 9 };
     let page = [0x5a; PAGE_BYTES];
     let mut frame = Vec::new();
     Frame {

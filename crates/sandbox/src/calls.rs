@@ -2,8 +2,8 @@
 //!
 //! Two kinds of filters:
 //!
-//! - A command that works on directories gets a **list of what it may call** ([`Work`]). Its work is closed: files,
-//!   threads, a clock, memory. All else fails with `ENOSYS`, as on a kernel that lacks the call. The C library goes
+//! - A command that works on directories gets a **list of what it may call** ([`CommandWork`]). Its work is closed:
+//!   files, threads, a clock, memory. All else fails with `ENOSYS`, as on a kernel that lacks the call. The C library goes
 //!   back to an older call then, so a newer one that makes calls of its own time keeps working.
 //! - A daemon gets a **list of what it may not call** ([`deny_to_daemon`]), with `EPERM`. It serves for months, and
 //!   the driver of a GPU runs inside it, whose calls no list can foresee.
@@ -27,7 +27,7 @@ use list::Rules;
 
 /// The work of a command, and the system calls that it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Work {
+pub enum CommandWork {
     /// Reads files; changes neither bytes, nor names, nor attributes.
     Read,
     /// Changes files and directories below members.
@@ -41,12 +41,12 @@ pub enum Work {
 /// # Errors
 ///
 /// If the kernel has seccomp and refuses the filter.
-pub fn allow_only(work: Work) -> io::Result<Option<Missing>> {
+pub fn allow_only(work: CommandWork) -> io::Result<Option<Missing>> {
     let mut rules: Rules = list::READ.iter().map(|&call| (call, Vec::new())).collect();
-    if work >= Work::Repair {
+    if work >= CommandWork::Repair {
         rules.extend(list::REPAIR.iter().map(|&call| (call, Vec::new())));
     }
-    if work >= Work::Fill {
+    if work >= CommandWork::Fill {
         rules.extend(list::FILL.iter().map(|&call| (call, Vec::new())));
     }
     let only = |argument, values: &[u64]| -> Result<Vec<SeccompRule>, io::Error> {
@@ -61,7 +61,7 @@ pub fn allow_only(work: Work) -> io::Result<Option<Missing>> {
     rules.insert(libc::SYS_socket, only(0, &local)?);
     rules.insert(libc::SYS_socketpair, only(0, &local)?);
     let mut requests = list::IOCTLS.to_vec();
-    if work >= Work::Repair {
+    if work >= CommandWork::Repair {
         requests.extend(list::REPAIR_IOCTLS);
     }
     rules.insert(libc::SYS_ioctl, only(1, &requests)?);

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use cauchyfs_sandbox::calls::{Daemon, Work, allow_only, deny_sockets, deny_to_daemon};
+use cauchyfs_sandbox::calls::{CommandWork, Daemon, allow_only, deny_sockets, deny_to_daemon};
 use cauchyfs_sandbox::files::{Access, Grant, restrict_to};
 use cauchyfs_sandbox::{Missing, memory, privileges};
 use rustix::thread::{CapabilitySet, capabilities, no_new_privs};
@@ -55,8 +55,8 @@ fn inside() {
             );
             files(home, Access::Change);
         }
-        "read" => calls(home, Work::Read),
-        "fill" => calls(home, Work::Fill),
+        "read" => calls(home, CommandWork::Read),
+        "fill" => calls(home, CommandWork::Fill),
         "daemon" => daemon(false),
         "foreign" => daemon(true),
         "privileges" => drop_privileges(),
@@ -142,7 +142,7 @@ fn files(home: &Path, access: Access) {
     );
 }
 
-fn calls(home: &Path, work: Work) {
+fn calls(home: &Path, work: CommandWork) {
     if let Some(missing) = allow_only(work).expect("the filter is sound") {
         skip(missing);
     }

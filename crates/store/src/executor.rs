@@ -35,7 +35,7 @@ mod ring;
 mod rings;
 mod watch;
 
-pub use request::{Op, Outcome, Request};
+pub use request::{Op, Outcome, StoreRequest};
 pub use watch::MAX_ABANDONED;
 
 /// The method by which an [`Executor`] runs operations.
@@ -122,7 +122,7 @@ impl Executor {
     /// Requests of one batch may run in any order among themselves. One that does not answer in
     /// time comes to [`Hung`](crate::StoreErrorKind::Hung) and may still take effect later.
     #[must_use]
-    pub fn run(&self, requests: Vec<Request>) -> Vec<Outcome> {
+    pub fn run(&self, requests: Vec<StoreRequest>) -> Vec<Outcome> {
         self.run_sparing(requests, usize::MAX)
     }
 
@@ -130,13 +130,13 @@ impl Executor {
     /// more are silent at once, it is rather the machine that stalls: they are waited for twelve
     /// times as long.
     #[must_use]
-    pub fn run_sparing(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
+    pub fn run_sparing(&self, requests: Vec<StoreRequest>, spare: usize) -> Vec<Outcome> {
         self.run_until(requests, spare, None)
     }
 
     fn run_until(
         &self,
-        requests: Vec<Request>,
+        requests: Vec<StoreRequest>,
         spare: usize,
         deadline: Option<Instant>,
     ) -> Vec<Outcome> {
@@ -172,7 +172,7 @@ impl Executor {
     ///
     /// Those of the operation, and [`Hung`](crate::StoreErrorKind::Hung).
     #[expect(clippy::missing_panics_doc, reason = "one outcome for one request")]
-    pub fn run_one(&self, request: Request) -> Outcome {
+    pub fn run_one(&self, request: StoreRequest) -> Outcome {
         self.run(vec![request])
             .pop()
             .expect("one outcome for one request")
@@ -230,7 +230,7 @@ impl Executor {
     /// [`Slow`](crate::StoreErrorKind::Slow), and their stores are [slow](Executor::is_slow) until
     /// they have answered. They are to change nothing, since they may take effect later.
     #[must_use]
-    pub fn run_hedged(&self, requests: Vec<Request>, spare: usize) -> Vec<Outcome> {
+    pub fn run_hedged(&self, requests: Vec<StoreRequest>, spare: usize) -> Vec<Outcome> {
         let deadline = Instant::now() + self.hedge_delay.get();
         let outcomes = self.run_until(requests, spare, Some(deadline));
         let is_slow = |outcome: &Outcome| {

@@ -33,7 +33,7 @@ pub use buffer::{Buffer, Pinner, Pool, Unpinner};
 pub use dir::holders::{Holder, is_held_up};
 pub use dir::{DirStore, FileRoles, Trust};
 pub use error::{StoreError, StoreErrorKind};
-pub use executor::{Executor, ExecutorKind, Op, Outcome, Request};
+pub use executor::{Executor, ExecutorKind, Op, Outcome, StoreRequest};
 pub use fault::{Call, CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
 pub use memory::{CutPolicy, MemDisk, MemStore};
 

@@ -324,9 +324,9 @@ fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
                     let mut data = pool.buffer(4096);
                     data.fill(round ^ u8::try_from(at).expect("small"));
                     let data = data.freeze();
-                    writes.push(Request::write(store, "chunks/01", at * 4096, data));
+                    writes.push(StoreRequest::write(store, "chunks/01", at * 4096, data));
                     let text = Bytes::from(format!("{round} {at:08}"));
-                    writes.push(Request::write(store, "index", at * 10, text));
+                    writes.push(StoreRequest::write(store, "index", at * 10, text));
                 }
             }
             assert!(
@@ -338,7 +338,7 @@ fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
             );
             let syncs = stores
                 .iter()
-                .map(|(store, _)| Request::sync(store, "chunks/01"));
+                .map(|(store, _)| StoreRequest::sync(store, "chunks/01"));
             assert!(
                 executor
                     .run(syncs.collect())
@@ -348,13 +348,13 @@ fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
             let mut reads = Vec::new();
             for at in 0..100_u64 {
                 for (store, _) in &stores {
-                    reads.push(Request::read(
+                    reads.push(StoreRequest::read(
                         store,
                         "chunks/01",
                         at * 4096,
                         pool.buffer(4096),
                     ));
-                    reads.push(Request::read(store, "index", at * 10, pool.buffer(10)));
+                    reads.push(StoreRequest::read(store, "index", at * 10, pool.buffer(10)));
                 }
             }
             let seen = executor.run(reads);
@@ -385,14 +385,14 @@ fn every_executor_passes_errors_on_in_their_place() {
             store.create("chunks/01", 4096).expect("a new file");
             for _ in 0..2 {
                 let outcomes = executor.run(vec![
-                    Request::read(&store, "chunks/01", 0, pool.buffer(4096)),
-                    Request::read(&store, "chunks/01", 0, pool.buffer(8192)),
-                    Request::read(&store, "chunks/02", 0, pool.buffer(4096)),
-                    Request::create(&store, "chunks/01", 1),
-                    Request::remove(&store, "chunks/03"),
-                    Request::punch(&store, "chunks/01", 0, 4096),
-                    Request::probe(&store),
-                    Request::read(&store, "chunks/01", 4096, pool.buffer(0)),
+                    StoreRequest::read(&store, "chunks/01", 0, pool.buffer(4096)),
+                    StoreRequest::read(&store, "chunks/01", 0, pool.buffer(8192)),
+                    StoreRequest::read(&store, "chunks/02", 0, pool.buffer(4096)),
+                    StoreRequest::create(&store, "chunks/01", 1),
+                    StoreRequest::remove(&store, "chunks/03"),
+                    StoreRequest::punch(&store, "chunks/01", 0, 4096),
+                    StoreRequest::probe(&store),
+                    StoreRequest::read(&store, "chunks/01", 4096, pool.buffer(0)),
                 ]);
                 let kinds: Vec<_> = outcomes
                     .iter()

@@ -8,7 +8,7 @@ use crate::fs::error::FsError;
 use crate::maintenance::RedundancyCounter;
 use crate::transaction::Transactions;
 
-use super::report::{Finding, FindingKind, Report};
+use super::report::{CheckReport, Finding, FindingKind};
 
 /// Records that are read at once.
 const PAGE: usize = 1024;
@@ -21,7 +21,7 @@ pub(super) struct Checker<'a> {
     pub(super) transactions: &'a Transactions,
     pub(super) redundancy: &'a RedundancyCounter,
     pub(super) repair: bool,
-    pub(super) report: Report,
+    pub(super) report: CheckReport,
 }
 
 impl Checker<'_> {

@@ -221,7 +221,7 @@ impl fmt::Display for FindingKind {
 
 /// The result of a check.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Report {
+pub struct CheckReport {
     /// The findings, in the order in which they were found; the first ten thousand.
     pub findings: Vec<Finding>,
     /// Findings in all.
@@ -245,7 +245,7 @@ pub struct Report {
     pub unclaimed: u64,
 }
 
-impl Report {
+impl CheckReport {
     /// Records what is still wrong. `again` is another check of the same volume; `lacking` names the segment
     /// files that lack shards on online members. Every other finding has been repaired by something else. Lost data
     /// stays lost.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use crate::format::frame::{self, FRAME_BYTES, Frame, HEAD_BYTES, Head, PAGE_BYTES, Place};
+use crate::format::frame::{self, FRAME_BYTES, Frame, FramePlace, HEAD_BYTES, Head, PAGE_BYTES};
 use crate::format::{MemberIndex, VolumeId, files};
 use crate::membership::{Members, Wait};
 use crate::metadata::disk::{Disk, MemberAnswer, write_op};
@@ -73,8 +73,8 @@ impl CopyFiles {
     }
 
     /// Returns where the frame of a page belongs.
-    pub(super) fn place(&self, page: u64) -> Place {
-        Place {
+    pub(super) fn place(&self, page: u64) -> FramePlace {
+        FramePlace {
             tag: self.tag,
             page,
         }

@@ -4,7 +4,7 @@ use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
 use super::rig::{Mounted, Rig, Script, content, inline, newest_head, play, verify};
-use crate::format::frame::{self, FRAME_BYTES, Frame, Place};
+use crate::format::frame::{self, FRAME_BYTES, Frame, FramePlace};
 use crate::format::{VolumeId, key};
 use crate::membership::Access;
 use crate::store::{MemDisk, Store};
@@ -132,7 +132,7 @@ fn rewrite_frames(disk: &MemDisk, volume: VolumeId, change: impl Fn(&mut [u8], &
         let offset = frame::frame_offset(page);
         let mut found = [0; FRAME_BYTES];
         store.read_at("index", offset, &mut found).expect("read");
-        let place = Place { tag, page };
+        let place = FramePlace { tag, page };
         let Ok(Frame {
             mut sequence,
             bytes,

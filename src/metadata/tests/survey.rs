@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::rig::{Rig, Script, inline, newest_head, play};
 use crate::format::MemberIndex;
-use crate::format::frame::{self, FRAME_BYTES, Frame, HEAD_BYTES, Head, Place};
+use crate::format::frame::{self, FRAME_BYTES, Frame, FramePlace, HEAD_BYTES, Head};
 use crate::membership::Access;
 use crate::store::{CutPolicy, Effect, Fault, FaultPlan, MemDisk, Scope, Store};
 
@@ -56,7 +56,7 @@ fn pages(rig: &Rig, disk: &MemDisk) -> BTreeMap<u64, u64> {
     let sequence = |page| {
         let bytes = read(disk, frame::frame_offset(page), FRAME_BYTES);
         let bytes = bytes.first_chunk().expect("a frame was read");
-        let opened = Frame::open(Place { tag, page }, bytes);
+        let opened = Frame::open(FramePlace { tag, page }, bytes);
         opened.ok().map(|frame| (page, frame.sequence))
     };
     pages.filter_map(sequence).collect()

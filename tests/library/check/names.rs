@@ -53,7 +53,7 @@ fn paths(volume: &Volume) -> Vec<String> {
     let fs = open(volume);
     let walked = tree::walk(&fs, b"").unwrap();
     let text =
-        |entry: Result<tree::Entry, FsError>| String::from_utf8(entry.unwrap().path).unwrap();
+        |entry: Result<tree::TreeEntry, FsError>| String::from_utf8(entry.unwrap().path).unwrap();
     walked.map(text).collect()
 }
 

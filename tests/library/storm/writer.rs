@@ -136,7 +136,7 @@ impl Writer {
             ..Model::default()
         };
         for entry in tree::walk(fs, name.as_bytes()).unwrap().skip(1) {
-            let tree::Entry { path, attr } = entry.unwrap();
+            let tree::TreeEntry { path, attr } = entry.unwrap();
             let file = String::from_utf8(path[name.len() + 1..].to_vec()).unwrap();
             let bytes = with_file(fs, attr.ino, OpenFlags::read_only(), |handle| {
                 read_all(fs, handle)

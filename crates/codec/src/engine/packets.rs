@@ -11,7 +11,7 @@ use crate::{
     BLOCK_BYTES,
     packets::{PACKETS, Packets},
     plan::Job,
-    schedule::Place,
+    schedule::StepPlace,
 };
 
 use super::vector::Vector;
@@ -88,10 +88,10 @@ impl<'a, V: Vector, const N: usize> Column<'a, V, N> {
             .map(|sum| std::ptr::from_mut(sum).cast())
             .collect();
         for (_, place) in packets.schedule().steps() {
-            in_shard.push(matches!(place, Place::Output(_)));
+            in_shard.push(matches!(place, StepPlace::Output(_)));
             slots.push(match place {
-                Place::Scratch(sum) => sums[usize::from(sum)],
-                Place::Output(output) => {
+                StepPlace::Scratch(sum) => sums[usize::from(sum)],
+                StepPlace::Output(output) => {
                     let output = usize::from(output);
                     packet_of(targets[output / packets.count()], output % packets.count())
                 }

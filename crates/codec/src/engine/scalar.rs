@@ -6,7 +6,7 @@ use crate::{
     field::PRODUCTS,
     packets::PACKETS,
     plan::{Job, Mode},
-    schedule::Place,
+    schedule::StepPlace,
 };
 
 use super::Engine;
@@ -46,7 +46,7 @@ impl Engine for Scalar {
                 for &term in terms {
                     add(1, &slots[usize::from(term)], &mut sum);
                 }
-                if let Place::Output(output) = place {
+                if let StepPlace::Output(output) = place {
                     let output = usize::from(output);
                     let target = job.target(output / packets.count());
                     let start = start + output % packets.count() * sum.len();

@@ -1,6 +1,6 @@
 //! The places of the results of a draft's steps, and the order in which the steps run.
 
-use super::{Place, Schedule, draft::Draft};
+use super::{Schedule, StepPlace, draft::Draft};
 
 /// A draft in which some partial sums lie where a step goes on with them.
 pub(super) struct Placed {
@@ -59,15 +59,15 @@ impl Placed {
         }
         let number = |number: usize| u16::try_from(number).expect("65,535 slots at most");
         // Heirs come later than what they inherit: from the last step to the first, places are known.
-        let mut places = vec![Place::Scratch(0); draft.steps.len()];
+        let mut places = vec![StepPlace::Scratch(0); draft.steps.len()];
         let mut scratch_count = 0;
         for &step in order.iter().rev() {
             places[step] = match heirs[step] {
                 Some(heir) => places[heir],
-                None if step < draft.output_count => Place::Output(number(step)),
+                None if step < draft.output_count => StepPlace::Output(number(step)),
                 None => {
                     scratch_count += 1;
-                    Place::Scratch(number(scratch_count - 1))
+                    StepPlace::Scratch(number(scratch_count - 1))
                 }
             };
         }

@@ -5,7 +5,7 @@ use std::ptr;
 
 use cudarc::driver::sys::CUresult;
 
-use super::calls::{self, Answer};
+use super::calls::{self, DriverResult};
 use crate::DeviceError;
 
 /// Loads the driver, once for the process.
@@ -18,7 +18,7 @@ pub(super) fn load() -> Result<(), DeviceError> {
     calls::find_all()?;
     // SAFETY: no demands.
     match unsafe { calls::cuInit(0) } {
-        Answer::SUCCESS => Ok(()),
+        DriverResult::SUCCESS => Ok(()),
         NO_DEVICE => Err(DeviceError::NoDevice),
         other => Err(DeviceError::BadDriver {
             reason: describe(other),
@@ -26,11 +26,11 @@ pub(super) fn load() -> Result<(), DeviceError> {
     }
 }
 
-const NO_DEVICE: Answer = Answer::known(CUresult::CUDA_ERROR_NO_DEVICE);
+const NO_DEVICE: DriverResult = DriverResult::known(CUresult::CUDA_ERROR_NO_DEVICE);
 
 /// Returns an error for every answer but success.
-pub(super) fn check(answer: Answer, operation: &'static str) -> Result<(), DeviceError> {
-    if answer == Answer::SUCCESS {
+pub(super) fn check(answer: DriverResult, operation: &'static str) -> Result<(), DeviceError> {
+    if answer == DriverResult::SUCCESS {
         return Ok(());
     }
     let reason = describe(answer);
@@ -63,21 +63,21 @@ const LASTING: &[CUresult] = &[
     CUresult::CUDA_ERROR_UNKNOWN,
 ];
 
-fn is_lasting(answer: Answer) -> bool {
+fn is_lasting(answer: DriverResult) -> bool {
     LASTING
         .iter()
-        .any(|&lasting| Answer::known(lasting) == answer)
+        .any(|&lasting| DriverResult::known(lasting) == answer)
 }
 
 /// Returns the name of an answer, and what the driver says about it.
-fn describe(answer: Answer) -> String {
+fn describe(answer: DriverResult) -> String {
     let mut name: *const c_char = ptr::null();
     let mut text: *const c_char = ptr::null();
     // SAFETY: the pointer is written to.
     let named = unsafe { calls::cuGetErrorName(answer, &raw mut name) };
     // SAFETY: as above.
     let explained = unsafe { calls::cuGetErrorString(answer, &raw mut text) };
-    if named != Answer::SUCCESS || explained != Answer::SUCCESS {
+    if named != DriverResult::SUCCESS || explained != DriverResult::SUCCESS {
         return format!("error {}", answer.0);
     }
     // SAFETY: the driver gave the address of a string that it keeps for good.
@@ -94,20 +94,20 @@ mod tests {
     #[test]
     fn answers_that_no_binding_knows_of_are_errors_that_give_their_number() {
         for number in [1, 90_001, u32::MAX] {
-            let error = check(Answer(number), "copy").expect_err("not success");
+            let error = check(DriverResult(number), "copy").expect_err("not success");
             assert!(!error.is_final(), "{error}");
             let text = error.to_string();
             assert!(text.contains("cannot copy"), "{text}");
             let is_named = text.contains("CUDA_ERROR_INVALID_VALUE");
             assert!(is_named || text.contains(&number.to_string()), "{text}");
         }
-        assert_eq!(check(Answer(0), "copy"), Ok(()));
+        assert_eq!(check(DriverResult(0), "copy"), Ok(()));
     }
 
     #[test]
     fn a_device_is_lost_after_an_answer_that_lasts() {
         for &lasting in LASTING {
-            let error = check(Answer::known(lasting), "copy").expect_err("not success");
+            let error = check(DriverResult::known(lasting), "copy").expect_err("not success");
             assert!(error.is_final(), "{error}");
         }
     }

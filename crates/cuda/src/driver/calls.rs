@@ -23,9 +23,9 @@ use crate::DeviceError;
 /// The answer of a function, known or not.
 #[repr(transparent)]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Answer(pub(super) u32);
+pub(super) struct DriverResult(pub(super) u32);
 
-impl Answer {
+impl DriverResult {
     pub(super) const SUCCESS: Self = Self::known(CUresult::CUDA_SUCCESS);
 
     /// Returns an answer that has a name.
@@ -43,8 +43,8 @@ macro_rules! functions {
     ) => {
         /// The addresses of all functions that are called; newer ones, where the driver has them.
         struct Functions {
-            $($name: unsafe extern "C" fn($($kind),*) -> Answer,)*
-            $($new_name: Option<unsafe extern "C" fn($($new_kind),*) -> Answer>,)*
+            $($name: unsafe extern "C" fn($($kind),*) -> DriverResult,)*
+            $($new_name: Option<unsafe extern "C" fn($($new_kind),*) -> DriverResult>,)*
         }
 
         impl Functions {
@@ -74,11 +74,11 @@ macro_rules! functions {
             /// # Safety
             ///
             /// As the driver's manual says.
-            pub(super) unsafe fn $name($($parameter: $kind),*) -> Answer {
+            pub(super) unsafe fn $name($($parameter: $kind),*) -> DriverResult {
                 match FUNCTIONS.get() {
                     // SAFETY: the caller promised it.
                     Some(functions) => unsafe { (functions.$name)($($parameter),*) },
-                    None => Answer::known(CUresult::CUDA_ERROR_NOT_INITIALIZED),
+                    None => DriverResult::known(CUresult::CUDA_ERROR_NOT_INITIALIZED),
                 }
             }
         )*
@@ -89,11 +89,11 @@ macro_rules! functions {
             /// # Safety
             ///
             /// As the driver's manual says.
-            pub(super) unsafe fn $new_name($($new_parameter: $new_kind),*) -> Answer {
+            pub(super) unsafe fn $new_name($($new_parameter: $new_kind),*) -> DriverResult {
                 match FUNCTIONS.get().and_then(|functions| functions.$new_name) {
                     // SAFETY: the caller promised it.
                     Some(function) => unsafe { function($($new_parameter),*) },
-                    None => Answer::known(CUresult::CUDA_ERROR_NOT_FOUND),
+                    None => DriverResult::known(CUresult::CUDA_ERROR_NOT_FOUND),
                 }
             }
         )*
@@ -114,8 +114,8 @@ functions! {
         cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
         cuEventRecord(event: CUevent, stream: CUstream);
         cuEventSynchronize(event: CUevent);
-        cuGetErrorName(answer: Answer, name: *mut *const c_char);
-        cuGetErrorString(answer: Answer, text: *mut *const c_char);
+        cuGetErrorName(answer: DriverResult, name: *mut *const c_char);
+        cuGetErrorString(answer: DriverResult, text: *mut *const c_char);
         cuInit(flags: c_uint);
         cuLaunchKernel(
             function: CUfunction,

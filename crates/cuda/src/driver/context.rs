@@ -9,7 +9,7 @@ use cudarc::driver::sys;
 
 use super::{
     api::{check, load},
-    calls::{self, Answer},
+    calls::{self, DriverResult},
 };
 use crate::DeviceError;
 
@@ -79,7 +79,7 @@ impl Context {
 
     /// Calls `free`, which frees something, with the device current. Failing to is worth no more than a line:
     /// it happens when the device is lost, which is logged where work fails.
-    pub(super) fn free(&self, what: &'static str, free: impl FnOnce() -> Answer) {
+    pub(super) fn free(&self, what: &'static str, free: impl FnOnce() -> DriverResult) {
         let freed = self.enter().and_then(|()| check(free(), what));
         if let Err(error) = freed {
             log::debug!("{}: {error}", self.name);

@@ -27,11 +27,11 @@ pub(super) struct Kernels {
     checksums: OnceLock<Arc<Module>>,
     /// Those for all matrices: that writes targets, and that compares them.
     for_any: [OnceLock<Arc<Module>>; 2],
-    by_matrix: Mutex<LruCache<(Matrix, Kind), Entry>>,
+    by_matrix: Mutex<LruCache<(Matrix, Kind), KernelEntry>>,
 }
 
 /// The knowledge of a matrix.
-struct Entry {
+struct KernelEntry {
     applied: Arc<Applied>,
     bytes: u64,
     /// True if a thread has begun to compile a kernel for it.
@@ -128,7 +128,7 @@ impl Kernels {
             entry.is_compiled = true;
         } else {
             let applied = Arc::new(self.for_any(matrix, kind)?);
-            let entry = Entry {
+            let entry = KernelEntry {
                 applied: Arc::clone(&applied),
                 bytes,
                 is_compiled: false,
@@ -137,7 +137,7 @@ impl Kernels {
             return Ok(applied);
         }
         let applied = Arc::new(Applied::compile(&self.context, matrix, kind)?);
-        let entry = Entry {
+        let entry = KernelEntry {
             applied: Arc::clone(&applied),
             bytes,
             is_compiled: true,

@@ -16,7 +16,7 @@ use super::{
     stream::{Event, Purpose, Stream},
 };
 use crate::{
-    DeviceError, Lane, Program, Work,
+    DeviceError, Lane, MatrixBatch, Program,
     cut::{self, Piece},
     ptx::Kind,
 };
@@ -64,7 +64,11 @@ impl GpuLane {
         })
     }
 
-    fn run_pieces(&mut self, task: &Task, work: &mut Work<'_, '_>) -> Result<(), DeviceError> {
+    fn run_pieces(
+        &mut self,
+        task: &Task,
+        work: &mut MatrixBatch<'_, '_>,
+    ) -> Result<(), DeviceError> {
         let pieces = cut::cut(
             work.items.len(),
             task.sources + task.targets,
@@ -95,7 +99,7 @@ impl GpuLane {
 }
 
 impl Lane for GpuLane {
-    fn run(&mut self, work: &mut Work<'_, '_>) -> Result<Program, DeviceError> {
+    fn run(&mut self, work: &mut MatrixBatch<'_, '_>) -> Result<Program, DeviceError> {
         self.context.enter()?;
         // Kernels that may still run belong to it: it goes after they were waited for.
         let task = Task::new(work, &self.kernels)?;
@@ -125,7 +129,7 @@ impl Task {
     /// # Panics
     ///
     /// If there are no items, or they are empty, not alike, or do not fit the matrix: lengths are relied on when the device writes.
-    fn new(work: &Work<'_, '_>, kernels: &Kernels) -> Result<Self, DeviceError> {
+    fn new(work: &MatrixBatch<'_, '_>, kernels: &Kernels) -> Result<Self, DeviceError> {
         let first = &work.items[0];
         assert_ne!(first.shard_bytes(), 0, "{first:?}");
         let (sources, targets) = (work.matrix.columns(), work.matrix.rows());

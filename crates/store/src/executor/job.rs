@@ -4,7 +4,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::request::{Op, Outcome, Request};
+use super::request::{Op, Outcome, StoreRequest};
 use crate::dir::is_aligned;
 use crate::{RawUse, StoreError, StoreRef};
 
@@ -20,7 +20,7 @@ pub(super) struct RequestInFlight {
 }
 
 impl RequestInFlight {
-    pub(super) fn new(index: usize, request: Request) -> Self {
+    pub(super) fn new(index: usize, request: StoreRequest) -> Self {
         Self {
             index,
             store: request.store,
@@ -83,11 +83,11 @@ impl RequestInFlight {
 
     /// The error for a request whose caller does not wait any more.
     pub(super) fn slow(&self) -> StoreError {
-        Request::slow(&self.store, &self.op)
+        StoreRequest::slow(&self.store, &self.op)
     }
 
     /// The error for a request that did not answer within `timeout`.
     pub(super) fn hung(&self, timeout: Duration) -> StoreError {
-        Request::hung(&self.store, &self.op, timeout)
+        StoreRequest::hung(&self.store, &self.op, timeout)
     }
 }

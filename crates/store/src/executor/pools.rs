@@ -85,9 +85,9 @@ struct Task {
 pub(super) struct Started {
     watch: Watch,
     waiting: Vec<Waiting>,
-    answers: Receiver<Answer>,
+    answers: Receiver<FinishedJob>,
     /// Keeps the channel open, so that waiting on it waits even if a worker panicked.
-    _sender: Sender<Answer>,
+    _sender: Sender<FinishedJob>,
 }
 
 /// Work that is in a pool.
@@ -106,7 +106,7 @@ struct Waiting {
     slow: StoreError,
 }
 
-struct Answer {
+struct FinishedJob {
     index: usize,
     when: Instant,
     outcome: Outcome,
@@ -331,12 +331,12 @@ impl Drop for WorkerPools {
 }
 
 /// Wraps a job so that its outcome reaches the batch, if that still waits.
-fn answering(job: RequestInFlight, sender: Sender<Answer>) -> Box<dyn FnOnce() + Send> {
+fn answering(job: RequestInFlight, sender: Sender<FinishedJob>) -> Box<dyn FnOnce() + Send> {
     Box::new(move || {
         let index = job.index;
         let outcome = job.run();
         // A batch that gave the job up is gone; the outcome frees its buffer here.
-        let _ = sender.send(Answer {
+        let _ = sender.send(FinishedJob {
             index,
             when: Instant::now(),
             outcome,
@@ -345,7 +345,7 @@ fn answering(job: RequestInFlight, sender: Sender<Answer>) -> Box<dyn FnOnce() +
 }
 
 impl Started {
-    fn take(&mut self, answer: Answer, outcomes: &mut [Option<Outcome>]) {
+    fn take(&mut self, answer: FinishedJob, outcomes: &mut [Option<Outcome>]) {
         // A job given up can answer at the last instant: its outcome is decided already.
         if let Some(at) = self
             .waiting

@@ -75,14 +75,14 @@ impl Op {
 
 /// One operation on one store.
 #[derive(Debug)]
-pub struct Request {
+pub struct StoreRequest {
     /// The store that it goes to.
     pub store: StoreRef,
     /// The operation.
     pub op: Op,
 }
 
-impl Request {
+impl StoreRequest {
     /// Reads into `buf`, all of it.
     #[must_use]
     pub fn read(store: &StoreRef, name: impl Into<Arc<str>>, offset: u64, buf: Buffer) -> Self {

@@ -38,10 +38,10 @@ fn a_hanging_store_is_given_up_and_the_others_of_the_batch_answer() {
         let pool = Pool::new(1 << 20);
         let (healthy, hanging, plan) = healthy_and_hanging();
         let outcomes = executor.run(vec![
-            Request::read(&healthy, "f", 0, pool.buffer(4096)),
-            Request::read(&hanging, "f", 0, pool.buffer(4096)),
-            Request::sync(&hanging, "f"),
-            Request::write(&healthy, "f", 0, Bytes::from_static(b"x")),
+            StoreRequest::read(&healthy, "f", 0, pool.buffer(4096)),
+            StoreRequest::read(&hanging, "f", 0, pool.buffer(4096)),
+            StoreRequest::sync(&hanging, "f"),
+            StoreRequest::write(&healthy, "f", 0, Bytes::from_static(b"x")),
         ]);
         let kinds: Vec<_> = outcomes.iter().map(kind_of).collect();
         let hung = Some(StoreErrorKind::Hung);
@@ -61,7 +61,7 @@ fn memory_of_a_request_that_was_given_up_returns_when_it_answers() {
     let executor = Executor::new(ExecutorKind::Threads, TIMEOUT);
     let pool = Pool::new(1 << 20);
     let (_, hanging, plan) = healthy_and_hanging();
-    let outcome = executor.run_one(Request::read(&hanging, "f", 0, pool.buffer(4096)));
+    let outcome = executor.run_one(StoreRequest::read(&hanging, "f", 0, pool.buffer(4096)));
     assert_eq!(kind_of(&outcome), Some(StoreErrorKind::Hung));
     assert_eq!(pool.retained_bytes(), 0);
     plan.clear();
@@ -78,7 +78,7 @@ fn a_store_on_which_many_operations_hang_gets_no_more_until_they_answer() {
         let (_, hanging, plan) = healthy_and_hanging();
         let syncs = |count| {
             (0..count)
-                .map(|_| Request::sync(&hanging, "f"))
+                .map(|_| StoreRequest::sync(&hanging, "f"))
                 .collect::<Vec<_>>()
         };
         let outcomes = executor.run(syncs(3 * MAX_ABANDONED));
@@ -104,7 +104,7 @@ fn a_store_on_which_many_operations_hang_gets_no_more_until_they_answer() {
         assert_eq!(plan.calls(), before, "{kind:?}: nothing reached the store");
         plan.clear();
         plan.release();
-        while kind_of(&executor.run_one(Request::sync(&hanging, "f"))).is_some() {
+        while kind_of(&executor.run_one(StoreRequest::sync(&hanging, "f"))).is_some() {
             std::thread::yield_now();
         }
     }
@@ -116,7 +116,7 @@ fn workers_that_hang_are_replaced() {
     let (_, hanging, plan) = healthy_and_hanging();
     let syncs = |count| {
         (0..count)
-            .map(|_| Request::sync(&hanging, "f"))
+            .map(|_| StoreRequest::sync(&hanging, "f"))
             .collect::<Vec<_>>()
     };
     for (more, begun) in [(3, 3), (8, 11)] {
@@ -149,7 +149,7 @@ fn a_store_that_cannot_be_spared_is_waited_for() {
             plan.clear();
             plan.release();
         });
-        let outcomes = executor.run_sparing(vec![Request::sync(&hanging, "f")], 0);
+        let outcomes = executor.run_sparing(vec![StoreRequest::sync(&hanging, "f")], 0);
         assert_eq!(kind_of(&outcomes[0]), None, "{kind:?}");
         release.join().expect("nothing panics");
     }
@@ -161,7 +161,7 @@ fn a_caller_that_does_not_need_a_store_goes_on_if_it_does_not_answer() {
         let executor = Executor::new(kind, Duration::from_secs(600));
         let (healthy, hanging, plan) = healthy_and_hanging();
         let pool = Pool::new(1 << 20);
-        let read = |store: &StoreRef| Request::read(store, "f", 0, pool.buffer(4096));
+        let read = |store: &StoreRef| StoreRequest::read(store, "f", 0, pool.buffer(4096));
         let outcomes = executor.run_hedged(vec![read(&healthy), read(&hanging)], 1);
         let kinds: Vec<_> = outcomes.iter().map(kind_of).collect();
         assert_eq!(kinds, [None, Some(StoreErrorKind::Slow)], "{kind:?}");
@@ -196,7 +196,7 @@ fn a_caller_that_does_not_need_a_store_goes_on_if_it_does_not_answer() {
 fn a_store_that_is_slow_for_too_long_is_overdue_if_it_can_be_spared() {
     let executor = Executor::new(ExecutorKind::Threads, TIMEOUT);
     let (healthy, hanging, plan) = healthy_and_hanging();
-    let sync = Request::sync(&hanging, "f");
+    let sync = StoreRequest::sync(&hanging, "f");
     assert_eq!(
         kind_of(&executor.run_hedged(vec![sync], 1)[0]),
         Some(StoreErrorKind::Slow)
@@ -235,9 +235,10 @@ fn many_threads_share_an_executor() {
                     for round in 0..50_u64 {
                         let mut data = pool.buffer(4096);
                         data.fill(thread);
-                        let write = Request::write(store, &*name, round * 4096, data.freeze());
+                        let write = StoreRequest::write(store, &*name, round * 4096, data.freeze());
                         executor.run_one(write).expect("room");
-                        let read = Request::read(store, &*name, round * 4096, pool.buffer(4096));
+                        let read =
+                            StoreRequest::read(store, &*name, round * 4096, pool.buffer(4096));
                         let seen = executor.run_one(read).expect("bytes").expect("a buffer");
                         assert!(seen.iter().all(|&byte| byte == thread));
                     }
@@ -308,7 +309,8 @@ fn an_operation_that_the_kernel_does_not_finish_keeps_its_memory_until_it_answer
         end: Arc::new(reader.into()),
     });
     let (pool, other) = (Pool::new(1 << 20), Pool::new(1 << 20));
-    let read = |store: &StoreRef, pool: &Pool| Request::read(store, "index", 0, pool.buffer(100));
+    let read =
+        |store: &StoreRef, pool: &Pool| StoreRequest::read(store, "index", 0, pool.buffer(100));
 
     let mut batch: Vec<_> = (0..MAX_ABANDONED).map(|_| read(&hanging, &pool)).collect();
     batch.push(read(&healthy, &other));

@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Executor, ExecutorKind, MemStore, Request};
+use crate::{Executor, ExecutorKind, MemStore, StoreRequest};
 use std::time::Duration;
 
 /// Two wrapped stores on memory disks and the plan that they share.
@@ -159,12 +159,12 @@ fn the_same_work_makes_the_same_calls_in_the_same_order_inline() {
         let (plan, stores) = pair();
         plan.record();
         let executor = Executor::new(ExecutorKind::Inline, Duration::ZERO);
-        let batch = |make: &dyn Fn(&StoreRef) -> Request| {
+        let batch = |make: &dyn Fn(&StoreRef) -> StoreRequest| {
             executor.run(stores.iter().map(make).collect()).len()
         };
-        batch(&|store| Request::create(store, "f", 8));
-        batch(&|store| Request::write(store, "f", 4, bytes::Bytes::from_static(b"1234")));
-        batch(&|store| Request::sync(store, "f"));
+        batch(&|store| StoreRequest::create(store, "f", 8));
+        batch(&|store| StoreRequest::write(store, "f", 4, bytes::Bytes::from_static(b"1234")));
+        batch(&|store| StoreRequest::sync(store, "f"));
         plan.take_log()
     };
     let calls = log();
