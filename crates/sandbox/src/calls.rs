@@ -3,8 +3,8 @@
 //! Two kinds of filters:
 //!
 //! - A command that works on directories gets a **list of what it may call** ([`CommandWork`]). Its work is closed:
-//!   files, threads, a clock, memory. All else fails with `ENOSYS`, as on a kernel that lacks the call. The C library goes
-//!   back to an older call then, so a newer one that makes calls of its own time keeps working.
+//!   files, threads, a clock, memory. All else fails with `ENOSYS`, as on a kernel that lacks the call. The C library
+//!   goes back to an older call then, so a newer one that makes calls of its own time keeps working.
 //! - A daemon gets a **list of what it may not call** ([`deny_to_daemon`]), with `EPERM`. It serves for months, and
 //!   the driver of a GPU runs inside it, whose calls no list can foresee.
 //!
