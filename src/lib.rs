@@ -3,11 +3,10 @@
 //! The layers, top to bottom; a module uses only those below it (`tests/tidy.rs` enforces it):
 //!
 //! ```text
-//! cli ─► fuse ─► fs ──────► commit ─► meta ───► members ─► store ─► (files)
-//!                 ╲          ▲  ╲                 ▲
-//!                  maintain ─┘   └──► volume ─────┤
-//!                                        ╲        │
-//!                                        codec  format    (pure: no files, no clock, no threads)
+//! cli ─► fuse ─► fs ─► maintenance ─► transaction ─► stripes ─► metadata ─► membership ─► store ─► (files)
+//!                                                       │
+//!                                                       └─► coding ─► codec, cuda
+//! All rooms from cli to membership use format. The crates codec and format are pure: no files, no clock, no threads.
 //! ```
 //!
 //! [`codec`], [`cuda`], [`mod@format`] and [`store`] are crates of their own, so the compiler keeps them from naming

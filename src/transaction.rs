@@ -1,9 +1,9 @@
-//! The transactions of a volume, and the parts that maintain it.
+//! The transactions of a volume.
 //!
 //! [`Transactions`] joins [`crate::metadata`] and [`crate::stripes`], which know nothing of each other. Bytes go to stripes
 //! ([`Transactions::write`]), changes of records to the index ([`Transactions::apply`]). Both are visible at once, and durable
-//! with the next [`Transactions::sync`]. [`Maintenance`] composes everything above that: it frees the space of dead
-//! stripes, counts redundancy, rebuilds and scrubs.
+//! with the next [`Transactions::sync`]. [`crate::maintenance`] builds on that: it frees the space of dead stripes,
+//! counts redundancy, rebuilds and scrubs.
 //!
 //! # Invariants
 //!
@@ -17,8 +17,8 @@
 //! # Locks
 //!
 //! `measuring` of [`Growth`], then `checkpointing` of [`Commits`] are work locks, taken in this order and held through
-//! I/O: a thread that waits for one wants the work that its holder does. [`Maintenance`] states the order of all work
-//! locks. The commit group is left while a commit runs. All others are leaves.
+//! I/O: a thread that waits for one wants the work that its holder does. [`crate::maintenance`] states the order of all
+//! work locks. The commit group is left while a commit runs. All others are leaves.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
