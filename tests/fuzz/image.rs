@@ -1,6 +1,6 @@
 //! Member directories as values: read from disk, changed, written to disk, and packed for the corpus.
 //!
-//! A packed image is `u32 members, u32 files`, then for each file what `tests/golden_volume.rs` describes: its
+//! A packed image is `u32 members, u32 files`, then for each file what `tests/library/golden.rs` describes: its
 //! member, its name, its length, and its blocks without the zeros at their end, each distinct block once.
 
 use std::collections::{BTreeMap, HashMap};
