@@ -5,7 +5,6 @@
 #![expect(
     clippy::missing_errors_doc,
     clippy::must_use_candidate,
-    clippy::needless_pass_by_value,
     reason = "there is no value to call a method of"
 )]
 
