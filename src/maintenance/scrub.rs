@@ -218,8 +218,8 @@ impl Scrubber {
         let Some(_scrubbing) = self.scrubbing.try_lock() else {
             return Ok(None);
         };
-        let cut_off = self.cut_off.lock().take();
-        let mut scrub = self.stale_copies.scrub_to_continue(cut_off, || {
+        let take_cut_off = || self.cut_off.lock().take();
+        let mut scrub = self.stale_copies.scrub_to_continue(take_cut_off, || {
             self.volume.damage().unrecoverable().begin_pass();
             self.passed.forget();
             self.found.lock().clear();
@@ -328,7 +328,7 @@ impl Scrubber {
     }
 
     fn end_scrub(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
-        self.stale_copies.set_verified(&self.left_unread(scrub));
+        self.stale_copies.set_verified(|| self.left_unread(scrub));
         self.volume.damage().unrecoverable().end_pass();
         let census = self.volume.inventory().census();
         let lacks_files = census.lacks_files(

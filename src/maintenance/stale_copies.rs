@@ -122,16 +122,17 @@ impl StaleCopies {
     }
 
     /// Returns the scrub to continue: the last one, unless that went through or has just begun. It begins again if a
-    /// stale copy came since, because its verification may not hold any more. `cut_off` is the position of a scrub that
-    /// ended with an error. Calls `begin` if the scrub begins again.
+    /// stale copy came since, because its verification may not hold any more. `take_cut_off` returns the position of a scrub
+    /// that ended with an error. Calls `begin` if the scrub begins again.
     pub(super) fn scrub_to_continue(
         &self,
-        cut_off: Option<Scrub>,
+        take_cut_off: impl FnOnce() -> Option<Scrub>,
         begin: impl FnOnce(),
     ) -> Result<Scrub, CommitError> {
         let mut covered = self.covered.lock();
         let unverified = self.members.stale_copies().unverified();
         let last = self.last_scrub()?;
+        let cut_off = take_cut_off();
         let goes_on = |last: &Scrub| {
             let has_begun = (last.segment, last.offset) > (SegmentId(0), 0);
             !last.is_finished && has_begun && covers(&covered, &unverified)
@@ -159,7 +160,10 @@ impl StaleCopies {
 
     /// Marks the members verified that took part in a whole scrub. Leaves out those that could not be read in full, and
     /// all of them if an unread shard has no known member.
-    pub(super) fn set_verified(&self, unread: &Unread) {
+    ///
+    /// `left_unread` is asked after the online members are. So a member that comes online in between is not taken for
+    /// one that was read in full.
+    pub(super) fn set_verified(&self, left_unread: impl FnOnce() -> Unread) {
         let live = self.members.membership().live();
         let mut verified = self.covered.lock().clone();
         verified.retain(|member, _| live.contains(member));
@@ -169,8 +173,8 @@ impl StaleCopies {
         let Unread {
             by_member: unread,
             of_unknown,
-        } = unread;
-        let is_left = |member: &MemberIndex| *of_unknown > 0 || unread.contains_key(member);
+        } = left_unread();
+        let is_left = |member: &MemberIndex| of_unknown > 0 || unread.contains_key(member);
         let (left, verified): (UnverifiedCopies, UnverifiedCopies) = verified
             .into_iter()
             .partition(|(member, _)| is_left(member));
@@ -179,7 +183,7 @@ impl StaleCopies {
                 .get(member)
                 .copied()
                 .unwrap_or_default()
-                .max(*of_unknown);
+                .max(of_unknown);
             let path = self.members.membership().path(*member);
             log::warn!(
                 "member {member} ({path}) is not verified: {shards} shards could not be read, or not be held against any \
