@@ -411,9 +411,11 @@ impl NextStep<'_> {
         format!("`cauchyfs member replace {place} {index} {path}`")
     }
 
-    /// Returns the command that recovers superblocks.
+    /// Returns the command that recovers superblocks. It names no path at which another directory may lie by now.
     fn check_command(&self) -> String {
-        let paths = self.report.members.iter().map(|member| member.path.clone());
+        let is_there = |member: &MemberReport| member.is_here() || member.has_lost_superblock();
+        let paths = self.report.members.iter();
+        let paths = paths.map(|member| member.path.clone().filter(|_| is_there(member)));
         match paths.collect::<Option<Vec<String>>>() {
             Some(paths) => format!("`cauchyfs check --repair {}`", quoted_words(&paths)),
             None => "`cauchyfs check --repair` with all directories".to_owned(),
