@@ -100,8 +100,9 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
     check_large(&volume.path("large"), 1, 20 << 20);
     volume.unmount();
     drop(stopped);
-    // Files that were written without it have fewer shards.
-    volume.mount_degraded(&[0, 1, 2, 3]);
+    // Files that were written without it have fewer shards, unless they are rebuilt by the time the command looks.
+    let output = volume.try_mount(&[0, 1, 2, 3], &[]);
+    assert!(matches!(output.status.code(), Some(0 | 3)), "{output:?}");
     check_large(&volume.path("large"), 1, 20 << 20);
     eventually("it has what it missed", || volume.status().1 == 0);
     volume.unmount();
