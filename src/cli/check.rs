@@ -8,11 +8,11 @@ use super::args::CheckArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome};
 use super::mounts;
-use super::overtaken;
 use super::report::{MemberReport, VolumeState};
 use super::sandbox::{self, Survey};
 use super::scrub::{Away, scrubbed_of};
 use super::size::{format_count, format_size};
+use super::superseded;
 use super::terminal;
 use super::volume::{MEMBER_TIMEOUT, Volume, VolumeFailure, row_report};
 use crate::format::files;
@@ -32,7 +32,7 @@ pub(super) fn run(arguments: &CheckArguments) -> Result<Outcome, Failure> {
     let volume = if arguments.repair {
         let survey = Survey::begin(&arguments.sandbox, &directories, CommandWork::Repair)?;
         mounts::refuse_other_half(&directories, MEMBER_TIMEOUT)?;
-        overtaken::refuse(&directories, MEMBER_TIMEOUT)?;
+        superseded::refuse(&directories, MEMBER_TIMEOUT)?;
         survey.narrow(&directories, &[])?;
         Volume::open_to_repair(&directories)?
     } else {

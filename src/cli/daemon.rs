@@ -29,9 +29,9 @@ use super::listener;
 use super::mounter::Mounting;
 use super::mounts;
 use super::options::{Atime, MountOptions};
-use super::overtaken;
 use super::sandbox::{self, Confined, Needs};
 use super::sentences::mount_failure;
+use super::superseded;
 use super::unmount;
 use super::volume::{Volume, VolumeOptions};
 use super::warnings::{self, Warnings};
@@ -284,14 +284,14 @@ fn open(plan: &MountPlan, confined: &Confined, needs: &Needs<'_>) -> Result<Volu
     };
     if !plan.options.read_only {
         mounts::refuse_other_half(&plan.directories, plan.member_timeout)?;
-        overtaken::refuse(&plan.directories, plan.member_timeout)?;
+        superseded::refuse(&plan.directories, plan.member_timeout)?;
     }
     confined.narrow(needs, || {
-        overtaken::places(&plan.directories, plan.member_timeout)
+        superseded::places(&plan.directories, plan.member_timeout)
     })?;
     let volume = Volume::open(&plan.directories, &volume_options, fs_options)?;
     if !plan.options.read_only {
-        overtaken::note_apart(volume.transactions.members(), &plan.directories);
+        superseded::note_apart(volume.transactions.members(), &plan.directories);
     }
     Ok(volume)
 }

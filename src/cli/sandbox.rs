@@ -12,7 +12,7 @@
 //! All of them also read `/proc` and what `/sys` says of the CPUs. They start threads and no process, have no
 //! `io_uring`, and take memory up to a limit. They give up sockets before they decode more than superblocks.
 //!
-//! [`crate::cli::overtaken`] has to look at superblocks at places that members name. While these are found, any file
+//! [`crate::cli::superseded`] has to look at superblocks at places that members name. While these are found, any file
 //! can be read, and superblocks of members alone are decoded; see [`Survey`].
 //!
 //! [`cauchyfs_sandbox`] does all that, and tells what a kernel lacks; that is a line of the log then.

@@ -10,10 +10,10 @@ use super::directories::Directories;
 use super::failure::{Failure, Fault, Outcome, warn_and_advise};
 use super::held::Keeper;
 use super::mounts;
-use super::overtaken;
 use super::report::StatusReport;
 use super::sandbox::Survey;
 use super::shell::quoted_path;
+use super::superseded;
 use super::terminal;
 use super::volume::{MEMBER_TIMEOUT, Volume, VolumeFailure, blank_report, survey_members};
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -116,7 +116,7 @@ fn of_unmounted(
     directories: &Directories,
 ) -> Result<StatusReport, Failure> {
     let survey = Survey::begin(&arguments.sandbox, directories, CommandWork::Read)?;
-    let elsewhere = overtaken::places(directories, MEMBER_TIMEOUT);
+    let elsewhere = superseded::places(directories, MEMBER_TIMEOUT);
     survey.narrow(directories, &elsewhere)?;
     let volume = match Volume::open_to_look(directories) {
         Ok(volume) => volume,
@@ -127,7 +127,7 @@ fn of_unmounted(
         Err(failure) => return Err(failure),
     };
     let measured = volume.maintenance.reaper().measure_segments();
-    let elsewhere = overtaken::look_elsewhere(volume.transactions.members(), directories);
+    let elsewhere = superseded::look_elsewhere(volume.transactions.members(), directories);
     let report = measured
         .map_err(VolumeFailure::from)
         .and_then(|()| volume.report(false));
@@ -141,7 +141,7 @@ fn of_unmounted(
 /// Says how a volume is of which too few members are there to read anything.
 fn survey_with_elsewhere(directories: &Directories) -> Result<StatusReport, Failure> {
     let (members, notes) = survey_members(directories, MEMBER_TIMEOUT)?;
-    let elsewhere = overtaken::look_elsewhere(&members, directories);
+    let elsewhere = superseded::look_elsewhere(&members, directories);
     Ok(StatusReport {
         elsewhere,
         ..blank_report(&members, &notes, 0)

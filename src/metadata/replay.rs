@@ -94,14 +94,14 @@ fn note_of_stale_copies(
     let last = last.map_err(MetaError::poisoned)?.unwrap_or_default();
     let named = last.named().chain(stale.into_keys());
     // The scrub's progress does not cover these members.
-    let anew = Scrub {
+    let restarted = Scrub {
         segment: SegmentId(0),
         offset: 0,
         ..last
     };
     let entry = NumberedChange {
         number: lsn.0,
-        value: Some(anew.naming(named).encode()),
+        value: Some(restarted.naming(named).encode()),
     };
     Ok(Some((key, entry)))
 }

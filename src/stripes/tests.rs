@@ -172,7 +172,7 @@ fn a_shard_that_a_sync_finds_lost_before_its_stripe_is_recorded_is_reported_afte
         let interlude = move |volume: &Stripes| {
             disk.delete();
             let lost = volume.writer().sync().unwrap();
-            assert_eq!(lost, [], "nobody could take it out of a record");
+            assert_eq!(lost, [], "no caller could take it out of a record");
         };
         *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let stripe = rig.write_stripe(&pattern(1, 2 * UNIT));

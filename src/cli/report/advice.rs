@@ -309,16 +309,16 @@ impl NextStep<'_> {
 
     /// Says what to do about members of an unmounted volume that are there but for their superblocks.
     fn recovery(&self, away: &[&MemberReport]) -> Option<String> {
-        let bereft: Vec<&MemberReport> = away
+        let lost: Vec<&MemberReport> = away
             .iter()
             .copied()
             .filter(|member| member.has_lost_superblock())
             .collect();
-        (!bereft.is_empty()).then(|| {
+        (!lost.is_empty()).then(|| {
             format!(
                 "{} recovers the superblock of {}",
                 self.check_command(),
-                names_of(&bereft)
+                names_of(&lost)
             )
         })
     }

@@ -15,7 +15,7 @@
 //! privileges.
 //!
 //! Landlock restricts the daemon of a foreign volume to the members that it was mounted with and a few other places:
-//! `/proc`, the directory of its control socket, and the kernel's read-ahead. [`crate::cli::overtaken`] has to look at
+//! `/proc`, the directory of its control socket, and the kernel's read-ahead. [`crate::cli::superseded`] has to look at
 //! superblocks at places that members name. Until then any file can be read, and superblocks of members alone are
 //! decoded.
 //!

@@ -451,7 +451,7 @@ fn a_scrub_without_an_order_begins_for_an_online_stale_copy() {
         scheduler.run_if_due().unwrap();
         maintenance.scrubber().scrub_status().unwrap().state
     };
-    assert_eq!(scrub(), ScrubState::Never, "nobody waits for one");
+    assert_eq!(scrub(), ScrubState::Never, "no member waits for one");
     maintenance
         .transactions()
         .members()

@@ -251,8 +251,8 @@ fn an_incremental_count_equals_a_complete_one() {
                 fs.sync().unwrap();
             }
             let now = fs.maintenance.redundancy.redundancy_now().unwrap();
-            let anew = fs.maintenance.redundancy.redundancy_with(|| ()).unwrap();
-            assert_eq!(now, anew, "seed {seed}, step {step}: {what}");
+            let restarted = fs.maintenance.redundancy.redundancy_with(|| ()).unwrap();
+            assert_eq!(now, restarted, "seed {seed}, step {step}: {what}");
         }
     }
 }

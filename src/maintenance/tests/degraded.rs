@@ -156,7 +156,7 @@ fn a_stripe_that_could_not_be_read_counts_as_lost() {
         assert!(rig.disks[shard.disk].corrupt(&shard.name, shard.offset, |b| b.fill(0xee), 64));
     }
     let before = fs.maintenance.redundancy.redundancy().unwrap();
-    assert_eq!(before.rows.len(), 1, "nobody read it yet: {before:?}");
+    assert_eq!(before.rows.len(), 1, "no reader met it yet: {before:?}");
     assert_eq!(before.rows[0].losses_tolerated, 1);
     assert!(fs.read(2).is_err());
     assert!(fs.read(1).unwrap() == whole);

@@ -223,7 +223,7 @@ fn unrecoverable_stripes_are_kept_and_do_not_stop_the_rebuild_of_others() {
     assert!(rows[0].0 < 0 && rows.last().unwrap().0 == 1, "{rows:?}");
     for &disk in &holders[..2] {
         let found = rig.disks[disk].open().open_len(lost);
-        assert!(found.is_err(), "{lost} was made anew on {disk}");
+        assert!(found.is_err(), "{lost} was recreated on {disk}");
     }
 }
 

@@ -311,8 +311,8 @@ fn a_stale_copy_is_verified_by_no_scrub_of_a_mount_without_it() {
         fs.close();
         let fs = rig.open(&[]);
         assert_eq!(unverified(&fs), [BACK], "{context}");
-        let anew = scrub_with(&fs, 1, || ControlFlow::Break(()));
-        assert_eq!(anew.bytes_passed, 0, "{context}");
+        let restarted = scrub_with(&fs, 1, || ControlFlow::Break(()));
+        assert_eq!(restarted.bytes_passed, 0, "{context}");
         assert_mends(&fs, &rig, &model, &context);
         fs.close();
         assert_eq!(unverified(&rig.open(&[])), [], "{context}");
@@ -374,8 +374,8 @@ fn a_stale_copy_that_comes_while_a_scrub_runs_is_known_after_a_crash() {
         let context = format!("crash {number}");
         let fs = rig.open(&[]);
         assert_eq!(unverified(&fs), [BACK], "{context}");
-        let anew = scrub_with(&fs, 1, || ControlFlow::Break(()));
-        assert_eq!(anew.bytes_passed, 0, "{context}");
+        let restarted = scrub_with(&fs, 1, || ControlFlow::Break(()));
+        assert_eq!(restarted.bytes_passed, 0, "{context}");
         assert_mends(&fs, &rig, &model, &context);
     }
 }

@@ -552,7 +552,7 @@ fn parity_that_does_not_belong_to_its_data_is_found_though_its_checksums_match()
         !fs.transactions.catalog.has_backref(parity.stripe).unwrap(),
         "its bytes were moved"
     );
-    assert_holds(&fs, &model, "written anew");
+    assert_holds(&fs, &model, "written restarted");
     fs.maintenance.reaper.reap_now().unwrap();
     assert_eq!(scrub(&fs).record.repaired, 0);
 }

@@ -592,7 +592,7 @@ fn a_half_is_not_left_out_while_it_may_be_ahead() {
             let names = disk.open().list("").unwrap();
             names.iter().any(|(name, _)| name == files::SUPERBLOCK)
         });
-        assert!(epochs.eq([true, false]), "nothing is made anew");
+        assert!(epochs.eq([true, false]), "nothing is recreated");
         opened
     };
     let cannot_be_told = |opened: &Result<TestFs, CommitError>| {

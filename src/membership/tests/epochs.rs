@@ -314,7 +314,7 @@ fn returned_members_do_not_replace_members_without_which_the_others_could_be_mou
             );
         } else {
             assert!(heads.iter().all(|head| head.epoch <= Epoch(3)), "{heads:?}");
-            drop(apart.expect("nobody has gone on without them"));
+            drop(apart.expect("no half has gone on without them"));
         }
         let members = disks.open(0..9).expect("there is one history");
         members.epochs().admit_stale().expect("nothing fails");
@@ -367,7 +367,7 @@ fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
     drop(members);
     let left = disks.fork().open([0, 1, 6, 7, 8]);
     assert!(matches!(left, Err(MembersError::TooFew { .. })), "{left:?}");
-    disks.open(2..6).expect("nobody has gone on without them");
+    disks.open(2..6).expect("no half has gone on without them");
 }
 
 #[test]

@@ -157,7 +157,7 @@ fn the_status_of_an_unreadable_member_names_the_damage_of_its_superblock() {
         .expect("there is room");
     for seat in [JoinAs::Returning, JoinAs::InPlaceOf(MemberIndex(1))] {
         let refused = members.changes().check(seat, &store);
-        let error = refused.expect_err("nobody knows who it is");
+        let error = refused.expect_err("the member is unknown");
         assert!(
             matches!(error, MembersError::UnreadableMember { .. }),
             "{error}"

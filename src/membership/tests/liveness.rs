@@ -186,7 +186,7 @@ fn a_stale_member_that_fails_begins_no_epoch() {
     members
         .epochs()
         .admit_stale()
-        .expect("nobody is left to admit");
+        .expect("no member is left to admit");
     assert_eq!(members.membership().epoch(), Epoch(2));
 }
 

@@ -399,7 +399,11 @@ fn a_volume_opens_without_members_in_use_only_if_these_cannot_serve_it() {
         let others = disks.stores(held.clone());
         let locks: Vec<_> = others
             .iter()
-            .map(|store| store.lock(Hold::Exclusive).expect("nobody has it"))
+            .map(|store| {
+                store
+                    .lock(Hold::Exclusive)
+                    .expect("no other process has it")
+            })
             .collect();
         match (refused(disks.open(given.clone())), is_enough) {
             (MembersError::PartlyInUse { held: found }, true) => {
@@ -441,7 +445,11 @@ fn a_former_member_in_use_does_not_count_as_able_to_serve_the_volume() {
             let others = disks.stores(held.clone());
             let locks: Vec<_> = others
                 .iter()
-                .map(|store| store.lock(Hold::Exclusive).expect("nobody has it"))
+                .map(|store| {
+                    store
+                        .lock(Hold::Exclusive)
+                        .expect("no other process has it")
+                })
                 .collect();
             // By those that are members.
             let can_be_served = held.len() > data;
@@ -463,7 +471,9 @@ fn members_locked_by_an_invisible_process_are_not_left_out() {
     use crate::store::Hold;
     let disks = Disks::volume(4, 2, 6);
     let holder = &disks.stores([0])[0];
-    let lock = holder.lock(Hold::Exclusive).expect("nobody has it");
+    let lock = holder
+        .lock(Hold::Exclusive)
+        .expect("no other process has it");
     let mut stores = disks.stores(1..6);
     stores.push(Arc::new(disks.directories[0].clone().from_afar().open()));
     let error = refused(Members::open(stores, Access::ReadWrite, inline()));

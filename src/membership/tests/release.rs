@@ -10,7 +10,7 @@ fn released_directories_can_be_used_by_others_and_nothing_reaches_them_any_more(
     let members = open(disks.faulty(0..3, &plan)).expect("all members are there");
     assert!(matches!(disks.open(0..3), Err(MembersError::InUse { .. })));
     assert!(members.release().is_empty());
-    let next = disks.open(0..3).expect("nobody uses them");
+    let next = disks.open(0..3).expect("no other process uses them");
     plan.record();
     members.probe();
     members.io().fail(MemberIndex(1), &io_error());
@@ -36,7 +36,7 @@ fn a_directory_on_which_an_operation_hangs_stays_locked_when_the_others_are_rele
     members.probe();
     assert_eq!(members.membership().live(), indices([0, 2]));
     assert_eq!(members.release(), ["/d1"]);
-    drop(disks.open([0, 2]).expect("nobody uses these"));
+    drop(disks.open([0, 2]).expect("no other process uses these"));
     // The others can be opened, if the caller says so.
     assert!(matches!(
         disks.open(0..3),
@@ -47,7 +47,7 @@ fn a_directory_on_which_an_operation_hangs_stays_locked_when_the_others_are_rele
     while !members.release().is_empty() {
         std::thread::yield_now();
     }
-    let all = disks.open(0..3).expect("nobody uses any of them");
+    let all = disks.open(0..3).expect("no other process uses any of them");
     assert_eq!(all.epochs().stale(), indices([1]));
 }
 
@@ -71,7 +71,7 @@ fn a_failed_directory_is_released_while_the_volume_stays_open() {
     assert!(held[0] > 0 && held[1] == 0 && held[2] > 0, "{held:?}");
     disks.directories[1].fail(None);
     let lock = |index: usize| disks.directories[index].open().lock(Hold::Exclusive);
-    drop(lock(1).expect("nobody uses it"));
+    drop(lock(1).expect("no other process uses it"));
     assert!(lock(0).is_err() && lock(2).is_err());
 }
 
@@ -90,7 +90,7 @@ fn a_directory_that_failed_stays_locked_until_an_epoch_without_it_is_durable() {
     assert!(lock().is_err(), "the others do not know yet");
     members.epochs().publish_failures();
     members.release_absent();
-    drop(lock().expect("nobody uses it"));
+    drop(lock().expect("no other process uses it"));
     assert_eq!(watches[1].strong_count(), 0);
 }
 
@@ -115,7 +115,7 @@ fn a_hung_directory_is_released_as_soon_as_its_last_call_returns() {
         members.probe();
         std::thread::yield_now();
     }
-    drop(lock().expect("nobody uses it"));
+    drop(lock().expect("no other process uses it"));
 }
 
 #[test]
@@ -143,5 +143,5 @@ fn a_returned_directory_is_locked_and_its_former_handle_is_released() {
     }
     assert_eq!(watches[1].strong_count(), 0);
     assert!(members.release().is_empty());
-    drop(disks.open(0..3).expect("nobody uses them"));
+    drop(disks.open(0..3).expect("no other process uses them"));
 }

@@ -56,7 +56,7 @@ fn a_slow_member_is_asked_once_until_it_answers_and_counts_with_what_was_last_kn
     assert_eq!(
         members.membership().live(),
         indices(0..4),
-        "nobody gives it up yet"
+        "the member is not given up yet"
     );
     plan.clear();
     plan.release();

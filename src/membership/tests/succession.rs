@@ -133,7 +133,7 @@ fn a_given_up_member_stays_given_up_after_a_crash_until_it_returns() {
     assert_eq!(
         members.membership().epoch(),
         epoch,
-        "nobody has come or gone"
+        "no member has come or gone"
     );
     // The power goes without any of them being closed.
     let after = disks.fork();

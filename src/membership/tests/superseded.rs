@@ -18,7 +18,7 @@ fn a_superseded_half_is_recognised_before_it_parts_the_volume() {
     let disks = Disks::volume(2, 2, 4);
     let second = survey(&disks, [2, 3]);
     assert_eq!(second.epochs().may_have_gone_on(), ["/d0", "/d1"]);
-    assert_eq!(ahead(&second, &disks, [0, 1]), None, "nobody has gone on");
+    assert_eq!(ahead(&second, &disks, [0, 1]), None, "no half has gone on");
     drop(disks.open([0, 1]).expect("enough members"));
     let second = survey(&disks, [2, 3]);
     assert_eq!(second.epochs().may_have_gone_on(), ["/d0", "/d1"]);

@@ -65,7 +65,7 @@ fn nothing_is_lost_if_no_file_holds_the_bytes_and_a_scrub_rewrites_the_rest() {
         assert_holds(&fs, &model, "scrubbed");
         fs.maintenance.reaper.reap_now().unwrap();
         assert!(!fs.stripes().contains(&stripe), "{harm:?}");
-        fs.assert_shards_lie_on(&rig, &[], "written anew");
+        fs.assert_shards_lie_on(&rig, &[], "written restarted");
         fs.close();
         let fs = rig.open(&[]);
         assert!(

@@ -207,7 +207,7 @@ fn a_stale_copy_is_recognised_after_a_superblock_was_recovered() {
     }
     let backup = base.fork();
     for is_made in [false, true] {
-        let context = format!("made anew: {is_made}");
+        let context = format!("made restarted: {is_made}");
         let rig = backup.fork();
         if is_made {
             lose_superblocks(&rig, &[0]);
