@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Installs what the tests need and runs all of them, real mounts included.
+# Installs what the tests need and runs all of them, real mounts included. A table at the end says what took how long.
 #
-#   scripts/test.sh [ARGUMENTS...]      the arguments go to cargo test
+#   scripts/test.sh [ARGUMENTS...]      the arguments go to cargo test, which then runs one program after the other
 #
 # Mounting needs the superuser and /dev/fuse: an ordinary user's tests run through sudo. Set
 # CAUCHYFS_SKIP_MOUNTS=1 to leave out what mounts.
@@ -15,62 +15,165 @@ case "${1:-}" in
     ;;
 esac
 
-need_cargo
-need python3=python3
-# One test compares parity with ISA-L's, where there is one.
-PATH="$PATH:/usr/sbin:/sbin" ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || try_packages libisal2 ||
-    echo "no ISA-L here: parity is not compared with it"
+# Rows of the table, and the output of parts in the background.
+NOTES=$(mktemp -d)
+declare -A STARTED=()
 
-if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ]; then
+# note PART CODE: adds a row about this shell, of which the part is the whole work.
+note() {
+    times >"$NOTES/times.$BASHPID"
+    LC_ALL=C awk -F'[ms ]+' -v part="$1" -v seconds="$SECONDS" -v code="$2" 'NR == 2 {
+        printf "%-44s %7d %11.0f%s\n", part, seconds, 60 * $1 + $2 + 60 * $3 + $4, code ? "  failed" : ""
+    }' "$NOTES/times.$BASHPID" >>"$NOTES/table"
+}
+
+# part NAME COMMAND...: runs a command in a shell of its own.
+part() {
+    (
+        name=$1
+        shift
+        trap - INT
+        trap 'note "$name" $?' EXIT
+        SECONDS=0
+        "$@"
+    )
+}
+
+# start NAME COMMAND...: runs a part in the background; `finish NAME` waits for it, and prints its output.
+start() {
+    part "$@" >"$NOTES/$1" 2>&1 </dev/null &
+    STARTED[$1]=$!
+}
+
+finish() {
+    local code=0
+    wait "${STARTED[$1]}" || code=$?
+    unset "STARTED[$1]"
+    say "$1"
+    cat "$NOTES/$1"
+    return $code
+}
+
+# Ends a process and its children.
+stop() {
+    local child
+    for child in $(cat "/proc/$1/task/$1/children" 2>/dev/null); do stop "$child"; done
+    kill "$1" 2>/dev/null || true
+}
+
+end() {
+    local process
+    for process in "${STARTED[@]}"; do stop "$process"; done
+    wait
+    if [ -s "$NOTES/table" ]; then
+        say "time"
+        printf '%-44s %7s %11s\n' part seconds 'CPU seconds'
+        cat "$NOTES/table"
+        printf '%-44s %7d\n' 'from start to end' "$SECONDS"
+    fi
+    rm -rf "$NOTES"
+}
+trap end EXIT
+
+install() {
+    need python3=python3
+    # One test compares parity with ISA-L's, where there is one.
+    PATH="$PATH:/usr/sbin:/sbin" ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || try_packages libisal2 ||
+        echo "no ISA-L here: parity is not compared with it"
+    [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] || return 0
     need_fuse
     need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs setfattr=attr setfacl=acl \
         sqlite3=sqlite3 fio=fio setpriv=util-linux mount=mount
-    if [ "$(id -u)" != 0 ]; then
-        command -v sudo >/dev/null ||
-            fail "mounting needs the superuser, and there is no sudo" \
-                "run this as root, or set CAUCHYFS_SKIP_MOUNTS=1 to leave out the tests that mount"
-        host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-        export "CARGO_TARGET_${host}_RUNNER=sudo -E"
+}
+
+check_arm() {
+    local arm=aarch64-unknown-linux-gnu
+    if command -v rustup >/dev/null && rustup target add "$arm" 2>/dev/null; then
+        RUSTFLAGS='-D warnings' cargo check --locked --workspace --lib --target "$arm"
+    else
+        echo "no Rust for $arm here: that it compiles there was not checked"
     fi
-fi
+}
 
-say "formatting and lints"
-if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "no rustfmt here: left out"; fi
-if cargo clippy --version >/dev/null 2>&1; then
-    cargo clippy --locked --workspace --all-targets -- -D warnings
-    say "lints without the feature cuda"
-    cargo clippy --locked --workspace --no-default-features -- -D warnings
-else
-    echo "no clippy here: left out"
-fi
-arm=aarch64-unknown-linux-gnu
-if command -v rustup >/dev/null && rustup target add "$arm" 2>/dev/null; then
-    RUSTFLAGS='-D warnings' cargo check --locked --workspace --lib --target "$arm" --target-dir target/arm
-else
-    echo "no Rust for $arm here: that it compiles there was not checked"
-fi
-
-say "dependencies: licences, sources, duplicate versions, advisories"
 DENY_VERSION=0.20.2
-if ! cargo deny --version >/dev/null 2>&1; then
-    # The debug profile halves the time to build a tool that runs for a second.
-    cargo install --locked --debug --no-default-features --version "$DENY_VERSION" cargo-deny ||
+install_deny() {
+    # Without optimization and debug information a tool that runs for a second is built soonest.
+    # In a directory of its own, because other builds lock theirs meanwhile.
+    cargo deny --version >/dev/null 2>&1 ||
+        CARGO_PROFILE_DEV_DEBUG=0 nice cargo install --quiet --locked --debug --no-default-features \
+            --version "$DENY_VERSION" --target-dir target/deny cargo-deny ||
         echo "no cargo-deny here, and it cannot be installed"
-fi
-if ! cargo deny --version >/dev/null 2>&1; then
-    say "dependencies were NOT CHECKED: there is no cargo-deny"
-else
+    rm -rf target/deny
+}
+
+check_dependencies() {
+    install_deny
+    if ! cargo deny --version >/dev/null 2>&1; then
+        say "dependencies were NOT CHECKED: there is no cargo-deny"
+        return
+    fi
     cargo deny check licenses bans sources
     if cargo deny fetch db >/dev/null 2>&1; then
         cargo deny check advisories
     else
         say "advisories were NOT CHECKED: the database of RustSec cannot be fetched here"
     fi
-fi
+}
 
+# Selects every test program but one: test_programs_without NAME.
+test_programs_without() {
+    cargo metadata --locked --no-deps --format-version 1 | python3 -c '
+import json, sys
+targets = [target for package in json.load(sys.stdin)["packages"] for target in package["targets"]]
+tests = {target["name"] for target in targets if target["test"] and "test" in target["kind"]} - {sys.argv[1]}
+print("--lib", "--bins", *(f"--test={name}" for name in sorted(tests)))' "$1"
+}
+
+need_cargo
+if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] && [ "$(id -u)" != 0 ]; then
+    command -v sudo >/dev/null ||
+        fail "mounting needs the superuser, and there is no sudo" \
+            "run this as root, or set CAUCHYFS_SKIP_MOUNTS=1 to leave out the tests that mount"
+    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
+    export "CARGO_TARGET_${host}_RUNNER=sudo -E"
+fi
+part "packages" install
+
+# Licences, sources, duplicate versions, advisories: the tool for them is built beside all else.
+start "dependencies" check_dependencies
+
+say "formatting and lints"
+if cargo fmt --version >/dev/null 2>&1; then cargo fmt --all --check; else echo "no rustfmt here: left out"; fi
+if cargo clippy --version >/dev/null 2>&1; then
+    part "lints" cargo clippy --locked --workspace --all-targets -- -D warnings
+    say "lints without the feature cuda"
+    part "lints without the feature cuda" \
+        cargo clippy --locked --workspace --all-targets --no-default-features -- -D warnings
+else
+    echo "no clippy here: left out"
+fi
+say "check for AArch64"
+part "check for AArch64" check_arm
+
+code=0
 say "tests"
-cargo test --locked --workspace "$@"
+if [ $# -gt 0 ]; then
+    part "tests" cargo test --locked --workspace "$@" || code=$?
+else
+    part "build of the tests" cargo test --locked --workspace --no-run
+    # The tests that mount wait more than they compute: they run beside the others, and many at once.
+    RUST_TEST_THREADS=$((3 * $(nproc))) start "tests that mount" cargo test --locked --workspace --test binary
+    others=$(test_programs_without binary)
+    # shellcheck disable=SC2086
+    part "other tests" cargo test --locked --workspace $others || code=$?
+    part "examples in the documentation" cargo test --locked --workspace --doc || code=$?
+    part "tests without the feature cuda" \
+        cargo test --locked --package cauchyfs-cuda --no-default-features --lib || code=$?
+    finish "tests that mount" || code=$?
+fi
+finish "dependencies" || code=$?
 
 if [ "${CAUCHYFS_SKIP_MOUNTS:-}" = 1 ]; then
     say "tests that mount were LEFT OUT, as CAUCHYFS_SKIP_MOUNTS asks for"
 fi
+exit $code

@@ -144,7 +144,7 @@ fn gpus(wishes: &Wishes) -> Result<Option<Gpus>, DeviceError> {
             Ok(gpus) => Ok(Some(gpus)),
             Err(error) if error.is_absence() => Ok(None),
             Err(error) => {
-                log::warn!("nothing is measured on GPUs: {error}");
+                tracing::warn!("nothing is measured on GPUs: {error}");
                 Ok(None)
             }
         };

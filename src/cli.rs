@@ -5,10 +5,11 @@
 
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
+mod abandoned;
 mod args;
 mod bench;
 mod check;
-mod control;
+mod client;
 mod create;
 mod daemon;
 mod directories;
@@ -16,12 +17,9 @@ mod extract;
 mod failure;
 mod held;
 mod helper;
-mod in_time;
-mod listener;
 mod logging;
 mod member;
 mod mount;
-mod mounter;
 mod mounts;
 mod options;
 mod rebuild;
@@ -33,6 +31,7 @@ mod shell;
 mod size;
 mod status;
 mod superseded;
+mod survey;
 mod terminal;
 mod time;
 mod trust;
@@ -49,6 +48,9 @@ use clap::error::ErrorKind;
 use args::{Arguments, Command};
 use failure::{Failure, Outcome};
 
+use crate::control::fault::Fault;
+use crate::control::{mounter, process};
+
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
 const COMMANDS: [&str; 10] = [
     "create", "mount", "unmount", "status", "check", "extract", "scrub", "rebuild", "member",
@@ -60,7 +62,11 @@ const COMMANDS: [&str; 10] = [
 pub fn run() -> ExitCode {
     let given: Vec<OsString> = std::env::args_os().collect();
     if let Some(mountpoint) = mounter::asked_for(&given) {
-        return mounter::run(mountpoint);
+        // Without the daemon's end there is nothing to be reported to.
+        return match mounter::run(mountpoint) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => Fault::Environment.into(),
+        };
     }
     let arguments = match Arguments::try_parse_from(helper::canonical(given)) {
         Ok(arguments) => arguments,
@@ -75,7 +81,7 @@ pub fn run() -> ExitCode {
         }
     };
     if is_daemon {
-        daemon::end_process(code);
+        process::end_process(code);
     }
     code.into()
 }
@@ -116,11 +122,11 @@ fn explain(error: &clap::Error) -> ExitCode {
             Failure::usage(format!("no command given{given}"))
                 .advise(format!("`{}` lists the commands", help_command()))
                 .print();
-            failure::Fault::Usage.into()
+            Fault::Usage.into()
         }
         _ => {
             complaint(&error.to_string()).print();
-            failure::Fault::Usage.into()
+            Fault::Usage.into()
         }
     }
 }

@@ -41,6 +41,7 @@ mod failed_writeback;
 mod handles;
 mod inodes;
 mod limits;
+mod list_lens;
 mod locks;
 mod mode;
 mod names;

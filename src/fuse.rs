@@ -1,8 +1,8 @@
-//! A thin adapter from FUSE requests to [`crate::fs`].
+//! The kernel's FUSE protocol, and a thin adapter from its requests to [`crate::fs`].
 //!
-//! [`Fs`](crate::fs::Fs) knows no FUSE types and fills buffers of its caller's. So another transport (FUSE over
-//! `io_uring`, for example) can stand beside `adapter` and share everything else here: mounting, the errno table,
-//! the translation of values, and the pool for requests that wait.
+//! `protocol` reads requests and lays out answers. A transport delivers each request in memory of its own, and sends the
+//! answer: `device` does so over `/dev/fuse`, and `ring` over `io_uring`. `adapter` decides on which thread a request is worked on.
+//! [`Fs`](crate::fs::Fs) knows no FUSE types and fills buffers of its caller's, so the memory of any transport serves.
 //!
 //! [`serve()`] mounts and starts the threads; unmounting ends them, regardless of the process that does it. Afterwards
 //! the caller closes the filesystem: that, and not unmounting, makes the last changes durable.
@@ -10,15 +10,19 @@
 mod adapter;
 mod callbacks;
 mod convert;
+mod device;
 mod errno;
 pub mod mount;
 pub mod mountinfo;
 mod negotiate;
 mod page_cache;
 mod pool;
+mod protocol;
+mod report;
 mod request;
+mod ring;
 mod serve;
 pub mod walk;
 
 pub use request::one_line;
-pub use serve::{Connection, ServeOptions, Serving, serve};
+pub use serve::{Connection, ServeOptions, Serving, Transport, TransportChoice, serve};

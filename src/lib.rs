@@ -3,9 +3,9 @@
 //! The layers, top to bottom; a module uses only those below it (`tests/tidy.rs` enforces it):
 //!
 //! ```text
-//! cli ─► fuse ─► fs ─► maintenance ─► transaction ─► stripes ─► metadata ─► membership ─► store ─► (files)
-//!                                                       │
-//!                                                       └─► coding ─► codec, cuda
+//! cli ─► control ─► fuse ─► fs ─► maintenance ─► transaction ─► stripes ─► metadata ─► membership ─► store ─► (files)
+//!                                                                   │
+//!                                                                   └─► coding ─► codec, cuda
 //! All rooms from cli to membership use format. The crates codec and format are pure: no files, no clock, no threads.
 //! ```
 //!
@@ -21,6 +21,7 @@ pub use cauchyfs_store as store;
 pub mod bench;
 pub mod cli;
 pub mod coding;
+mod control;
 pub mod fs;
 pub mod fuse;
 pub mod maintenance;

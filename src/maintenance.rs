@@ -124,15 +124,15 @@ impl Maintenance {
         let stale_copies = Arc::new(StaleCopies::new(
             Arc::clone(&transactions.members),
             Arc::clone(&transactions.meta),
-            Arc::clone(&transactions.volume),
+            Arc::clone(&transactions.stripes),
             Arc::clone(&transactions.commits),
         ));
-        let recheck = Arc::new(Recheck::new(Arc::clone(&transactions.volume)));
+        let recheck = Arc::new(Recheck::new(Arc::clone(&transactions.stripes)));
         let joining = Arc::new(Joining {
             members: Arc::clone(&transactions.members),
             meta: Arc::clone(&transactions.meta),
             replicas: Arc::clone(&transactions.replicas),
-            volume: Arc::clone(&transactions.volume),
+            stripes: Arc::clone(&transactions.stripes),
             commits: Arc::clone(&transactions.commits),
             reaper: Arc::clone(&reaper),
             stale_copies: Arc::clone(&stale_copies),
@@ -141,7 +141,7 @@ impl Maintenance {
         let draining = Arc::new(Draining::new(
             Arc::clone(&transactions.members),
             Arc::clone(&transactions.replicas),
-            Arc::clone(&transactions.volume),
+            Arc::clone(&transactions.stripes),
             Arc::clone(&transactions.commits),
             Arc::clone(&reaper),
         ));
@@ -149,7 +149,7 @@ impl Maintenance {
         let redundancy = redundancy_counter(&transactions, &status, count_limits);
         let rebuild = Arc::new(Rebuild::new(rebuild::RebuildDependencies {
             members: Arc::clone(&transactions.members),
-            volume: Arc::clone(&transactions.volume),
+            stripes: Arc::clone(&transactions.stripes),
             records: Arc::clone(&transactions.records),
             catalog: Arc::clone(&transactions.catalog),
             commits: Arc::clone(&transactions.commits),
@@ -271,7 +271,7 @@ fn space(transactions: &Transactions) -> (Arc<Reaper>, Arc<Compaction>, Arc<Room
     let candidates = Arc::new(Mutex::new(Candidates::new()));
     let reaper = Arc::new(Reaper::new(
         Arc::clone(&transactions.meta),
-        Arc::clone(&transactions.volume),
+        Arc::clone(&transactions.stripes),
         Arc::clone(&transactions.records),
         Arc::clone(&transactions.catalog),
         Arc::clone(&transactions.commits),
@@ -280,13 +280,14 @@ fn space(transactions: &Transactions) -> (Arc<Reaper>, Arc<Compaction>, Arc<Room
     let compaction = Arc::new(Compaction::new(
         Arc::clone(&transactions.members),
         Arc::clone(&transactions.meta),
-        Arc::clone(&transactions.volume),
+        Arc::clone(&transactions.stripes),
         Arc::clone(&transactions.records),
         Arc::clone(&transactions.catalog),
         candidates,
+        Arc::clone(&transactions.extents),
     ));
     let room = Arc::new(Room::new(
-        Arc::clone(&transactions.volume),
+        Arc::clone(&transactions.stripes),
         Arc::clone(&transactions.commits),
         Arc::clone(&transactions.growth),
         Arc::clone(&reaper),
@@ -304,7 +305,7 @@ fn redundancy_counter(
     let dependencies = redundancy::RedundancyDependencies {
         members: Arc::clone(&transactions.members),
         meta: Arc::clone(&transactions.meta),
-        volume: Arc::clone(&transactions.volume),
+        stripes: Arc::clone(&transactions.stripes),
         records: Arc::clone(&transactions.records),
         catalog: Arc::clone(&transactions.catalog),
         commits: Arc::clone(&transactions.commits),
@@ -324,7 +325,7 @@ fn scrubber(
         members: Arc::clone(&transactions.members),
         meta: Arc::clone(&transactions.meta),
         replicas: Arc::clone(&transactions.replicas),
-        volume: Arc::clone(&transactions.volume),
+        stripes: Arc::clone(&transactions.stripes),
         records: Arc::clone(&transactions.records),
         catalog: Arc::clone(&transactions.catalog),
         commits: Arc::clone(&transactions.commits),

@@ -84,7 +84,7 @@ pub use reason::{AbsenceReason, RecoveryObstacle, Unusable};
 pub use remedy::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
 pub use shape::VolumeShape;
 pub(crate) use slots::chain;
-pub use snapshot::{Membership, MembershipSnapshot};
+pub use snapshot::Membership;
 pub use stale_copies::{StaleCopies, UnverifiedCopies};
 pub use superblock_recovery::{MissingSuperblocks, RecoveredMembers};
 pub use superblocks::VerifiedSuperblocks;
@@ -296,19 +296,19 @@ impl Members {
 
     /// Returns the present membership: the members, and which of them are online.
     #[must_use]
-    pub fn membership(&self) -> &Arc<Membership> {
+    pub fn membership(&self) -> &Membership {
         &self.membership
     }
 
     /// Returns the epochs, which make changes of the membership durable.
     #[must_use]
-    pub fn epochs(&self) -> &Arc<Epochs> {
+    pub fn epochs(&self) -> &Epochs {
         &self.epochs
     }
 
     /// Returns the operations on members.
     #[must_use]
-    pub fn io(&self) -> &Arc<MemberIo> {
+    pub fn io(&self) -> &MemberIo {
         &self.io
     }
 
@@ -320,13 +320,13 @@ impl Members {
 
     /// Returns the stale copies among the members.
     #[must_use]
-    pub fn stale_copies(&self) -> &Arc<StaleCopies> {
+    pub fn stale_copies(&self) -> &StaleCopies {
         &self.stale_copies
     }
 
     /// Returns the journal records that each member acknowledged.
     #[must_use]
-    pub fn acknowledged(&self) -> &Arc<Acknowledged> {
+    pub fn acknowledged(&self) -> &Acknowledged {
         &self.acknowledged
     }
 

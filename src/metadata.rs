@@ -67,6 +67,7 @@ mod churn;
 mod dirty;
 mod disk;
 mod error;
+mod fresh_cache;
 mod index;
 mod index_update;
 mod journal;
@@ -85,6 +86,7 @@ pub use crate::format::journal::StripeData;
 pub use batch::{Batch, Key, Value};
 pub use dirty::Grouping;
 pub use error::MetaError;
+pub use fresh_cache::FreshCache;
 pub use index::Visit;
 #[cfg(test)]
 pub(crate) use map::MemoryMap;
@@ -99,10 +101,16 @@ pub use replicas::IndexReplicas;
 /// Memory for the index's first commit, in bytes.
 const FORMAT_CACHE_BYTES: usize = 1 << 20;
 
+/// The part of the cache that holds single records. The rest holds pages of the index.
+const RECORDS_PART: usize = 4;
+
+/// The bytes of a usual record with its key.
+const USUAL_RECORD_BYTES: usize = 256;
+
 /// The options for the memory that the metadata uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MetaOptions {
-    /// Memory for pages of the index, in bytes.
+    /// Memory for pages and records of the index, in bytes.
     pub cache_bytes: usize,
     /// Memory for changes that are not in the index yet, in bytes. Beyond it, changes wait while a
     /// checkpoint is under way.
@@ -133,6 +141,8 @@ pub struct OpenedMeta {
 pub struct Meta {
     overlay: SharedOverlay,
     index: Arc<dyn Index>,
+    /// The newest values of keys that were read lately.
+    records: FreshCache<Key, Value>,
     /// `None` if the volume is open for reading only.
     journal: Option<Journal>,
     /// Held while a record is appended, and while the overlay is frozen between two of them.
@@ -178,13 +188,14 @@ impl Meta {
     /// nothing was written, and with other members it may open. [`MetaError::NoSpace`]; failures of too many members.
     pub fn open(members: Arc<Members>, options: &MetaOptions) -> Result<OpenedMeta, MetaError> {
         let disk = Arc::new(Disk::new(members));
-        let index = RedbIndex::open(Mirror::open(&disk)?, options.cache_bytes)?;
+        let pages_bytes = options.cache_bytes - options.cache_bytes / RECORDS_PART;
+        let index = RedbIndex::open(Mirror::open(&disk)?, pages_bytes)?;
         let index = Arc::new(index);
         let (meta, recovered) = Self::open_on(&disk, Arc::clone(&index) as _, options)?;
         let (writability, churn) = (Arc::clone(&meta.writability), Arc::clone(&meta.churn));
         let replicas = Arc::new(IndexReplicas::new(index, writability, churn));
         if !replicas.keep_reserve() {
-            log::warn!("no space is left for the reserve of the index");
+            tracing::warn!("no space is left for the reserve of the index");
         }
         Ok(OpenedMeta {
             meta,
@@ -241,6 +252,11 @@ impl Meta {
         let meta = Self {
             overlay: SharedOverlay::new(overlay),
             index,
+            records: FreshCache::new(
+                options.cache_bytes / RECORDS_PART,
+                USUAL_RECORD_BYTES,
+                |key, value| key.len() + value.len(),
+            ),
             journal,
             appending: Mutex::default(),
             checkpointing: Mutex::new(!recovered.data.is_empty()),
@@ -260,7 +276,19 @@ impl Meta {
     ///
     /// [`MetaError::Poisoned`] if a page of the index is damaged on every copy.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
-        self.view().get(key)
+        self.records.follow(self.source());
+        if let Some(value) = self.records.get(key) {
+            return Ok(Some(value));
+        }
+        let read = || self.view().get(key);
+        self.records.get_or_read(&Key::copy_from_slice(key), read)
+    }
+
+    /// Returns a number that rises when the index goes on with other copies. What was read before may differ from what
+    /// they hold.
+    #[must_use]
+    pub fn source(&self) -> u64 {
+        self.index.source()
     }
 
     /// Returns the first `limit` keys from `from` to before `end`, in order, with their newest
@@ -325,8 +353,9 @@ impl Meta {
     fn put(&self, batch: Batch, origin: Origin) -> Result<(), MetaError> {
         self.journal()?;
         let groups = self.dirty.groups_in(&batch);
-        self.overlay.apply(batch, origin);
-        self.dirty.note(&groups);
+        self.overlay
+            .apply_and(batch, origin, |key| self.records.forget(&**key));
+        self.dirty.note(groups.as_deref());
         Ok(())
     }
 
@@ -476,6 +505,17 @@ impl Meta {
     /// [`MetaError::NoSpace`]: nothing is lost, and a later checkpoint may succeed.
     /// [`MetaError::Poisoned`]: nothing can be written any more; what was appended is safe.
     pub fn checkpoint(&self) -> Result<(), MetaError> {
+        self.checkpoint_beyond(|| {})
+    }
+
+    /// Brings everything appended before the call into the index, like [`Meta::checkpoint`], and calls `is_chosen` once
+    /// it is chosen. Stripe data that is appended after that stays in the journal: the records that the index will have
+    /// are those before, and only files of the journal without any later record are used again.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meta::checkpoint`].
+    pub fn checkpoint_beyond(&self, is_chosen: impl FnOnce()) -> Result<(), MetaError> {
         let mut holds_unflushed = self.checkpointing.lock();
         let journal = self.journal()?;
         // One for which there was no space has its turn first.
@@ -492,6 +532,7 @@ impl Meta {
             journal.switch_file();
             self.overlay.freeze(position)
         };
+        is_chosen();
         self.commit(journal, &frozen)?;
         *holds_unflushed = false;
         Ok(())

@@ -22,12 +22,11 @@
 use std::io;
 use std::sync::Arc;
 
-use crate::codec::{Accelerator, CodecError, Engine};
+use crate::codec::CodecError;
 use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId};
 use crate::membership::Members;
-use crate::store::Pinner;
-use crate::workers::{Threads, Workers};
+use crate::workers::Threads;
 
 mod buffers;
 mod cache;
@@ -41,6 +40,7 @@ mod inspector;
 mod inventory;
 mod layout;
 mod locator;
+mod options;
 mod pins;
 mod placement;
 mod prefetch;
@@ -60,9 +60,11 @@ mod writer;
 
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
 pub use census::{Census, FileLengths, SegmentCensus};
-pub use error::VolumeError;
+pub use error::StripeError;
 pub use inspector::{Inconsistent, Remedy, Verdict};
+pub use options::StripeOptions;
 pub use pins::Pin;
+pub use reader::Served;
 pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError};
 pub use records::{FlushedStripe, LostShard, StripeRecords};
 pub use space::{Load, Space};
@@ -83,26 +85,6 @@ use self::space::SpaceMeter;
 use self::stripe_coder::StripeCoder;
 use self::writer::Writer;
 
-/// The options with which a volume is run.
-#[derive(Clone, Debug)]
-pub struct VolumeOptions {
-    /// The engine that computes parity.
-    pub engine: &'static dyn Engine,
-    /// Bytes that stripe buffers may take together; at least two of them are had in any case.
-    pub buffer_bytes: usize,
-    /// Bytes of shards read ahead or decoded that are kept.
-    pub cache_bytes: usize,
-    /// Threads that flush, and as many that read ahead. With 0 there are none: the caller that fills or syncs
-    /// stripes flushes them, in the same order in every run, and nothing is read ahead.
-    pub threads: usize,
-    /// The threads on which stripes are encoded and decoded, shared by all volumes that do so.
-    pub workers: Arc<Workers>,
-    /// A device that may compute parity in the engine's place, or chooses for each stripe which of them does.
-    pub accelerator: Option<Arc<dyn Accelerator>>,
-    /// The device driver that is told of the memory in which stripes are coded.
-    pub pinner: Option<Arc<dyn Pinner>>,
-}
-
 /// A reason why a volume cannot be opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -111,7 +93,7 @@ pub enum OpenError {
     #[error(transparent)]
     Codec(#[from] CodecError),
     /// The system gives no more threads, or no memory for their stacks.
-    #[error("cannot start a thread: {0}")]
+    #[error("cannot start a thread")]
     Threads(#[source] io::Error),
 }
 
@@ -140,13 +122,13 @@ impl Stripes {
         members: Arc<Members>,
         records: Arc<StripeRecords>,
         segments: Vec<(SegmentId, Segment)>,
-        options: &VolumeOptions,
+        options: &StripeOptions,
     ) -> Result<Self, OpenError> {
-        let volume = Self::new(members, records, segments, options)?;
-        // If one cannot be started, dropping the volume ends the others.
-        let started = volume.start_threads(options.threads);
+        let stripes = Self::new(members, records, segments, options)?;
+        // If one cannot be started, dropping the stripes ends the others.
+        let started = stripes.start_threads(options.threads);
         started.map_err(OpenError::Threads)?;
-        Ok(volume)
+        Ok(stripes)
     }
 
     /// Composes the parts.
@@ -154,7 +136,7 @@ impl Stripes {
         members: Arc<Members>,
         records: Arc<StripeRecords>,
         segments: Vec<(SegmentId, Segment)>,
-        options: &VolumeOptions,
+        options: &StripeOptions,
     ) -> Result<Self, CodecError> {
         let shared = Shared::new(&members, records, segments, options)?;
         let has_threads = options.threads > 0;

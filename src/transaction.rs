@@ -21,7 +21,7 @@
 //! work locks. The commit group is left while a commit runs. All others are leaves.
 
 use std::collections::BTreeMap;
-use std::ops::ControlFlow;
+use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
 use crate::coding::{Coding, Dispatch};
@@ -39,30 +39,33 @@ pub(crate) mod commits;
 pub(crate) mod copies;
 pub(crate) mod error;
 pub(crate) mod exhaustion;
+pub(crate) mod extent_cache;
 pub(crate) mod foreground;
 pub(crate) mod group;
 pub(crate) mod growth;
 pub(crate) mod live;
 pub(crate) mod recover;
+pub(crate) mod run;
 
 pub use crate::membership::CreateOptions;
+pub use crate::stripes::Served;
 pub use clock::Clock;
 pub use commits::Commits;
+pub(crate) use commits::MAX_REFILLED_AT_CLOSE;
 pub use copies::IndexCopies;
 pub use error::CommitError;
 pub use growth::Growth;
+pub use run::Run;
 
 use allowance::Allowance;
 use catalog::Catalog;
 use exhaustion::Exhaustion;
+use extent_cache::ExtentCache;
 use foreground::Foreground;
 
 /// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
 /// opened.
 pub(crate) const MAX_COMPARED_AT_CLOSE: usize = 16;
-
-/// Pieces of missing copies of the index to repair before a volume is closed.
-pub(crate) const MAX_REFILLED_AT_CLOSE: usize = 4096;
 
 /// Options for opening a volume.
 #[derive(Clone, Debug)]
@@ -137,7 +140,7 @@ pub struct Transactions {
     pub(crate) members: Arc<Members>,
     pub(crate) meta: Arc<Meta>,
     pub(crate) replicas: Arc<IndexReplicas>,
-    pub(crate) volume: Arc<Stripes>,
+    pub(crate) stripes: Arc<Stripes>,
     /// The dispatcher that chooses the engine for coding.
     pub(crate) dispatch: Arc<Dispatch>,
     pub(crate) records: Arc<StripeRecords>,
@@ -149,23 +152,26 @@ pub struct Transactions {
     pub(crate) clock: Clock,
     pub(crate) foreground: Arc<Foreground>,
     pub(crate) exhaustion: Arc<Exhaustion>,
+    /// The extents of files that are being read.
+    pub(crate) extents: Arc<ExtentCache>,
 }
 
 impl Transactions {
     fn new(
         members: Arc<Members>,
         (meta, replicas): (Arc<Meta>, Arc<IndexReplicas>),
-        (volume, dispatch): (Stripes, Arc<Dispatch>),
+        (stripes, dispatch): (Stripes, Arc<Dispatch>),
         (records, inodes): (Arc<StripeRecords>, Numbers),
+        extents: ExtentCache,
     ) -> Self {
-        let volume = Arc::new(volume);
+        let stripes = Arc::new(stripes);
         let catalog = Arc::new(Catalog::new(Arc::clone(&meta), Arc::clone(&records)));
         let allowance = Arc::new(Allowance::default());
         let commits = Arc::new(Commits::new(
             Arc::clone(&members),
             Arc::clone(&meta),
             Arc::clone(&replicas),
-            Arc::clone(&volume),
+            Arc::clone(&stripes),
             Arc::clone(&records),
             Arc::clone(&catalog),
             Arc::clone(&allowance),
@@ -174,7 +180,7 @@ impl Transactions {
             Arc::clone(&members),
             Arc::clone(&meta),
             Arc::clone(&replicas),
-            Arc::clone(&volume),
+            Arc::clone(&stripes),
             Arc::clone(&commits),
             allowance,
         ));
@@ -189,7 +195,7 @@ impl Transactions {
             members,
             meta,
             replicas,
-            volume,
+            stripes,
             dispatch,
             records,
             catalog,
@@ -199,6 +205,7 @@ impl Transactions {
             clock,
             foreground: Arc::default(),
             exhaustion: Arc::default(),
+            extents: Arc::new(extents),
         }
     }
 
@@ -291,6 +298,42 @@ impl Transactions {
         Ok(())
     }
 
+    /// Changes records like [`Transactions::apply`], and with them the extents of files in these ranges. The caller has
+    /// the inodes for itself until this returns.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transactions::apply`].
+    pub fn apply_with_extents(
+        &self,
+        batch: Batch,
+        changed: &[(Ino, Range<u64>)],
+    ) -> Result<(), CommitError> {
+        let applied = self.apply(batch);
+        for (ino, range) in changed {
+            self.extents.forget(*ino, range);
+        }
+        applied
+    }
+
+    /// Calls `visit` with the runs of a file that overlap `range`, in order and in parts. Runs may be cut outside of
+    /// `range`. `load` reads all runs that overlap a range from their records. The caller keeps others from changing the
+    /// file meanwhile.
+    ///
+    /// # Errors
+    ///
+    /// Those of `load`.
+    pub fn visit_runs<E>(
+        &self,
+        ino: Ino,
+        range: &Range<u64>,
+        load: impl Fn(&Range<u64>) -> Result<Vec<Run>, E>,
+        visit: impl FnMut(&[Run]),
+    ) -> Result<(), E> {
+        let source = self.meta.source();
+        self.extents.visit(source, (ino, range), load, visit)
+    }
+
     /// Takes bytes of a file. They can be read at once at the places returned.
     ///
     /// # Errors
@@ -310,7 +353,7 @@ impl Transactions {
         };
         let mut rest = data;
         while !rest.is_empty() {
-            match self.volume.writer().append(rest) {
+            match self.stripes.writer().append(rest) {
                 Ok((placed, hold)) => {
                     rest = &rest[placed.len as usize..];
                     written.placed.push(placed);
@@ -340,7 +383,7 @@ impl Transactions {
         }
         let (mut placed, mut holds) = (Vec::new(), Vec::new());
         if !data.is_empty() {
-            let Some((place, hold)) = self.volume.writer().append_at_once(data) else {
+            let Some((place, hold)) = self.stripes.writer().append_at_once(data) else {
                 return Ok(None);
             };
             placed.push(place);
@@ -360,7 +403,7 @@ impl Transactions {
         if self.growth.has_no_commits() || self.exhaustion.is_exhausted(BLOCK_SIZE as u64) {
             return Err(CommitError::NoSpace);
         }
-        Ok(self.volume.writer().open_stripe()?)
+        Ok(self.stripes.writer().open_stripe()?)
     }
 
     /// Gives back bytes that no extent will refer to.
@@ -376,26 +419,31 @@ impl Transactions {
         Ok(self.meta.apply(batch)?)
     }
 
-    /// Fills `out` with the bytes at `offset` of a stripe.
+    /// Fills `out` with the bytes at `offset` of a stripe. Returns where they were.
     ///
     /// The caller holds a [`Pin`] from before it looked up the extent that names the stripe.
     ///
     /// # Errors
     ///
-    /// [`CommitError::Volume`] if the bytes are unrecoverable for now; `out` is unspecified then.
-    pub fn read(&self, stripe: StripeId, offset: u32, out: &mut [u8]) -> Result<(), CommitError> {
+    /// [`CommitError::Stripes`] if the bytes are unrecoverable for now; `out` is unspecified then.
+    pub fn read(
+        &self,
+        stripe: StripeId,
+        offset: u32,
+        out: &mut [u8],
+    ) -> Result<Served, CommitError> {
         self.foreground.note();
-        Ok(self.volume.reader().read(stripe, offset, out)?)
+        Ok(self.stripes.reader().read(stripe, offset, out)?)
     }
 
     /// Asks for a stripe to be read ahead. Never blocks, and may do nothing.
     pub fn prefetch(&self, stripe: StripeId) {
-        self.volume.reader().prefetch(stripe);
+        self.stripes.reader().prefetch(stripe);
     }
 
     /// Returns a pin: stripes that are looked up in the index while it is held stay readable.
-    pub fn pin(&self) -> Pin {
-        self.volume.pins().pin()
+    pub fn pin(&self) -> Pin<'_> {
+        self.stripes.pins().pin()
     }
 
     /// Returns a number that no inode had before.
@@ -420,7 +468,7 @@ impl Transactions {
     /// Returns the payload bytes of a full stripe.
     #[must_use]
     pub fn stripe_capacity(&self) -> u32 {
-        u32::try_from(self.volume.writer().stripe_capacity()).unwrap_or(u32::MAX)
+        u32::try_from(self.stripes.writer().stripe_capacity()).unwrap_or(u32::MAX)
     }
 
     /// Returns whether anything may be written.
@@ -438,13 +486,13 @@ impl Transactions {
     /// Measures how much the online members can hold; asks each of them.
     #[must_use]
     pub fn space(&self) -> Space {
-        self.volume.space().measure()
+        self.stripes.space().measure()
     }
 
     /// Measures how much more of segments each online member could take; asks each of them.
     #[must_use]
     pub fn room_by_member(&self) -> BTreeMap<MemberIndex, u64> {
-        let loads = self.volume.space().loads().into_iter();
+        let loads = self.stripes.space().loads().into_iter();
         loads
             .map(|(member, load)| (member, load.available))
             .collect()
@@ -453,7 +501,7 @@ impl Transactions {
     /// Returns how many wrong ranges of blocks were repaired since the volume was opened.
     #[must_use]
     pub fn repaired_ranges(&self) -> u64 {
-        self.volume.damage().repaired_ranges()
+        self.stripes.damage().repaired_ranges()
     }
 
     /// Returns the name of the coding engine: `cuda` while GPUs code, else that of the CPU.
@@ -462,7 +510,7 @@ impl Transactions {
         if self.dispatch.is_on_devices() {
             "cuda"
         } else {
-            self.volume.coder().engine_name()
+            self.stripes.coder().engine_name()
         }
     }
 
@@ -479,7 +527,7 @@ impl Transactions {
     /// As for [`Transactions::sync`].
     pub(super) fn finish_stripes(&self) -> Result<(), CommitError> {
         self.sync()?;
-        Ok(self.volume.writer().finish()?)
+        Ok(self.stripes.writer().finish()?)
     }
 
     /// Moves everything into the index, and makes its copies complete.
@@ -503,7 +551,7 @@ impl Transactions {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(error) => {
-                    log::warn!("the copies of the index are not compared: {error}");
+                    tracing::warn!("the copies of the index are not compared: {error}");
                     break;
                 }
             }
@@ -519,7 +567,7 @@ impl Transactions {
     pub(super) fn close_index(&self) -> Result<(), CommitError> {
         match self.meta.close() {
             Err(MetaError::NoSpace) => {
-                log::warn!("the volume is full: its journal is taken in by the next mount");
+                tracing::warn!("the volume is full: its journal is taken in by the next mount");
                 Ok(())
             }
             closed => Ok(closed?),

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use crate::codec::WorkerPool;
 
+mod by_thread;
 mod threads;
 
+pub use by_thread::ByThread;
 pub use threads::Threads;
 
 /// The reason why there are no workers: the system gives no more threads.

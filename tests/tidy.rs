@@ -4,9 +4,15 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+#[path = "tidy/graph.rs"]
+mod graph;
+
+use graph::{Graph, ModulePath};
+
 /// Modules from the top down. A module uses those of lower tiers, and not those beside it.
-const TIERS: [&[&str]; 9] = [
+const TIERS: [&[&str]; 10] = [
     &["cli"],
+    &["control"],
     &["fuse"],
     &["fs", "bench"],
     &["maintenance"],
@@ -20,6 +26,9 @@ const TIERS: [&[&str]; 9] = [
 /// Crates of their own, under the names by which the library exports them. Every module may use them, and the compiler
 /// keeps them from using a module.
 const CRATES: [&str; 4] = ["codec", "cuda", "format", "store"];
+
+/// Rooms with cycles among their modules, which other rooms may not have.
+const CYCLIC: [&str; 1] = ["cli"];
 
 /// The longest source file, in lines.
 const MAX_LINES: usize = 700;
@@ -132,6 +141,45 @@ fn the_layer_test_sees_single_grouped_and_nested_uses() {
     let text =
         "use crate::a::B;\nuse crate::{c, d::{E, F}, g::H};\n// crate::not\nlet x = crate::i::j();";
     assert_eq!(used_modules(text), ["a", "c", "d", "g", "i"]);
+}
+
+/// Returns the module that a source file below `directory` is; `None` for the program that only calls the library.
+fn module_path(directory: &str, path: &Path) -> Option<ModulePath> {
+    let inside = path.strip_prefix(root().join(directory)).ok()?;
+    let inside = inside.with_extension("");
+    let parts = inside
+        .iter()
+        .map(|part| part.to_string_lossy().into_owned());
+    let mut parts: ModulePath = parts.collect();
+    match parts[..] {
+        [ref root] if root == "main" => return None,
+        [ref root] if root == "lib" => parts.clear(),
+        _ => {}
+    }
+    Some(parts)
+}
+
+fn graph_of(directory: &str) -> Graph {
+    let texts = sources(directory).into_iter();
+    Graph::new(texts.filter_map(|(path, text)| Some((module_path(directory, &path)?, text))))
+}
+
+/// `tests/tidy/graph.rs` says what counts.
+#[test]
+fn the_imports_of_a_room_and_of_a_crate_form_no_cycle() {
+    let rooms = graph_of("src");
+    let mut found = Vec::new();
+    for room in TIERS
+        .concat()
+        .into_iter()
+        .filter(|room| !CYCLIC.contains(room))
+    {
+        found.extend(rooms.cycles_in(&[room.to_owned()]));
+    }
+    for name in ["codec", "cuda", "format", "sandbox", "store", "testkit"] {
+        found.extend(graph_of(&format!("crates/{name}/src")).cycles_in(&[]));
+    }
+    assert!(found.is_empty(), "{}", found.join("\n"));
 }
 
 /// They compute: what they are given is all that they depend on.

@@ -158,7 +158,7 @@ impl Gpus {
 
 fn unpin(gpu: &Gpu, memory: &mut [u8]) {
     if let Err(error) = gpu.unpin(memory) {
-        log::debug!("memory stays pinned: {error}");
+        tracing::debug!("memory stays pinned: {error}");
     }
 }
 

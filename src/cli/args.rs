@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::bench::BenchArguments;
@@ -126,6 +126,11 @@ pub(super) struct MountArguments {
     #[arg(long, default_value_t = 0, value_name = "N",
         value_parser = RangedU64ValueParser::<usize>::new().range(..=MOST_THREADS))]
     pub(super) threads: usize,
+    /// How requests of the kernel come. uring has a queue for each CPU; it needs Linux 6.14 or later, with Y in
+    /// `/sys/module/fuse/parameters/enable_uring`. auto is uring where that is so, else classic.
+    #[arg(long, default_value = "auto", value_name = "TRANSPORT",
+        value_parser = PossibleValuesParser::new(["auto", "uring", "classic"]))]
+    pub(super) transport: String,
     /// How long a directory may be away before what it held is rebuilt onto the others: 90s, 10m, 2h,
     /// 1d or never.
     #[arg(long, default_value = "10m", value_name = "TIME", value_parser = parse_wait)]

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use super::args::CreateArguments;
-use super::directories::Directories;
+use super::directories::{Directories, MEMBER_TIMEOUT};
 use super::failure::{Failure, Outcome};
 use super::size::format_size;
+use super::survey::{executor, stores};
 use super::terminal;
 use super::trust;
-use super::volume::{MEMBER_TIMEOUT, VolumeFailure, executor, stores};
 use crate::codec::{CodeId, Geometry};
+use crate::control::volume_failure::VolumeFailure;
 use crate::format::VolumeId;
 use crate::fs::{Fs, FsOptions};
 use crate::maintenance::Maintenance;

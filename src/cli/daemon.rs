@@ -10,45 +10,42 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
-use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
-use super::control::{self, ControlSocket, RuntimeDirectory, SocketFile};
+use super::abandoned;
 use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
-use super::listener;
-use super::mounter::Mounting;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::sandbox::{self, Confined, Needs};
 use super::sentences::mount_failure;
 use super::superseded;
 use super::unmount;
-use super::volume::{Volume, VolumeOptions};
+use super::volume::VolumeOptions;
 use super::warnings::{self, Warnings};
+use crate::control::ending::{Ending, Event, finish, take_away};
+use crate::control::listener;
+use crate::control::mounter::Mounting;
+use crate::control::places::RuntimeDirectory;
+use crate::control::process::{
+    KERNEL_CACHE_OFF, detach, keep_descriptors_to_ourselves, program, raise_descriptor_limit,
+};
+use crate::control::server::{self, ControlSocket, SocketFile};
+use crate::control::volume::Volume;
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{Mount, MountFlavor};
 use crate::fuse::mountinfo::MountEntry;
-use crate::fuse::{Connection, ServeOptions, Serving, serve};
+use crate::fuse::{Connection, ServeOptions, Serving, TransportChoice, serve};
 use crate::maintenance::Schedule;
 use crate::membership::Access;
-
-mod ending;
-
-use ending::{Ending, Event, finish, take_away};
-
-/// Keeps the driver of CUDA from writing the kernels that it compiles below the user's home. The home may lie
-/// on this very volume, and the stripe buffers that such a write needs may be what waits for the kernel.
-const KERNEL_CACHE_OFF: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
 /// The checked parameters of a mount.
 #[derive(Debug)]
@@ -61,6 +58,7 @@ pub(super) struct MountPlan {
     pub(super) engine: String,
     pub(super) cache_bytes: usize,
     pub(super) threads: usize,
+    pub(super) transport: TransportChoice,
     pub(super) member_timeout: Duration,
     pub(super) schedule: Schedule,
 }
@@ -115,53 +113,21 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
     }
 }
 
-/// Returns this program, by its name, so that `ps` shows it.
-pub(super) fn program() -> Command {
-    Command::new(std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")))
-}
-
-/// Keeps what our caller had open, a lock or the end of a pipe, from staying open with the daemon.
-#[expect(unsafe_code, reason = "no safe wrapper of close_range is at hand")]
-pub(super) fn keep_descriptors_to_ourselves() {
-    const FIRST: libc::c_uint = 3;
-    let flags = libc::CLOSE_RANGE_CLOEXEC.cast_signed();
-    // SAFETY: marks descriptors to be closed by a later exec, and closes none.
-    let failed = unsafe { libc::close_range(FIRST, libc::c_uint::MAX, flags) } != 0;
-    if failed {
-        log::debug!("descriptors stay open: {}", io::Error::last_os_error());
-    }
-}
-
 /// Runs as the daemon that [`spawn`] waits for.
 pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<MountPlan, Failure>) -> Outcome {
     let ended = detach()
+        .map_err(|error| Failure::environment(format!("cannot leave the terminal: {error}")))
         .and_then(|()| prepare())
         .and_then(|plan| run(&plan, |warnings| tell(&News::Ready(warnings))));
     match ended {
         Ok(outcome) => outcome,
         Err(failure) => {
-            log::error!("{}", failure.message);
+            tracing::error!("{}", failure.message);
             // If the mount was usable before, the reader is gone; the log has it.
             tell(&News::Failed(failure));
             Outcome::Degraded
         }
     }
-}
-
-/// Lets the program start over in its place, with the same arguments, if it was not started with the environment
-/// that a daemon needs.
-///
-/// # Errors
-///
-/// If it cannot.
-pub(super) fn start_over_as_daemon() -> Result<(), Failure> {
-    let (name, value) = KERNEL_CACHE_OFF;
-    if std::env::var_os(name).is_some_and(|seen| seen == value) {
-        return Ok(());
-    }
-    let arguments = std::env::args_os().skip(1);
-    let error = program().args(arguments).env(name, value).exec();
-    Err(Failure::environment(format!("cannot start over: {error}")))
 }
 
 /// Runs with the mount until it is gone.
@@ -173,28 +139,6 @@ pub(super) fn run_in_foreground(plan: &MountPlan) -> Result<Outcome, Failure> {
     run(plan, |warnings| warnings.lines.iter().for_each(warn))
 }
 
-/// Ends the process of a daemon, which has closed its volume, and runs nothing at exit.
-///
-/// Threads may still be inside the driver of a GPU: one that looks for GPUs, or one that a GPU keeps waiting. The
-/// driver's handlers at exit take away what they use, and the process would die of a signal.
-#[expect(unsafe_code, reason = "no safe wrapper of _exit is at hand")]
-pub(super) fn end_process(code: u8) -> ! {
-    log::logger().flush();
-    if let Err(error) = io::stdout().flush() {
-        log::debug!("standard output is gone: {error}");
-    }
-    // SAFETY: ends the process at once; no memory is used any more.
-    unsafe { libc::_exit(code.into()) }
-}
-
-/// Leaves the terminal, and the directory that it was started in.
-fn detach() -> Result<(), Failure> {
-    rustix::process::setsid()
-        .map_err(io::Error::from)
-        .and_then(|_| std::env::set_current_dir("/"))
-        .map_err(|error| Failure::environment(format!("cannot leave the terminal: {error}")))
-}
-
 fn tell(news: &News) {
     let mut out = io::stdout().lock();
     let told = serde_json::to_string(news)
@@ -202,14 +146,14 @@ fn tell(news: &News) {
         .and_then(|line| writeln!(out, "{line}"))
         .and_then(|()| out.flush());
     if let Err(error) = told {
-        log::info!("the process that started the daemon is gone: {error}");
+        tracing::info!("the process that started the daemon is gone: {error}");
     }
 }
 
 /// Opens, mounts, serves, closes. `ready` gets the warnings.
 fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
-    let runtime = control::prepare(&plan.mountpoint).map_err(|error| no_socket(&error))?;
+    let runtime = server::prepare(&plan.mountpoint).map_err(|error| no_socket(&error))?;
     let needs = Needs {
         directories: &plan.directories,
         mountpoint: &plan.mountpoint,
@@ -223,7 +167,7 @@ fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failur
     let started = warnings::of(&volume).and_then(|mut warnings| {
         let started = start(plan, &confined, runtime, &volume, &events, &mut warnings)?;
         confined.end_mounting();
-        log::info!("{} is mounted", plan.mountpoint.display());
+        tracing::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
         Ok(started)
     });
@@ -236,24 +180,14 @@ fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failur
             let ending = Ending::new(confined.mounting(), &mount, &connection, &volume.fs);
             let waiting = ending.wait(&inbox);
             let finished = finish(volume, socket, waiting, &inbox);
-            finished.map_err(|failure| failure.at(mount.mountpoint()))
+            finished
+                .map(|()| Outcome::Done)
+                .map_err(|failure| failure.at(mount.mountpoint()))
         }
         Err(failure) => {
             volume.close()?;
             Err(failure)
         }
-    }
-}
-
-/// Takes as many descriptors as this process may have: members keep files open.
-fn raise_descriptor_limit() {
-    let limit = getrlimit(Resource::Nofile);
-    let most = Rlimit {
-        current: limit.maximum,
-        ..limit
-    };
-    if let Err(error) = setrlimit(Resource::Nofile, most) {
-        log::info!("the limit of open files stays as it is: {error}");
     }
 }
 
@@ -303,7 +237,10 @@ fn clear_place(
     mounting: &Mounting,
     dead: &MountEntry,
 ) -> Result<Vec<String>, Failure> {
-    let cleared = mounting.clear(&plan.mountpoint, dead)?;
+    let cleared = mounting
+        .clear(&plan.mountpoint, dead)
+        .map_err(|error| unmount::not_unmounted(&plan.mountpoint, error))?;
+    let cleared = cleared.map(|cleared| unmount::said_of(&cleared, &plan.mountpoint));
     // The place could not be seen before.
     check_mountpoint(&plan.mountpoint, &plan.directories.present)?;
     let hidden = hidden_at(&plan.mountpoint);
@@ -324,7 +261,7 @@ fn start(
     let environment =
         |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
     let mounting = confined.mounting();
-    let dead = unmount::abandoned_at(&plan.mountpoint);
+    let dead = abandoned::abandoned_at(&plan.mountpoint);
     let volume_id = volume
         .transactions
         .members()
@@ -332,7 +269,7 @@ fn start(
         .volume_id()
         .to_string();
     let (control, socket) =
-        control::open(runtime, &plan.mountpoint, volume_id).map_err(|error| no_socket(&error))?;
+        server::open(runtime, &plan.mountpoint, volume_id).map_err(|error| no_socket(&error))?;
     let announced = control.announced();
     Signals::new([SIGTERM, SIGINT, SIGHUP])
         .and_then(|signals| watch_signals(signals, events.clone()))
@@ -349,7 +286,7 @@ fn start(
     )
     .map_err(|error| mount_failure(&error))?;
     let mount = serving.mount().clone();
-    announced.announce(&mount);
+    announced.announce(&mount, serving.transport());
     let watched = serving.connection().and_then(|connection| {
         watch_session(serving, events.clone())?;
         Ok(connection)
@@ -387,6 +324,7 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         },
         threads: plan.threads,
         writeback: options.writeback,
+        transport: plan.transport,
     }
 }
 
@@ -429,6 +367,6 @@ fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<
 
 fn send(events: &Sender<Event>, event: Event) {
     if events.send(event).is_err() {
-        log::debug!("an event came after the end");
+        tracing::debug!("an event came after the end");
     }
 }

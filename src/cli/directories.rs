@@ -7,13 +7,15 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use super::abandoned::{is_abandoned, remains_of};
 use super::failure::{Failure, warn};
-use super::in_time::Silent;
 use super::shell::quoted_path;
-use super::unmount::{is_abandoned, remains_of};
-use super::volume::MEMBER_TIMEOUT;
+use crate::control::in_time::Silent;
 use crate::format::files::{JOURNALS, SUPERBLOCK};
 use crate::fuse::mountinfo::{self, MountEntry};
+
+/// The time that a member may take for one operation before it counts as hung, unless an option says otherwise.
+pub(super) const MEMBER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The directories of a volume that is to be opened.
 #[derive(Debug)]

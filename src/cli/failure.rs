@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 
 use super::terminal;
+use crate::control::fault::Fault;
 
 /// The result of a command that did its work, the best first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -16,22 +17,6 @@ pub(super) enum Outcome {
     Degraded,
     /// Exit code 4: data is lost.
     Lost,
-}
-
-/// The cause of a command's failure to do its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Fault {
-    /// Exit code 1: wrong usage.
-    Usage,
-    /// Exit code 2: the environment or I/O failed.
-    Environment,
-    /// Exit code 2: there are too few members to read anything, which may be a matter of paths.
-    TooFew,
-    /// Exit code 3: it is done in part, and cannot be finished now.
-    Incomplete,
-    /// Exit code 4: data is lost.
-    Loss,
 }
 
 /// The failure of a command to do its work.

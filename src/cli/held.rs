@@ -14,9 +14,10 @@ use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use rustix::path::Arg;
 use rustix::process::Pid;
 
-use super::control::Departure;
+use super::client;
 use super::failure::{Failure, Outcome, warn};
 use super::shell::quoted_path;
+use crate::control::departure::Departure;
 use crate::fuse::mountinfo;
 
 /// The time that a daemon may take to end although something keeps its mount, which may be gone the next moment.
@@ -109,7 +110,7 @@ pub(super) fn leave(
     let keeper = Keeper::of(device);
     // It may just be gone.
     let patience = if keeper.is_some() { BRIEFLY } else { DEPARTURE };
-    match departure.wait(patience)? {
+    match client::wait(departure, patience)? {
         Some(daemon) => Err(failure(what, daemon, keeper.as_ref(), trouble)),
         None => Ok(trouble.map_or(Outcome::Done, |trouble| {
             warn(format_args!(

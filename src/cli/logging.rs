@@ -6,27 +6,31 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
-use env_logger::{Builder, Target};
-use log::{LevelFilter, Log, Metadata, Record};
-use syslog::{BasicLogger, Facility, Formatter3164};
+use std::sync::Mutex;
 
-use super::terminal::Escaped;
-use capped::Capped;
+use anstream::{AutoStream, ColorChoice};
+use tracing::Subscriber;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt;
 
 use crate::metadata::is_panic_contained;
+use capped::Capped;
+use line::{Fields, LineFormat};
+use system::SystemLog;
 
 mod capped;
+mod line;
+mod system;
 
 /// Logs to standard error.
 pub(super) fn to_stderr(verbosity: u8) {
-    let mut builder = Builder::new();
-    builder.target(Target::Stderr);
     let level = match verbosity {
-        0 => LevelFilter::Warn,
-        1 => LevelFilter::Info,
-        _ => LevelFilter::Debug,
+        0 => LevelFilter::WARN,
+        1 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
     };
-    start_at(builder, level);
+    to_stderr_at(level);
 }
 
 /// The same for commands whose report says all that they find: warnings are logged only if more is asked for.
@@ -34,9 +38,15 @@ pub(super) fn to_stderr_if_asked(verbosity: u8) {
     if verbosity > 0 {
         return to_stderr(verbosity);
     }
-    let mut builder = Builder::new();
-    builder.target(Target::Stderr);
-    start_at(builder, LevelFilter::Error);
+    to_stderr_at(LevelFilter::ERROR);
+}
+
+fn to_stderr_at(level: LevelFilter) {
+    let format = match AutoStream::choice(&io::stderr()) {
+        ColorChoice::Never => LineFormat::Plain,
+        _ => LineFormat::Colored,
+    };
+    install(subscriber(io::stderr, format, level));
 }
 
 /// Logs to the end of a file, which is made if absent.
@@ -45,10 +55,7 @@ pub(super) fn to_stderr_if_asked(verbosity: u8) {
 ///
 /// If the file cannot be opened.
 pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<()> {
-    let file = open(path)?;
-    let mut builder = Builder::new();
-    builder.target(Target::Pipe(Box::new(file)));
-    start(builder, verbosity);
+    to_writer(open(path)?, verbosity);
     Ok(())
 }
 
@@ -58,10 +65,23 @@ pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<()> {
 ///
 /// If the file cannot be opened.
 pub(super) fn to_capped_file(path: &Path, verbosity: u8) -> io::Result<()> {
-    let file = Capped::open(path)?;
-    let mut builder = Builder::new();
-    builder.target(Target::Pipe(Box::new(file)));
-    start(builder, verbosity);
+    to_writer(Capped::open(path)?, verbosity);
+    Ok(())
+}
+
+fn to_writer(writer: impl io::Write + Send + 'static, verbosity: u8) {
+    let level = level(verbosity);
+    install(subscriber(Mutex::new(writer), LineFormat::Plain, level));
+}
+
+/// Logs to the system's log, whether syslog or journald listens there.
+///
+/// # Errors
+///
+/// If nothing listens.
+pub(super) fn to_syslog(verbosity: u8) -> Result<(), syslog::Error> {
+    let (log, level) = (SystemLog::connect()?, level(verbosity));
+    install(subscriber(log, LineFormat::Bare, level));
     Ok(())
 }
 
@@ -130,74 +150,36 @@ fn unfit(why: &str) -> io::Error {
     )
 }
 
-/// Logs to the system's log, whether syslog or journald listens there.
-///
-/// # Errors
-///
-/// If nothing listens.
-pub(super) fn to_syslog(verbosity: u8) -> Result<(), syslog::Error> {
-    let formatter = Formatter3164 {
-        facility: Facility::LOG_DAEMON,
-        hostname: None,
-        process: "cauchyfs".to_owned(),
-        pid: std::process::id(),
-    };
-    install(BasicLogger::new(syslog::unix(formatter)?), level(verbosity));
-    Ok(())
+/// Returns what turns events up to a level into lines, and writes each with one call of a writer.
+fn subscriber<W>(
+    writer: W,
+    format: LineFormat,
+    level: LevelFilter,
+) -> impl Subscriber + Send + Sync + 'static
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    let lines = tracing_subscriber::fmt::layer()
+        .event_format(format)
+        .fmt_fields(Fields)
+        .with_writer(writer)
+        // Standard error may be gone, and then the program goes on.
+        .log_internal_errors(false);
+    tracing_subscriber::registry().with(level).with(lines)
 }
 
-fn start(builder: Builder, verbosity: u8) {
-    start_at(builder, level(verbosity));
-}
-
-fn start_at(mut builder: Builder, level: LevelFilter) {
-    builder
-        .filter_level(level)
-        // Its own lines name every request and its missing replies; ours do that in context.
-        .filter_module("fuser", level.min(LevelFilter::Warn))
-        .format_timestamp_millis();
-    let logger = builder.build();
-    let most = logger.filter();
-    install(logger, most);
-}
-
-/// Makes a logger that of the program, unless there is one, and escapes everything that it gets.
-fn install(logger: impl Log + 'static, most: LevelFilter) {
-    if log::set_boxed_logger(Box::new(Escaping(logger))).is_ok() {
-        log::set_max_level(most);
+/// Makes a subscriber that of the program, unless there is one.
+fn install(subscriber: impl Subscriber + Send + Sync + 'static) {
+    if tracing::subscriber::set_global_default(subscriber).is_ok() {
         log_panics();
-    }
-}
-
-/// A logger whose messages are one line each, with no character that acts on a terminal.
-struct Escaping<L>(L);
-
-impl<L: Log> Log for Escaping<L> {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        self.0.enabled(metadata)
-    }
-
-    fn log(&self, record: &Record<'_>) {
-        let message = Escaped(record.args());
-        let mut escaped = Record::builder();
-        escaped
-            .metadata(record.metadata().clone())
-            .module_path(record.module_path())
-            .file(record.file())
-            .line(record.line());
-        self.0.log(&escaped.args(format_args!("{message}")).build());
-    }
-
-    fn flush(&self) {
-        self.0.flush();
     }
 }
 
 /// A daemon's log names the members that came and went, and says what was done about it.
 fn level(verbosity: u8) -> LevelFilter {
     match verbosity {
-        0 => LevelFilter::Info,
-        _ => LevelFilter::Debug,
+        0 => LevelFilter::INFO,
+        _ => LevelFilter::DEBUG,
     }
 }
 
@@ -206,12 +188,12 @@ fn level(verbosity: u8) -> LevelFilter {
 fn log_panics() {
     std::panic::set_hook(Box::new(|panic| {
         if is_panic_contained() {
-            log::debug!("the database of an index panicked: {panic}");
+            tracing::debug!("the database of an index panicked: {panic}");
             return;
         }
         let thread = std::thread::current();
         let name = thread.name().unwrap_or("unnamed");
-        log::error!("thread {name} panicked: {panic}");
+        tracing::error!("thread {name} panicked: {panic}");
     }));
 }
 
@@ -219,40 +201,100 @@ fn log_panics() {
 mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
 
     use super::*;
 
-    /// A logger that keeps what it gets.
+    /// A writer that keeps what it gets.
     #[derive(Clone, Default)]
-    struct Kept(Arc<Mutex<Vec<String>>>);
+    struct Kept(Arc<Mutex<Vec<u8>>>);
 
-    impl Log for Kept {
-        fn enabled(&self, _: &Metadata<'_>) -> bool {
-            true
+    impl io::Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().write(bytes)
         }
 
-        fn log(&self, record: &Record<'_>) {
-            let mut kept = self.0.lock().unwrap();
-            kept.push(format!("{} {}", record.level(), record.args()));
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
         }
+    }
 
-        fn flush(&self) {}
+    /// Returns the lines that `work` logs, without their times.
+    fn logged(level: LevelFilter, format: LineFormat, work: impl FnOnce()) -> Vec<String> {
+        let kept = Kept::default();
+        let writer = kept.clone();
+        let subscriber = subscriber(move || writer.clone(), format, level);
+        tracing::subscriber::with_default(subscriber, work);
+        let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
+        text.lines().map(without_time).collect()
+    }
+
+    /// Removes the time from a line, after checking that it is one of UTC with milliseconds.
+    fn without_time(line: &str) -> String {
+        let Some((time, rest)) = line.strip_prefix('[').and_then(|line| line.split_once(' '))
+        else {
+            return line.to_owned();
+        };
+        assert_eq!(time.len(), "2026-01-02T03:04:05.678Z".len(), "{line}");
+        time.parse::<jiff::Timestamp>().unwrap();
+        format!("[{rest}")
+    }
+
+    #[test]
+    fn a_line_names_time_level_and_module_and_then_the_fields_and_the_message() {
+        let lines = logged(LevelFilter::INFO, LineFormat::Plain, || {
+            tracing::warn!("{} of {} is full", "member 2", 6);
+            let job = tracing::info_span!("rebuild", segment = 12);
+            let _in_job = job.enter();
+            tracing::info!("begins");
+            let path = Path::new("/srv/d2");
+            tracing::error!(member = 2_u8, path = %path.display(), "gone");
+            let below = tracing::info_span!("stripe", stripe = tracing::field::Empty);
+            below.record("stripe", 7);
+            below.in_scope(|| tracing::info!(shard = 3));
+            tracing::debug!("is not asked for");
+        });
+        let target = module_path!();
+        assert_eq!(
+            lines,
+            [
+                format!("[WARN  {target}] member 2 of 6 is full"),
+                format!("[INFO  {target}] segment=12: begins"),
+                format!("[ERROR {target}] segment=12 member=2 path=/srv/d2: gone"),
+                format!("[INFO  {target}] segment=12 stripe=7 shard=3"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_terminal_gets_colors_and_the_system_log_the_text_alone() {
+        let warn = || tracing::warn!(member = 2, "gone");
+        let colored = logged(LevelFilter::INFO, LineFormat::Colored, warn).concat();
+        assert!(colored.contains("\u{1b}[33mWARN \u{1b}[0m"), "{colored:?}");
+        assert!(colored.ends_with("member=2: gone"), "{colored:?}");
+        let bare = logged(LevelFilter::INFO, LineFormat::Bare, warn);
+        assert_eq!(bare, ["member=2: gone"]);
     }
 
     #[test]
     fn a_name_with_a_line_end_forges_no_line_of_a_log() {
-        let kept = Kept::default();
         let name = "f\n[ERROR] forged \u{1b}[2J";
-        let logger = Escaping(kept.clone());
-        let log = |arguments: std::fmt::Arguments<'_>| {
-            let mut record = Record::builder();
-            logger.log(&record.level(log::Level::Warn).args(arguments).build());
-        };
-        log(format_args!("cannot read {name}"));
-        let lines = kept.0.lock().unwrap();
-        assert_eq!(*lines, [r"WARN cannot read f\n[ERROR] forged \u{1b}[2J"]);
+        let lines = logged(LevelFilter::INFO, LineFormat::Bare, || {
+            tracing::warn!("cannot read {name}");
+            tracing::warn!(name, "cannot read");
+            tracing::warn_span!("read", path = %name).in_scope(|| tracing::warn!("fails"));
+        });
+        let escaped = r"f\n[ERROR] forged \u{1b}[2J";
+        assert_eq!(
+            lines,
+            [
+                format!("cannot read {escaped}"),
+                format!("name={escaped}: cannot read"),
+                format!("path={escaped}: fails"),
+            ]
+        );
     }
+
     #[test]
     fn a_log_is_written_for_its_user_alone_also_where_one_is_there() {
         let home = tempfile::tempdir().unwrap();

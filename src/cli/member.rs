@@ -5,13 +5,14 @@ use std::io;
 use std::path::Path;
 
 use super::args::{MemberArguments, MemberChange, RebuildOptions};
-use super::control::{Answer, LiveMount, Request};
+use super::client::LiveMount;
 use super::directories::{check_newcomer, make_member, spell};
 use super::failure::{Failure, Outcome, warn, warn_and_advise};
 use super::rebuild::{follow, leave};
-use super::report::{MemberReport, MemberState, StatusReport};
 use super::shell::{quoted, quoted_path};
 use super::terminal;
+use crate::control::protocol::{Answer, Request};
+use crate::control::report::{MemberReport, MemberState, StatusReport};
 
 /// Changes the members of a mounted volume.
 ///

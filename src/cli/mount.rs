@@ -7,14 +7,18 @@ use super::args::MountArguments;
 use super::daemon::{self, MountPlan};
 use super::directories::{Directories, check_mountpoint, hidden_at, split_source};
 use super::failure::{Failure, Outcome, warn};
-use super::in_time::Silent;
 use super::logging;
 use super::mounts;
 use super::options::MountOptions;
 use super::trust;
 use crate::codec;
 use crate::coding::{self, EngineError};
+use crate::control::in_time::Silent;
+use crate::control::places::file_stem;
+use crate::control::process;
+use crate::control::server;
 use crate::cuda::DeviceError;
+use crate::fuse::TransportChoice;
 use crate::maintenance::Schedule;
 
 /// The least memory for caches that leaves room to work.
@@ -33,7 +37,8 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
         }));
     }
     if arguments.foreground {
-        daemon::start_over_as_daemon()?;
+        process::start_over_as_daemon()
+            .map_err(|error| Failure::environment(format!("cannot start over: {error}")))?;
         start_foreground_log(arguments, verbosity)?;
         let plan = plan(arguments)?;
         mounts::refuse_held(&plan.directories, plan.member_timeout)?;
@@ -89,6 +94,11 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
         engine: arguments.engine.clone(),
         cache_bytes: usize::try_from(arguments.cache_size).map_err(Failure::usage)?,
         threads: arguments.threads,
+        transport: match arguments.transport.as_str() {
+            "uring" => TransportChoice::Uring,
+            "classic" => TransportChoice::Classic,
+            _ => TransportChoice::Auto,
+        },
         member_timeout: arguments.member_timeout,
         schedule: Schedule {
             scrub_interval: arguments.scrub_interval,
@@ -107,7 +117,7 @@ fn engine_failure(error: &EngineError) -> Failure {
             Failure::usage(error).advise(format!("this machine has auto, cpu, {names}"))
         }
         EngineError::Device(DeviceError::NotBuilt) => Failure::environment(error).advise(
-            "build it with `cargo build --release --features cuda`, or leave out `--engine cuda`",
+            "leave out `--engine cuda`: the CPU codes the same bytes; coding on a GPU takes a `cauchyfs` with support for CUDA",
         ),
         EngineError::Device(_) => Failure::environment(error).advise(
             "see that `nvidia-smi` shows a GPU to this user; with --engine auto, a GPU is used where there is one",
@@ -162,6 +172,7 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
         arguments.cache_size.to_string().into(),
     ]);
     line.extend(["--threads".into(), arguments.threads.to_string().into()]);
+    line.extend(["--transport".into(), arguments.transport.clone().into()]);
     let timeout = format!("{}ms", arguments.member_timeout.as_millis());
     line.extend(["--member-timeout".into(), timeout.into()]);
     if let Some(interval) = arguments.scrub_interval {
@@ -211,8 +222,8 @@ fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<(), Failure> {
         return Ok(());
     }
     let mountpoint = arguments.paths.last().cloned().unwrap_or_default();
-    let beside = super::control::own_directory(&mountpoint).and_then(|directory| {
-        let name = super::control::file_stem(&mountpoint);
+    let beside = server::own_directory(&mountpoint).and_then(|directory| {
+        let name = file_stem(&mountpoint);
         logging::to_capped_file(&directory.join(name).with_extension("log"), verbosity)
     });
     beside.map_err(|error| {
@@ -221,4 +232,26 @@ fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<(), Failure> {
         ))
         .advise("name one with --log-file")
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_advice_for_an_engine_that_is_not_to_be_had_can_be_followed_without_a_compiler() {
+        for error in [
+            DeviceError::NotBuilt,
+            DeviceError::NoDriver,
+            DeviceError::NoDevice,
+        ] {
+            let failure = engine_failure(&EngineError::Device(error));
+            let advice = failure.advice.expect("there is advice");
+            assert!(!advice.contains("cargo"), "{advice}");
+            assert!(advice.contains("engine"), "{advice}");
+        }
+        let failure = engine_failure(&EngineError::Device(DeviceError::NotBuilt));
+        let advice = failure.advice.expect("there is advice");
+        assert!(advice.starts_with("leave out `--engine cuda`"), "{advice}");
+    }
 }

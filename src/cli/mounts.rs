@@ -11,12 +11,14 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
-use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Peer, Request, Unlisted};
-use super::directories::Directories;
+use super::client::{self, Peer, Unlisted};
+use super::directories::{Directories, MEMBER_TIMEOUT};
 use super::failure::Failure;
 use super::held::{self, Keeper};
 use super::shell::quoted_path;
-use super::volume::{MEMBER_TIMEOUT, survey};
+use super::survey::survey;
+use crate::control::exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT};
+use crate::control::protocol::{Answer, Request};
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::membership::directory;
 
@@ -102,10 +104,10 @@ pub(super) fn unlisted_using(
     }
     let uses = |daemon: &Unlisted| {
         let asked = daemon.connect(BRIEF_TIMEOUT);
-        let asked = asked.and_then(|daemon| control::ask(daemon, &Request::Directories));
+        let asked = asked.and_then(|daemon| client::ask(daemon, &Request::Directories));
         matches!(asked, Ok(Answer::Directories(used)) if is_believed(Some(own_user()), &used, &locked))
     };
-    control::unlisted(BRIEF_TIMEOUT).into_iter().find(uses)
+    client::unlisted(BRIEF_TIMEOUT).into_iter().find(uses)
 }
 
 /// Refuses to work on directories of a daemon whose mount was taken away, if something keeps that mount. The daemon has
@@ -127,7 +129,7 @@ pub(super) fn refuse_held(
     };
     let (device, departure) = (daemon.device().to_owned(), daemon.departure());
     let shown = unlisted.mountpoint().display();
-    let trouble = match control::ask(daemon, &Request::AwaitEnd) {
+    let trouble = match client::ask(daemon, &Request::AwaitEnd) {
         Ok(Answer::Held(trouble)) => trouble.map(|reason| reason.to_string()),
         Ok(Answer::Mounted) => {
             return Err(Failure::environment(format!(
@@ -245,7 +247,7 @@ fn find<T: Send + 'static>(
             }
         };
         if let Err(error) = thread::Builder::new().spawn(work) {
-            log::warn!("a mount is not asked: {error}");
+            tracing::warn!("a mount is not asked: {error}");
         }
     }
     drop(sender);
@@ -253,7 +255,7 @@ fn find<T: Send + 'static>(
         Ok(found) => Some(found),
         Err(RecvTimeoutError::Disconnected) => None,
         Err(RecvTimeoutError::Timeout) => {
-            log::warn!("a mount does not answer within {patience:?}, and is left out");
+            tracing::warn!("a mount does not answer within {patience:?}, and is left out");
             None
         }
     }
@@ -265,17 +267,17 @@ fn ask(entry: &MountEntry, request: &Request) -> Option<Answer> {
         Request::Membership => BRIEF_TIMEOUT,
         _ => ANSWER_TIMEOUT,
     };
-    let found = control::find_peer(&entry.mountpoint, Some(entry), patience);
+    let found = client::find_peer(&entry.mountpoint, Some(entry), patience);
     let asked = found.and_then(|peer| match peer {
-        Peer::Daemon(daemon) => control::ask(daemon, request).map(Some),
-        Peer::OtherVersion(spoken) => Err(control::other_version(spoken, &entry.mountpoint)),
+        Peer::Daemon(daemon) => client::ask(daemon, request).map(Some),
+        Peer::OtherVersion(spoken) => Err(client::other_version(spoken, &entry.mountpoint)),
         Peer::Remains(_) | Peer::None => Ok(None),
     });
     match asked {
         Ok(answer) => answer,
         Err(failure) => {
             let shown = entry.mountpoint.display();
-            log::debug!("the daemon of {shown}: {}", failure.message);
+            tracing::debug!("the daemon of {shown}: {}", failure.message);
             None
         }
     }

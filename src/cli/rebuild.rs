@@ -9,12 +9,15 @@ use serde::Serialize;
 use signal_hook::consts::SIGINT;
 
 use super::args::RebuildArguments;
-use super::control::{Answer, LiveMount, Request};
+use super::client::LiveMount;
 use super::failure::{Failure, Outcome, warn_and_advise};
-use super::report::{IndexReport, LostFiles, RebuildReport, RedundancyReport, StatusReport};
 use super::shell::quoted_path;
 use super::size::format_size;
 use super::terminal;
+use crate::control::protocol::{Answer, Request};
+use crate::control::report::{
+    IndexReport, LostFiles, RebuildReport, RedundancyReport, StatusReport,
+};
 
 /// The document that `rebuild --json` prints.
 #[derive(Debug, Serialize)]
@@ -211,8 +214,8 @@ fn outcome(report: &StatusReport) -> Outcome {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::report_without;
     use super::*;
+    use crate::control::report::report_without;
 
     fn report(bytes_done: u64, bytes_left: u64, seconds: u64) -> RebuildReport {
         RebuildReport {

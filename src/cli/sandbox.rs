@@ -27,11 +27,11 @@ use cauchyfs_sandbox::{Missing, memory, privileges};
 use clap::Args;
 use rustix::thread::CapabilitySet;
 
-use super::directories::Directories;
-use super::failure::{Failure, Fault};
-use super::in_time::ask_each;
+use super::directories::{Directories, MEMBER_TIMEOUT};
+use super::failure::Failure;
 use super::size::{format_size, parse_size};
-use super::volume::MEMBER_TIMEOUT;
+use crate::control::fault::Fault;
+use crate::control::in_time::ask_each;
 use crate::format::files::SUPERBLOCK;
 
 mod daemon;
@@ -199,7 +199,7 @@ fn members(directories: &Directories, access: Access) -> Vec<Grant> {
     let granted = granted.filter_map(|(grant, path)| match grant? {
         Ok(grant) => Some(grant),
         Err(error) => {
-            log::info!("{} cannot be opened: {error}", path.display());
+            tracing::info!("{} cannot be opened: {error}", path.display());
             None
         }
     });
@@ -259,7 +259,7 @@ fn limit_memory(bytes: u64) -> Result<(), Failure> {
 
 fn note(missing: Option<Missing>) {
     if let Some(missing) = missing {
-        log::info!("{missing}");
+        tracing::info!("{missing}");
     }
 }
 

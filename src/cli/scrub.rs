@@ -6,69 +6,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::{Deserialize, Serialize};
 
 use super::args::ScrubArguments;
-use super::control::{Answer, LiveMount, Request};
+use super::client::LiveMount;
 use super::failure::{Failure, Outcome};
-use super::report::{LostFiles, ScrubState, StatusReport};
 use super::sentences::mountpoint_word;
 use super::size::{format_count, format_size};
 use super::terminal;
-
-mod serve;
-
-pub(super) use serve::{scrub_report, scrubbed_of, serve};
-
-/// The progress of a scrub, as the daemon tells a command that waits for it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct Progress {
-    pub(super) bytes_passed: u64,
-    pub(super) bytes_total: u64,
-    pub(super) repaired: u64,
-    pub(super) wrong: u64,
-}
-
-/// The result of a scrub; the document that `scrub --json` prints.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct Scrubbed {
-    pub(super) state: ScrubState,
-    pub(super) progress: f64,
-    /// Bytes of shards that were read.
-    pub(super) bytes_read: u64,
-    /// Shards and other pieces that were wrong and are right now.
-    pub(super) repaired: u64,
-    /// Those that are wrong still.
-    pub(super) wrong: u64,
-    /// Shards that are on no online member.
-    pub(super) missing: u64,
-    /// Those of them that cannot be restored, because too few others of the same stripes are there.
-    #[serde(default)]
-    pub(super) missing_for_now: u64,
-    /// Shards that could not be verified, though they should be on online members.
-    #[serde(default)]
-    pub(super) unverified: u64,
-    /// The online members that are stale copies and are not verified yet.
-    #[serde(default)]
-    pub(super) unverified_members: Vec<UnverifiedMember>,
-    /// The members of which it found something to be wrong, or gone, as far as that is known.
-    #[serde(default)]
-    pub(super) defects: Vec<MemberDefects>,
-    /// Bytes that cannot be had.
-    pub(super) bytes_lost: u64,
-    pub(super) began_at: Option<String>,
-    /// The time when a scrub last went through.
-    pub(super) finished_at: Option<String>,
-    #[serde(flatten)]
-    pub(super) lost: LostFiles,
-}
-
-/// A member that counts for nothing until a scrub verifies it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct UnverifiedMember {
-    pub(super) index: u16,
-    pub(super) path: String,
-}
+use crate::control::protocol::{Answer, Request};
+use crate::control::report::StatusReport;
+use crate::control::scrubbed::{MemberDefects, Progress, Scrubbed, UnverifiedMember};
+use crate::maintenance::ScrubState;
 
 impl fmt::Display for UnverifiedMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -79,14 +27,6 @@ impl fmt::Display for UnverifiedMember {
              read all of it"
         )
     }
-}
-
-/// The number of pieces of a member that were wrong, or gone.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct MemberDefects {
-    pub(super) index: u16,
-    pub(super) path: Option<String>,
-    pub(super) pieces: u64,
 }
 
 impl fmt::Display for MemberDefects {
@@ -264,8 +204,8 @@ fn bar() -> ProgressBar {
 
 #[cfg(test)]
 mod tests {
-    use super::super::report::report_without;
     use super::*;
+    use crate::control::report::{LostFiles, report_without};
 
     fn scrubbed() -> Scrubbed {
         Scrubbed {

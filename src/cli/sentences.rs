@@ -5,10 +5,10 @@
 
 use std::path::Path;
 
-use super::control::DaemonFailure;
 use super::failure::Failure;
 use super::shell::quoted_path;
-use super::volume::VolumeFailure;
+use crate::control::failure::DaemonFailure;
+use crate::control::volume_failure::VolumeFailure;
 use crate::fuse::mount::MountError;
 
 mod remedy;
@@ -48,9 +48,7 @@ impl DaemonFailure {
     pub(super) fn at(self, mountpoint: &Path) -> Failure {
         let place = quoted_path(mountpoint);
         match self {
-            Self::TooManyCommands => {
-                Failure::environment("the daemon is answering too many commands").advise("try again")
-            }
+            Self::TooManyCommands => too_many_commands(),
             Self::MountedReadOnly => Failure::environment("the volume is mounted to be read only")
                 .advise(format!(
                     "`cauchyfs unmount {place}`, and mount it without `-o ro`"
@@ -112,6 +110,11 @@ impl DaemonFailure {
     }
 }
 
+/// Says that a daemon answers as many commands as it can.
+pub(super) fn too_many_commands() -> Failure {
+    Failure::environment("the daemon is answering too many commands").advise("try again")
+}
+
 /// Puts an error of mounting or unmounting into sentences.
 pub(super) fn mount_failure(error: &MountError) -> Failure {
     let failure = Failure::environment(error);
@@ -131,8 +134,8 @@ pub(super) fn mount_failure(error: &MountError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::failure::Fault;
-    use crate::cli::mounter::MountRefusal;
+    use crate::control::fault::Fault;
+    use crate::control::mount_refusal::MountRefusal;
     use crate::membership::{Remedy, VolumeStep};
 
     fn no_space() -> VolumeFailure {

@@ -5,17 +5,23 @@ use std::path::{Path, PathBuf};
 use cauchyfs_sandbox::calls::CommandWork;
 
 use super::args::StatusArguments;
-use super::control::{self, Answer, BRIEF_TIMEOUT, Connection, Peer, Request};
-use super::directories::Directories;
-use super::failure::{Failure, Fault, Outcome, warn_and_advise};
+use super::client::{self, Connection, Peer};
+use super::directories::{Directories, MEMBER_TIMEOUT};
+use super::failure::{Failure, Outcome, warn_and_advise};
 use super::held::Keeper;
 use super::mounts;
-use super::report::StatusReport;
 use super::sandbox::Survey;
 use super::shell::quoted_path;
 use super::superseded;
+use super::survey::survey_members;
 use super::terminal;
-use super::volume::{MEMBER_TIMEOUT, Volume, VolumeFailure, blank_report, survey_members};
+use crate::control::exchange::BRIEF_TIMEOUT;
+use crate::control::fault::Fault;
+use crate::control::protocol::{Answer, Request};
+use crate::control::report::StatusReport;
+use crate::control::summary::blank_report;
+use crate::control::volume::Volume;
+use crate::control::volume_failure::VolumeFailure;
 use crate::fuse::mountinfo::{self, MountEntry};
 
 /// Shows how a volume is, mounted or not.
@@ -76,7 +82,7 @@ fn find(arguments: &StatusArguments) -> Result<FoundVolume, Failure> {
     }
     let directories = find_directories(arguments)?;
     if let Some(entry) = mounts::mount_using(&directories, MEMBER_TIMEOUT) {
-        let report = control::live_report(&entry.mountpoint, &entry)?;
+        let report = client::live_report(&entry.mountpoint, &entry)?;
         refuse_others(&directories, &report, &entry.mountpoint)?;
         return Ok(FoundVolume::mounted(report, &entry.mountpoint));
     }
@@ -184,7 +190,7 @@ fn of_mount(path: &Path) -> Result<Option<FoundVolume>, Failure> {
         return Ok(None);
     };
     let mountpoint = &entry.mountpoint;
-    let report = control::live_report(mountpoint, &entry)?;
+    let report = client::live_report(mountpoint, &entry)?;
     Ok(Some(FoundVolume::mounted(report, mountpoint)))
 }
 
@@ -193,7 +199,7 @@ fn of_mount_taken_away(path: &Path) -> Result<Option<FoundVolume>, Failure> {
     let Ok(mountpoint) = mountinfo::locate(path) else {
         return Ok(None);
     };
-    let Ok(Peer::Daemon(daemon)) = control::find_peer(&mountpoint, None, BRIEF_TIMEOUT) else {
+    let Ok(Peer::Daemon(daemon)) = client::find_peer(&mountpoint, None, BRIEF_TIMEOUT) else {
         return Ok(None);
     };
     let report = of_held(daemon, &mountpoint)?;
@@ -205,7 +211,7 @@ fn of_held(daemon: Connection, mountpoint: &Path) -> Result<Option<StatusReport>
     let Some(keeper) = Keeper::of(daemon.device()) else {
         return Ok(None);
     };
-    match control::ask(daemon, &Request::Status)? {
+    match client::ask(daemon, &Request::Status)? {
         Answer::Status(report) => {
             warn_and_advise(
                 format_args!(
@@ -217,7 +223,7 @@ fn of_held(daemon: Connection, mountpoint: &Path) -> Result<Option<StatusReport>
             );
             Ok(Some(*report))
         }
-        _ => Err(control::beside_the_point(mountpoint)),
+        _ => Err(client::beside_the_point(mountpoint)),
     }
 }
 

@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use super::directories::Directories;
 use super::failure::{Failure, warn};
-use super::report::ElsewhereReport;
-use super::volume::{VolumeFailure, survey_members};
+use super::survey::survey_members;
 use crate::codec::Geometry;
+use crate::control::report::ElsewhereReport;
+use crate::control::volume_failure::VolumeFailure;
 use crate::format::files::SUPERBLOCK;
 use crate::membership::{JoinAs, Members, MembersError, directory};
 use crate::store::{Executor, ExecutorKind, Store, StoreRef};
@@ -200,18 +201,18 @@ fn look_at(path: &Path, look: impl FnOnce(&Path) -> Result<(), MembersError> + S
     let path = path.to_owned();
     let work = move || {
         if let Err(error) = look(&path) {
-            log::debug!("{error}");
+            tracing::debug!("{error}");
         }
     };
     if let Err(error) = thread::Builder::new().name("find".to_owned()).spawn(work) {
-        log::warn!("no thread looks for a member at {shown}: {error}");
+        tracing::warn!("no thread looks for a member at {shown}: {error}");
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cli::volume::{executor, stores};
+    use crate::cli::survey::{executor, stores};
     use crate::transaction::{CreateOptions, Transactions};
 
     /// Makes a volume in directories below one.

@@ -2,17 +2,20 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::slice;
 use std::time::Duration;
 
 use rustix::process::Pid;
 
 use super::args::UnmountArguments;
-use super::control::{self, ANSWER_TIMEOUT, Answer, BRIEF_TIMEOUT, Departure, Peer, Request};
+use super::client::{self, Peer};
 use super::failure::{Failure, Outcome, warn, warn_and_advise};
 use super::held;
-use super::in_time::ask_each;
 use super::shell::quoted_path;
+use crate::control::dead_mount::{ClearedMounts, clear_dead, is_dead, is_gone};
+use crate::control::departure::Departure;
+use crate::control::exchange::ANSWER_TIMEOUT;
+use crate::control::protocol::{Answer, Request};
+use crate::control::server;
 use crate::fuse::mount::{Mount, MountError, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -21,9 +24,6 @@ const DEPARTURE: Duration = Duration::from_secs(15);
 
 /// The time if it has said that it is held up: the cause may just have gone.
 const BRIEFLY: Duration = Duration::from_secs(1);
-
-/// The time that a mount may take to say that it is not served any more, which it does at once.
-const STATFS: Duration = Duration::from_secs(3);
 
 /// The number of processes that are named if they keep a mount busy.
 const NAMED_USERS: usize = 5;
@@ -53,7 +53,7 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         (Peer::Daemon(daemon), _) => daemon,
         (Peer::OtherVersion(_), Some(entry)) => return clear_outdated(entry, arguments.lazy),
         (Peer::OtherVersion(spoken), None) => {
-            return Err(control::other_version(spoken, &mountpoint));
+            return Err(client::other_version(spoken, &mountpoint));
         }
         (Peer::Remains(pid), Some(entry)) => return clear_remains(entry, pid),
         (Peer::None, Some(entry)) => return clear(entry, arguments.lazy),
@@ -66,7 +66,7 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
     };
     let departure = daemon.departure();
     let device = daemon.device().to_owned();
-    match control::ask(daemon, &request) {
+    match client::ask(daemon, &request) {
         Ok(Answer::Held(trouble)) => {
             // This command may run in a mount namespace that has a mount of its own.
             if let Some(entry) = &entry
@@ -90,10 +90,10 @@ pub(super) fn run(arguments: &UnmountArguments) -> Result<Outcome, Failure> {
         Ok(Answer::Unmounted) => leave(&departure, DEPARTURE, &[]),
         Ok(Answer::Lingering(members)) => leave(&departure, BRIEFLY, &members),
         Ok(Answer::Busy) => Err(busy(&mountpoint)),
-        Ok(_) => Err(control::beside_the_point(&mountpoint)),
+        Ok(_) => Err(client::beside_the_point(&mountpoint)),
         // Unmounted, and not closed in good order: it ends all the same.
         Err(failure) if is_gone(&mountpoint, entry.as_ref()) => {
-            departure.wait(DEPARTURE)?;
+            client::wait(&departure, DEPARTURE)?;
             match &failure.advice {
                 Some(advice) => warn_and_advise(failure.message, advice),
                 None => warn(failure.message),
@@ -116,7 +116,7 @@ fn leave(
     patience: Duration,
     members: &[String],
 ) -> Result<Outcome, Failure> {
-    let Some(pid) = departure.wait(patience)? else {
+    let Some(pid) = client::wait(departure, patience)? else {
         return Ok(Outcome::Done);
     };
     let pid = pid.as_raw_nonzero();
@@ -132,68 +132,17 @@ fn leave(
     Ok(Outcome::Degraded)
 }
 
-/// Says whether a mount is no longer in the table.
-fn is_gone(mountpoint: &Path, entry: Option<&MountEntry>) -> bool {
-    mountinfo::mount_at(mountpoint).is_ok_and(|now| now.as_ref() != entry || now.is_none())
-}
-
-/// Says whether the mount is not served any more.
-fn is_dead(entry: &MountEntry) -> bool {
-    let mount = Mount::of(entry);
-    let refuses = move |_: &Path| mount.is_dead();
-    // A daemon that has the connection, and answers nothing, lets this one come to no end.
-    ask_each(slice::from_ref(&entry.mountpoint), STATFS, refuses) == [Some(true)]
-}
-
 /// Finds the daemon behind a mountpoint that a command is to act upon.
 fn find_peer(mountpoint: &Path, entry: Option<&MountEntry>) -> Result<Peer, Failure> {
-    control::find_peer(mountpoint, entry, ANSWER_TIMEOUT)
-}
-
-/// Returns the process that is left of the daemon of a mount of ours, which has ended and keeps the mount.
-pub(super) fn remains_of(mountpoint: &Path, entry: &MountEntry) -> Option<u32> {
-    match control::find_peer(mountpoint, Some(entry), BRIEF_TIMEOUT) {
-        Ok(Peer::Remains(pid)) => Some(pid.as_raw_nonzero().get().unsigned_abs()),
-        _ => None,
-    }
-}
-
-/// Says whether the daemon of a mount of ours is surely gone.
-pub(super) fn is_abandoned(mountpoint: &Path, entry: &MountEntry) -> bool {
-    // One that lives may hang, and must not be touched then.
-    let found = control::find_peer(mountpoint, Some(entry), BRIEF_TIMEOUT);
-    matches!(found, Ok(Peer::None)) && is_dead(entry)
-}
-
-/// Returns the mount of ours at `mountpoint` if its daemon is surely gone.
-pub(super) fn abandoned_at(mountpoint: &Path) -> Option<MountEntry> {
-    // The command that mounts there reports what is wrong with the place.
-    let entry = mountinfo::mount_at(mountpoint).ok().flatten()?;
-    (entry.is_ours() && is_abandoned(mountpoint, &entry)).then_some(entry)
-}
-
-/// Takes away what [`abandoned_at`] returned, so that the place is free again, unless another process has done so.
-/// Returns a message about it.
-///
-/// # Errors
-///
-/// If it cannot be taken away.
-pub(super) fn clear_abandoned(
-    mountpoint: &Path,
-    entry: &MountEntry,
-) -> Result<Option<String>, Failure> {
-    // The next mount may have got the same number.
-    if is_gone(mountpoint, Some(entry)) || !is_dead(entry) {
-        return Ok(None);
-    }
-    clear_dead(entry).map(Some)
+    client::find_peer(mountpoint, entry, ANSWER_TIMEOUT)
 }
 
 /// Takes away a mount whose daemon cannot be asked.
 fn clear(entry: &MountEntry, lazy: bool) -> Result<Outcome, Failure> {
     if is_dead(entry) {
-        let cleared = clear_dead(entry)?;
-        control::clear(&entry.mountpoint);
+        let cleared = clear_dead(entry).map_err(|error| not_unmounted(&entry.mountpoint, error))?;
+        let cleared = said_of(&cleared, &entry.mountpoint);
+        server::clear(&entry.mountpoint);
         warn(cleared);
         return Ok(Outcome::Done);
     }
@@ -224,8 +173,9 @@ fn take_away_from_living(entry: &MountEntry, lazy: bool) -> Result<(), Failure> 
 
 /// Takes away a mount whose daemon has ended, of which something hangs that keeps the process.
 fn clear_remains(entry: &MountEntry, pid: Pid) -> Result<Outcome, Failure> {
-    let cleared = clear_dead(entry)?;
-    control::clear(&entry.mountpoint);
+    let cleared = clear_dead(entry).map_err(|error| not_unmounted(&entry.mountpoint, error))?;
+    let cleared = said_of(&cleared, &entry.mountpoint);
+    server::clear(&entry.mountpoint);
     let pid = pid.as_raw_nonzero();
     warn(format!(
         "{cleared}; its process {pid} cannot end before the directory answers on which it hangs, and keeps all of \
@@ -234,43 +184,36 @@ fn clear_remains(entry: &MountEntry, pid: Pid) -> Result<Outcome, Failure> {
     Ok(Outcome::Degraded)
 }
 
-/// Takes away a mount of which the daemon is gone, and all such that it hid, and returns what is to be said of them.
-fn clear_dead(entry: &MountEntry) -> Result<String, Failure> {
-    let mountpoint = &entry.mountpoint;
-    let mut cleared = 0;
-    let mut dead = entry.clone();
-    let below = loop {
-        take_away(&dead, Unmount::Abandoned)?;
-        cleared += 1;
-        let below = mountinfo::mount_at(mountpoint).ok().flatten();
-        match below.filter(MountEntry::is_ours) {
-            // Another user's is left to that user.
-            Some(below) if below.user() == entry.user() && is_dead(&below) => dead = below,
-            below => break below,
-        }
-    };
+/// Says what has become of mounts whose daemons were gone.
+pub(super) fn said_of(cleared: &ClearedMounts, mountpoint: &Path) -> String {
     let shown = mountpoint.display();
-    let daemons = if cleared == 1 {
+    let daemons = if cleared.count == 1 {
         format!("the daemon of {shown} was gone; what it")
     } else {
         format!(
-            "the daemons of {cleared} mounts at {shown}, one above the other, were gone; what they"
+            "the daemons of {} mounts at {shown}, one above the other, were gone; what they",
+            cleared.count
         )
     };
-    let below = below.map_or(
-        "",
-        |_| "; the volume that was mounted below is there, and in use",
-    );
-    Ok(format!(
-        "{daemons} had not made durable is recovered or lost as after a crash{below}"
-    ))
+    let below = if cleared.hid_another {
+        "; the volume that was mounted below is there, and in use"
+    } else {
+        ""
+    };
+    format!("{daemons} had not made durable is recovered or lost as after a crash{below}")
 }
 
 fn take_away(entry: &MountEntry, how: Unmount) -> Result<(), Failure> {
-    Mount::of(entry).unmount(how).map_err(|error| match error {
-        MountError::Busy(_) => busy(&entry.mountpoint),
+    let taken = Mount::of(entry).unmount(how);
+    taken.map_err(|error| not_unmounted(&entry.mountpoint, error))
+}
+
+/// Says why the mount at `mountpoint` could not be taken away.
+pub(super) fn not_unmounted(mountpoint: &Path, error: MountError) -> Failure {
+    match error {
+        MountError::Busy(_) => busy(mountpoint),
         other => Failure::environment(other),
-    })
+    }
 }
 
 fn busy(mountpoint: &Path) -> Failure {

@@ -6,8 +6,11 @@
 use serde::{Deserialize, Serialize};
 
 use super::failure::{Failure, Outcome};
-use super::report::{LACKS_COPIES, LACKS_SHARDS, MemberReport, RedundancyReport};
-use super::volume::{Volume, VolumeFailure, member_report};
+use super::report::{LACKS_COPIES, LACKS_SHARDS};
+use crate::control::report::{MemberReport, RedundancyReport};
+use crate::control::summary::member_report;
+use crate::control::volume::Volume;
+use crate::control::volume_failure::VolumeFailure;
 use crate::membership::Unusable;
 
 /// The command that brings members back that lack only their superblocks.

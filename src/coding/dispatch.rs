@@ -145,9 +145,9 @@ impl Dispatch {
                 match find().and_then(|devices| shared.start(devices)) {
                     Ok(()) => {}
                     Err(error) if error.is_absence() => {
-                        log::debug!("coding on the CPU only: {error}");
+                        tracing::debug!("coding on the CPU only: {error}");
                     }
-                    Err(error) => log::warn!("coding on the CPU only: {error}"),
+                    Err(error) => tracing::warn!("coding on the CPU only: {error}"),
                 }
                 drop(ends);
             }
@@ -161,7 +161,7 @@ impl Dispatch {
                 ended: Mutex::new(ended),
                 patience,
             })
-            .inspect_err(|error| log::warn!("coding on the CPU only: no thread: {error}"))
+            .inspect_err(|error| tracing::warn!("coding on the CPU only: no thread: {error}"))
             .ok();
         Self { shared, starting }
     }
@@ -171,7 +171,7 @@ impl Dispatch {
         if let Some(starting) = self.starting.take()
             && starting.thread.join().is_err()
         {
-            log::error!("looking for GPUs panicked; coding on the CPU only");
+            tracing::error!("looking for GPUs panicked; coding on the CPU only");
         }
     }
 
@@ -208,7 +208,7 @@ impl Drop for Dispatch {
         }) = &mut self.starting
             && ended.get_mut().recv_timeout(*patience) == Err(RecvTimeoutError::Timeout)
         {
-            log::warn!("GPUs have been looked for in vain: the driver does not answer");
+            tracing::warn!("GPUs have been looked for in vain: the driver does not answer");
             self.starting = None; // it may never end
         }
         self.settle();
@@ -246,8 +246,9 @@ impl Pinner for Dispatch {
             Err(error) => {
                 self.shared.pin_no_more(|| {
                     let name = device.name();
-                    log::warn!(
-                        "GPU {name}: {error}; it codes more slowly from memory that is not pinned"
+                    tracing::warn!(
+                        gpu = name,
+                        "{error}; it codes more slowly from memory that is not pinned"
                     );
                 });
                 None
@@ -271,7 +272,10 @@ impl Unpinner for Pinned {
             // Memory that is never freed is bounded by what is pinned already.
             self.shared.pin_no_more(|| {
                 let name = self.device.name();
-                log::warn!("GPU {name}: {error}; memory it knows stays taken until the end");
+                tracing::warn!(
+                    gpu = name,
+                    "{error}; memory it knows stays taken until the end"
+                );
             });
         }
         unpinned.is_ok()
@@ -284,7 +288,7 @@ impl DispatchShared {
             return Err(DeviceError::NoDevice);
         }
         let names: Vec<&str> = devices.iter().map(|device| device.name()).collect();
-        log::info!("coding on {}", names.join(", "));
+        tracing::info!("coding on {}", names.join(", "));
         let pipeline = Pipeline::start(devices).map_err(|error: io::Error| {
             let reason = error.to_string();
             let operation = "start a thread";

@@ -54,7 +54,7 @@ pub fn check(name: &str) -> Result<(), EngineError> {
     } else if name == "auto" && is_driver_half_loaded() {
         // Loading the driver may make devices, which a confined daemon cannot. Without a GPU, the CPU codes.
         if let Err(error) = Gpu::all() {
-            log::debug!("no GPU can be used: {error}");
+            tracing::debug!("no GPU can be used: {error}");
         }
         codec::select(name)?;
     } else {

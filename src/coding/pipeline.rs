@@ -182,7 +182,7 @@ impl Drop for Pipeline {
         for (lane, thread) in self.threads.drain(..).enumerate() {
             // A hanging thread may never come back, and its work is not waited for.
             if left[lane / LANES] && thread.join().is_err() {
-                log::error!("a thread that feeds a GPU panicked");
+                tracing::error!("a thread that feeds a GPU panicked");
             }
         }
     }
@@ -215,7 +215,7 @@ impl PipelineShared {
             station.lacks_lane(error);
         }
         while let Err(error) = &made {
-            log::debug!("GPU {}: {error}", station.device().name());
+            tracing::debug!(gpu = station.device().name(), "{error}");
             if !self.queue.rest(self.patience, || station.is_given_up()) {
                 return None;
             }

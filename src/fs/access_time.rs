@@ -41,7 +41,7 @@ impl AccessTimes {
         if self.is_due(inode)
             && let Err(error) = self.renew(ino)
         {
-            log::debug!("the time of access of inode {} stays: {error}", ino.0);
+            tracing::debug!("the time of access of inode {} stays: {error}", ino.0);
         }
     }
 

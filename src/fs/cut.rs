@@ -27,7 +27,7 @@ pub(super) fn cut_behind_end(
     if inode.links > 0 {
         let mut edit = Edit::default();
         edit.delete_orphan(ino);
-        transactions.apply(edit.into_batch())?;
+        edit.apply(transactions)?;
     }
     Ok(true)
 }
@@ -49,7 +49,7 @@ pub(super) fn cut_part(
     let mut edit = Edit::default();
     let complete = take_out(transactions, ino, inode, &mut edit, range)?;
     edit.put_inode(ino, inode);
-    transactions.apply(edit.into_batch())?;
+    edit.apply(transactions)?;
     Ok(complete)
 }
 

@@ -158,7 +158,7 @@ impl Directories {
             last = Some(cookie);
             let position = position?;
             if self.confirms && !self.is_confirmed(dir.ino, cookie, &position)? {
-                log::debug!("inode {}: {UNCONFIRMED}", dir.ino);
+                tracing::debug!(ino = %dir.ino, "{UNCONFIRMED}");
                 continue;
             }
             let attr = if with_attr {

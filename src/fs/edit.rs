@@ -1,8 +1,11 @@
 //! One atomic change of the index, in the terms of a filesystem.
 
+use std::ops::Range;
+
 use crate::format::record::{Backref, Dirent, Extent, Inode, Marker, Position, Xattr};
 use crate::format::{Cookie, Ino, Record, StripeId, key};
 use crate::metadata::Batch;
+use crate::transaction::{CommitError, Transactions};
 
 use super::run::Run;
 
@@ -10,12 +13,27 @@ use super::run::Run;
 #[derive(Default)]
 pub(super) struct Edit {
     batch: Batch,
+    /// Ranges of files in which extents change.
+    changed: Vec<(Ino, Range<u64>)>,
+    /// The inodes whose attributes change.
+    xattr_inodes: Vec<Ino>,
 }
 
 impl Edit {
+    /// Applies all changes at once. The caller holds the locks of the inodes that they concern.
+    pub(super) fn apply(self, transactions: &Transactions) -> Result<(), CommitError> {
+        transactions.apply_with_extents(self.batch, &self.changed)
+    }
+
     /// Returns the changes as the layer below takes them.
+    #[cfg(test)]
     pub(super) fn into_batch(self) -> Batch {
         self.batch
+    }
+
+    /// Returns the inodes whose attributes change, some perhaps more than once.
+    pub(super) fn xattr_inodes(&self) -> &[Ino] {
+        &self.xattr_inodes
     }
 
     pub(super) fn put_inode(&mut self, ino: Ino, inode: &Inode) {
@@ -55,10 +73,12 @@ impl Edit {
     }
 
     pub(super) fn put_xattr(&mut self, ino: Ino, name: &[u8], value: Vec<u8>) {
+        self.xattr_inodes.push(ino);
         self.batch.put(key::xattr(ino, name), Xattr(value).encode());
     }
 
     pub(super) fn delete_xattr(&mut self, ino: Ino, name: &[u8]) {
+        self.xattr_inodes.push(ino);
         self.batch.delete(key::xattr(ino, name));
     }
 
@@ -83,6 +103,7 @@ impl Edit {
             len: run.len,
             stripe_offset: run.stripe_offset,
         };
+        self.changed.push((ino, run.start..run.end()));
         self.batch.put(key::extent(ino, run.end()), extent.encode());
         if !run.is_failed_writeback() {
             self.batch
@@ -92,6 +113,7 @@ impl Edit {
 
     /// Deletes an extent and the way back to it.
     pub(super) fn delete_run(&mut self, ino: Ino, run: &Run) {
+        self.changed.push((ino, run.start..run.end()));
         self.batch.delete(key::extent(ino, run.end()));
         if !run.is_failed_writeback() {
             self.batch.delete(key::backref(run.stripe, ino, run.end()));
@@ -105,7 +127,7 @@ impl Edit {
 
     /// Notes that bytes of a stripe are no longer needed.
     pub(super) fn put_perhaps_dead(&mut self, stripe: StripeId) {
-        if stripe != Extent::REFUSED {
+        if stripe != Extent::FAILED_WRITEBACK {
             self.batch.put(key::perhaps_dead(stripe), Marker.encode());
         }
     }

@@ -12,7 +12,7 @@ use crate::transaction::{Transactions, Written};
 
 use super::edit::Edit;
 use super::error::FsError;
-use super::run::Run;
+use super::run::{self, Run};
 
 /// Records that are read or deleted at once.
 pub(super) const PAGE: usize = 512;
@@ -46,7 +46,7 @@ fn ending_from(
     let found = transactions.scan(&from, &end, limit)?;
     let mut runs: Vec<Run> = Vec::with_capacity(found.len());
     for (key, value) in &found {
-        let run = Run::parse(key, value)?;
+        let run = run::parse(key, value)?;
         if runs.last().is_some_and(|last| run.start < last.end()) {
             let what = "two extents overlap";
             return Err(FsError::Corrupt { ino: ino.0, what });
@@ -77,6 +77,40 @@ pub(super) fn page_of(
     }
     let mut runs = ending_from(transactions, ino, range.start.saturating_add(1), limit)?;
     runs.retain(|run| run.start < range.end);
+    Ok(runs)
+}
+
+/// Returns the parts of the runs of a file that lie in `range`. The caller holds the lock of the file.
+pub(super) fn within(
+    transactions: &Transactions,
+    ino: Ino,
+    range: &Range<u64>,
+) -> Result<Vec<Run>, FsError> {
+    let mut found: Vec<Run> = Vec::new();
+    let load = |range: &Range<u64>| overlapping(transactions, ino, range);
+    transactions.visit_runs(ino, range, load, |runs| {
+        for run in runs.iter().filter_map(|run| run.clip(range)) {
+            match found.last_mut() {
+                Some(last) if last.continues_in(&run) => last.len += run.len,
+                _ => found.push(run),
+            }
+        }
+    })?;
+    Ok(found)
+}
+
+/// Returns all runs of a file that overlap `range`.
+fn overlapping(
+    transactions: &Transactions,
+    ino: Ino,
+    range: &Range<u64>,
+) -> Result<Vec<Run>, FsError> {
+    let mut runs = around(transactions, ino, range)?;
+    if runs.windows(2).any(|pair| pair[1].start < pair[0].end()) {
+        let what = "two extents overlap";
+        return Err(FsError::Corrupt { ino: ino.0, what });
+    }
+    runs.retain(|run| run.start < range.end && range.start < run.end());
     Ok(runs)
 }
 

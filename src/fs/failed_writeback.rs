@@ -7,7 +7,7 @@
 //!
 //! As long as nothing else is written to the file, this memory of them is enough: without it the file is as if they had
 //! never come. A write next to them, or behind them, makes holes of them. From then on the file has extents there that
-//! name no stripe ([`Extent::REFUSED`]), until it is written again there, or cut off.
+//! name no stripe ([`Extent::FAILED_WRITEBACK`]), until it is written again there, or cut off.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -45,6 +45,8 @@ pub(super) struct FailedWriteback {
     inodes: Arc<Inodes>,
     transactions: Arc<Transactions>,
     files: Mutex<HashMap<Ino, Ranges>>,
+    /// The number of those files, readable without a lock.
+    file_count: AtomicUsize,
     /// The number of ranges on record that were put there while the index was not to grow.
     overdrawn: AtomicUsize,
 }
@@ -56,6 +58,7 @@ impl FailedWriteback {
             inodes: Arc::clone(inodes),
             transactions: Arc::clone(transactions),
             files: Mutex::default(),
+            file_count: AtomicUsize::new(0),
             overdrawn: AtomicUsize::new(0),
         }
     }
@@ -94,7 +97,7 @@ impl FailedWriteback {
             marked
         };
         if let Err(error) = persist() {
-            log::debug!(
+            tracing::debug!(
                 "the failed writeback of inode {ino} is known until it is unmounted: {error}"
             );
         }
@@ -157,11 +160,15 @@ impl FailedWriteback {
         let mut files = self.files.lock();
         if files.len() < MOST_FILES || files.contains_key(&ino) {
             files.entry(ino).or_default().add(range);
+            self.file_count.store(files.len(), Ordering::Release);
         }
     }
 
-    /// Returns the parts of a range whose writeback failed, and perhaps other parts.
+    /// Returns the parts of a range whose writeback failed, and perhaps other parts. The caller holds a lock of the file.
     pub(super) fn within(&self, ino: Ino, range: &Range<u64>) -> Vec<Range<u64>> {
+        if self.file_count.load(Ordering::Acquire) == 0 {
+            return Vec::new();
+        }
         let files = self.files.lock();
         files.get(&ino).map_or(Vec::new(), |all| all.within(range))
     }
@@ -173,6 +180,7 @@ impl FailedWriteback {
             all.remove(range);
             if all.is_empty() {
                 files.remove(&ino);
+                self.file_count.store(files.len(), Ordering::Release);
             }
         }
     }
@@ -241,7 +249,7 @@ fn lost_run(hole: &Range<u64>) -> Run {
     Run {
         start: hole.start,
         len: hole.end - hole.start,
-        stripe: Extent::REFUSED,
+        stripe: Extent::FAILED_WRITEBACK,
         stripe_offset: 0,
     }
 }

@@ -9,6 +9,7 @@ use crate::transaction::Transactions;
 
 use super::edit::Edit;
 use super::error::FsError;
+use super::list_lens::ListLens;
 use super::locks::Locks;
 use super::types::Clock;
 
@@ -21,6 +22,7 @@ pub(super) struct Inodes {
     room: Arc<Room>,
     locks: Arc<Locks>,
     clock: Clock,
+    list_lens: ListLens,
     read_only: bool,
 }
 
@@ -37,6 +39,7 @@ impl Inodes {
             room: Arc::clone(room),
             locks: Arc::new(Locks::new()),
             clock,
+            list_lens: ListLens::default(),
             read_only,
         }
     }
@@ -44,6 +47,11 @@ impl Inodes {
     /// Returns the locks of inodes.
     pub(super) fn locks(&self) -> &Arc<Locks> {
         &self.locks
+    }
+
+    /// Returns the known lengths of lists of attributes.
+    pub(super) fn list_lens(&self) -> &ListLens {
+        &self.list_lens
     }
 
     /// Returns the time for a change that happens now.
@@ -80,7 +88,10 @@ impl Inodes {
 
     /// Applies an edit. The caller holds the locks of the inodes that it changes.
     pub(super) fn apply(&self, edit: Edit) -> Result<(), FsError> {
-        Ok(self.transactions.apply(edit.into_batch())?)
+        for ino in edit.xattr_inodes() {
+            self.list_lens.forget(*ino);
+        }
+        Ok(edit.apply(&self.transactions)?)
     }
 
     /// Applies an edit that adds to the volume. Fails while there is no space for earlier edits.

@@ -12,27 +12,34 @@ const MOST_RANGES: usize = 1024;
 pub(super) struct Ranges(RangeSet<u64>);
 
 impl Ranges {
-    /// Adds a range. If there are too many ranges then, it becomes one with the range before it.
+    /// Adds a range. If there are too many ranges then, the nearest neighbours become one.
     pub(super) fn add(&mut self, range: Range<u64>) {
-        if range.is_empty() {
-            return;
-        }
-        self.0.insert(range.clone());
-        if self.0.len() > MOST_RANGES {
-            // The bytes between two ranges count only where the file holds nothing.
-            let before = self.0.overlapping(0..range.start).next_back();
-            let neighbour = before.or_else(|| self.0.overlapping(range.end..u64::MAX).next());
-            if let Some(neighbour) = neighbour {
-                let joined = neighbour.start.min(range.start)..neighbour.end.max(range.end);
-                self.0.insert(joined);
-            }
+        if !range.is_empty() {
+            self.0.insert(range);
+            self.bound(None);
         }
     }
 
-    /// Removes a range.
+    /// Removes a range. If that leaves too many ranges, the nearest neighbours elsewhere become one.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
         if !range.is_empty() {
             self.0.remove(range.clone());
+            self.bound(Some(range));
+        }
+    }
+
+    /// Joins neighbours until there are few enough ranges, but none across `removed`. The bytes between two ranges
+    /// count only where the file holds nothing.
+    fn bound(&mut self, removed: Option<&Range<u64>>) {
+        while self.0.len() > MOST_RANGES {
+            let pairs = self.0.iter().zip(self.0.iter().skip(1));
+            let gaps = pairs.map(|(before, after)| before.end..after.start);
+            let mut gaps: Vec<_> = gaps.collect();
+            gaps.retain(|gap| removed.is_none_or(|range| !overlap(gap, range)));
+            let Some(gap) = gaps.into_iter().min_by_key(|gap| gap.end - gap.start) else {
+                break;
+            };
+            self.0.insert(gap);
         }
     }
 
@@ -47,6 +54,10 @@ impl Ranges {
     pub(super) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
+}
+
+fn overlap(one: &Range<u64>, other: &Range<u64>) -> bool {
+    one.start < other.end && other.start < one.end
 }
 
 #[cfg(test)]
@@ -98,5 +109,25 @@ mod tests {
                 assert_eq!(found.first(), Some(&(start..start + 5)));
             }
         }
+    }
+
+    #[test]
+    fn removing_from_the_middle_of_many_ranges_keeps_their_number_bounded() {
+        let mut ranges = Ranges::default();
+        let starts: Vec<u64> = (0..MOST_RANGES as u64).map(|number| 100 * number).collect();
+        for &start in &starts {
+            ranges.add(start..start + 30);
+        }
+        for &start in &starts {
+            let middle = start + 10..start + 20;
+            ranges.remove(&middle);
+            assert!(ranges.0.len() <= MOST_RANGES, "after {start}");
+            assert_eq!(ranges.within(&middle), [], "{start}");
+            for kept in [start..start + 10, start + 20..start + 30] {
+                assert_eq!(ranges.within(&kept), [kept], "{start}");
+            }
+        }
+        ranges.add(7_000_000..7_000_001);
+        assert!(ranges.0.len() <= MOST_RANGES);
     }
 }

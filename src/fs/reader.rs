@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
-use crate::transaction::Transactions;
+use crate::transaction::{Served, Transactions};
 
 use super::access_time::AccessTimes;
 use super::error::FsError;
-use super::extents::{self, PAGE};
+use super::extents;
 use super::failed_writeback::{FailedWriteback, check_hole};
 use super::handles::OpenFile;
 use super::inodes::Inodes;
@@ -68,8 +68,8 @@ impl FileReader {
     /// had: never wrong ones (P2); [`FsError::FailedWriteback`] if they were refused when they were written.
     pub fn read(&self, handle: Handle, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
         let file = self.references.handles.file(handle)?;
-        let (inode, len) = self.read_at(file.ino, offset, out)?;
-        if len > 0 {
+        let (inode, len, served) = self.read_served(file.ino, offset, out)?;
+        if served == Served::FromMembers {
             self.read_ahead(&file, offset..offset + len as u64);
         }
         if !file.flags.no_atime {
@@ -85,6 +85,17 @@ impl FileReader {
         offset: u64,
         out: &mut [u8],
     ) -> Result<(Inode, usize), FsError> {
+        let (inode, len, _) = self.read_served(ino, offset, out)?;
+        Ok((inode, len))
+    }
+
+    /// Reads like [`FileReader::read_at`]; returns where the bytes were, too.
+    fn read_served(
+        &self,
+        ino: Ino,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<(Inode, usize, Served), FsError> {
         let mut last: Option<Snapshot> = None;
         loop {
             // Before extents are looked up: what they name stays readable while the pin is held.
@@ -92,7 +103,7 @@ impl FileReader {
             let snapshot = self.snapshot(ino, offset, out.len())?;
             let len = index(snapshot.range.end - snapshot.range.start);
             match self.fill(ino, &snapshot, &mut out[..len]) {
-                Ok(()) => return Ok((snapshot.inode, len)),
+                Ok(served) => return Ok((snapshot.inode, len, served)),
                 // Compaction may have moved the bytes; if they are where they were, they are lost.
                 Err(error) if last.is_some_and(|last| last.runs == snapshot.runs) => {
                     return Err(error);
@@ -108,16 +119,11 @@ impl FileReader {
         check_regular(&inode)?;
         let end = offset.saturating_add(len as u64).min(inode.size);
         let range = offset.min(end)..end;
-        let mut runs = Vec::new();
-        let mut rest = range.clone();
-        while inode.allocated_bytes > 0 && !rest.is_empty() {
-            let page = extents::page(&self.transactions, ino, &rest)?;
-            runs.extend_from_slice(&page);
-            match page.last() {
-                Some(last) if page.len() == PAGE => rest.start = last.end(),
-                _ => break,
-            }
-        }
+        let runs = if inode.allocated_bytes > 0 {
+            extents::within(&self.transactions, ino, &range)?
+        } else {
+            Vec::new()
+        };
         let wanted = offset..offset.saturating_add(len as u64);
         let failed = self.failed_writeback.within(ino, &wanted);
         Ok(Snapshot {
@@ -128,14 +134,15 @@ impl FileReader {
         })
     }
 
-    fn fill(&self, ino: Ino, snapshot: &Snapshot, out: &mut [u8]) -> Result<(), FsError> {
+    fn fill(&self, ino: Ino, snapshot: &Snapshot, out: &mut [u8]) -> Result<Served, FsError> {
         let range = &snapshot.range;
         let nothing = |from: u64, to: u64| check_hole(ino, &snapshot.failed, &(from..to));
         if let Inline::Data(data) = &snapshot.inode.inline {
             nothing(data.len() as u64, u64::MAX)?;
             copy_inline(data, range.start, out);
-            return Ok(());
+            return Ok(Served::FromMemory);
         }
+        let mut served = Served::FromMemory;
         let mut filled = 0;
         for run in snapshot.runs.iter().filter_map(|run| run.clip(range)) {
             let (from, to) = (
@@ -152,14 +159,18 @@ impl FileReader {
                 let (ino, offset) = (ino.0, run.start);
                 return Err(FsError::FailedWriteback { ino, offset });
             }
-            self.transactions
+            let read = self
+                .transactions
                 .read(run.stripe, run.stripe_offset, &mut out[from..to])?;
+            if read == Served::FromMembers {
+                served = read;
+            }
             filled = to;
         }
         // If the file ends only because the following bytes were refused, this is not its end for their writer.
         nothing(range.start + filled as u64, u64::MAX)?;
         out[filled..].fill(0);
-        Ok(())
+        Ok(served)
     }
 
     /// Fetches what a sequential reader will want next. Nothing fails if this does.
@@ -168,9 +179,11 @@ impl FileReader {
         let wanted = file.read_ahead.lock().note(&range, window);
         let Some(wanted) = wanted else { return };
         let end = wanted.end.min(SIZE_MAX);
-        let Ok(runs) = extents::page(&self.transactions, file.ino, &(wanted.start..end)) else {
-            return;
+        let found = {
+            let _lock = self.inodes.locks().shared(file.ino);
+            extents::within(&self.transactions, file.ino, &(wanted.start..end))
         };
+        let Ok(runs) = found else { return };
         let mut last = None;
         for run in runs {
             if last != Some(run.stripe) && !run.is_failed_writeback() {

@@ -87,7 +87,7 @@ impl References {
     /// tries again.
     fn remove(&self, ino: Ino) {
         if let Err(error) = self.removal.remove(ino) {
-            log::warn!("inode {ino} is to be removed at the next mount: {error}");
+            tracing::warn!("inode {ino} is to be removed at the next mount: {error}");
         }
     }
 }

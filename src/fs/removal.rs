@@ -139,7 +139,7 @@ impl Removal {
         let all = |has_job| inos.iter().map(move |ino| (*ino, has_job));
         self.remover.cutting.lock().extend(all(true));
         if !self.send(RemovalJob::Resume(inos.clone())) {
-            log::warn!("what a crash cut off is to be finished at the next mount");
+            tracing::warn!("what a crash cut off is to be finished at the next mount");
             self.remover.cutting.lock().extend(all(false));
         }
         Ok(())
@@ -179,7 +179,7 @@ impl Removal {
         match started {
             Ok(()) => Some(sender),
             Err(error) => {
-                log::warn!("big files are removed in the foreground: {error}");
+                tracing::warn!("big files are removed in the foreground: {error}");
                 None
             }
         }
@@ -252,7 +252,7 @@ impl Remover {
             None => {
                 let mut edit = Edit::default();
                 edit.delete_orphan(ino);
-                self.transactions.apply(edit.into_batch())?;
+                edit.apply(&self.transactions)?;
             }
         }
         self.cutting.lock().remove(&ino);
@@ -285,7 +285,7 @@ impl Remover {
         } else {
             edit.put_inode(ino, &inode);
         }
-        self.transactions.apply(edit.into_batch())?;
+        edit.apply(&self.transactions)?;
         Ok(finished)
     }
 }
@@ -293,6 +293,6 @@ impl Remover {
 /// Logs the failure of a job. The mark of the inode stays.
 fn log_failure(ino: Ino, done: Result<(), FsError>) {
     if let Err(error) = done {
-        log::warn!("what is left of inode {ino} is to be removed at the next mount: {error}");
+        tracing::warn!("what is left of inode {ino} is to be removed at the next mount: {error}");
     }
 }

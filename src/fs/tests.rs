@@ -1,5 +1,6 @@
 //! Tests of the whole room, and the volumes in memory on which its tests run.
 
+mod cached_extents;
 mod damaged;
 mod parts;
 

@@ -1,10 +1,7 @@
 //! Extended attributes.
 
-use std::collections::HashMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-
-use parking_lot::Mutex;
 
 use crate::format::record::{FileKind, Inode, Xattr};
 use crate::format::{Ino, NAME_MAX, Record, key};
@@ -25,42 +22,10 @@ const VALUE_MAX: usize = 64 << 10;
 /// Longest list of the names of one inode, in bytes: what `listxattr(2)` can return.
 const LIST_MAX: usize = 64 << 10;
 
-/// Inodes whose lists' lengths are remembered: some kilobytes.
-const KNOWN_LISTS: usize = 1024;
-
-/// Lengths of the lists of names of inodes, so that adding a name does not count all others. An inode's
-/// length is read and remembered only under the inode's exclusive lock, under which its names change.
-#[derive(Debug, Default)]
-struct ListLens(Mutex<HashMap<Ino, usize>>);
-
-impl ListLens {
-    fn get(&self, ino: Ino) -> Option<usize> {
-        self.0.lock().get(&ino).copied()
-    }
-
-    /// Remembers a length, if there is one.
-    fn note(&self, ino: Ino, len: Option<usize>) {
-        let Some(len) = len else {
-            return;
-        };
-        let mut known = self.0.lock();
-        if known.len() >= KNOWN_LISTS && !known.contains_key(&ino) {
-            known.clear();
-        }
-        known.insert(ino, len);
-    }
-
-    /// Forgets the length of an inode whose names change.
-    fn forget(&self, ino: Ino) {
-        self.0.lock().remove(&ino);
-    }
-}
-
 /// Extended attributes of inodes.
 pub struct Xattrs {
     inodes: Arc<Inodes>,
     transactions: Arc<Transactions>,
-    list_lens: ListLens,
 }
 
 impl Xattrs {
@@ -68,7 +33,6 @@ impl Xattrs {
         Self {
             inodes: Arc::clone(inodes),
             transactions: Arc::clone(transactions),
-            list_lens: ListLens::default(),
         }
     }
 
@@ -121,7 +85,7 @@ impl Xattrs {
             XattrMode::Set | XattrMode::Create | XattrMode::Replace => {}
         }
         let len = if present {
-            self.list_lens.get(ino)
+            self.inodes.list_lens().get(ino)
         } else {
             let len = self.listed(ino)?.saturating_add(name.len() + 1);
             if len > LIST_MAX {
@@ -137,7 +101,7 @@ impl Xattrs {
             Namespace::User | Namespace::Trusted | Namespace::Security => {
                 edit.put_xattr(ino, name, value.to_vec());
                 self.apply(edit, ino, inode)?;
-                self.list_lens.note(ino, len);
+                self.inodes.list_lens().note(ino, len);
                 return Ok(());
             }
         }
@@ -183,7 +147,7 @@ impl Xattrs {
 
     /// Returns the length of the list of all names. The caller has the inode's exclusive lock.
     fn listed(&self, ino: Ino) -> Result<usize, FsError> {
-        if let Some(len) = self.list_lens.get(ino) {
+        if let Some(len) = self.inodes.list_lens().get(ino) {
             return Ok(len);
         }
         let mut len = 0_usize;
@@ -210,10 +174,10 @@ impl Xattrs {
         }
         let mut edit = Edit::default();
         edit.delete_xattr(ino, name);
-        let len = self.list_lens.get(ino);
+        let len = self.inodes.list_lens().get(ino);
         self.apply(edit, ino, inode)?;
         let len = len.and_then(|len| len.checked_sub(name.len() + 1));
-        self.list_lens.note(ino, len);
+        self.inodes.list_lens().note(ino, len);
         Ok(())
     }
 
@@ -234,7 +198,6 @@ impl Xattrs {
         inode: &Inode,
     ) -> Result<(), FsError> {
         if inode.kind != FileKind::Directory && self.value(ino, CAPABILITY)?.is_some() {
-            self.list_lens.forget(ino);
             edit.delete_xattr(ino, CAPABILITY);
         }
         Ok(())
@@ -242,7 +205,6 @@ impl Xattrs {
 
     /// Applies an edit that changes the attributes of an inode.
     fn apply(&self, mut edit: Edit, ino: Ino, mut inode: Inode) -> Result<(), FsError> {
-        self.list_lens.forget(ino);
         inode.ctime = self.inodes.now();
         edit.put_inode(ino, &inode);
         self.inodes.apply(edit)

@@ -1,223 +1,388 @@
-//! The adapter of one mount, and the answers that requests of one kind have in common.
+//! The adapter of one mount: it decides on which thread a request is worked on, and answers it.
+//!
+//! # Invariants
+//!
+//! - Every request gets exactly one answer, also when the work panics: [`Context::attempt`] turns a panic into an
+//!   error, and a [`Request`] that is dropped answers by itself.
+//! - A request that may wait for disks longer than a read does goes to the [`SlowPool`].
+//! - A job of the pool holds no adapter: the adapter waits for the pool when it is dropped.
 
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use fuser::{
-    Errno, Generation, INodeNo, ReplyAttr, ReplyEmpty, ReplyEntry, ReplyWrite, ReplyXattr, Request,
-};
+use rustix::io::Errno;
 
-use super::convert::file_attr;
+use super::callbacks::{changes, forget, perform, seek};
+use super::device::Device;
 use super::mount::MountFlavor;
 use super::page_cache::PageCache;
 use super::pool::SlowPool;
-use super::request::{Context, InFlight, Refuse};
-use crate::format::Ino;
-use crate::fs::{Attr, Caller, Changes, Fs, FsError};
+use super::protocol::{Answer, Listing, Operation, attributes, offset_found, written};
+use super::request::{Context, InFlight, Request};
+use crate::fs::{Fs, FsError, Handle, WriteFlags};
 
-/// The time for which the kernel may trust names and attributes, missing names included. We are the only
-/// writer and every change passes through the kernel, so the answer is: as long as it likes.
-pub(super) const TTL: Duration = Duration::from_secs(3600);
+/// The bit of a WRITE that comes from the kernel's page cache.
+const FROM_PAGE_CACHE: u32 = 1 << 0;
 
-/// Inode numbers are never used twice, so none needs a generation.
-pub(super) const GENERATION: Generation = Generation(0);
+/// The bit of a WRITE that clears setuid and setgid.
+const KILL_SUID_SGID: u32 = 1 << 2;
 
 /// Serves one mount.
 pub(super) struct Adapter {
-    pub(super) fs: Arc<Fs>,
-    pub(super) slow: SlowPool,
-    pub(super) page_cache: Arc<PageCache>,
+    fs: Arc<Fs>,
+    slow: SlowPool,
+    page_cache: Arc<PageCache>,
     /// Shared by all requests that are not answered yet.
-    pub(super) in_flight: InFlight,
-    pub(super) writeback: bool,
+    in_flight: InFlight,
+    seeks: Arc<Seeks>,
     /// A change of names is durable before it is answered.
-    pub(super) sync_names: bool,
+    sync_names: bool,
     /// Any other change is durable before it is answered.
-    pub(super) sync_all: bool,
+    sync_all: bool,
 }
 
 impl Adapter {
-    /// Returns an adapter of `fs` for a mount of this flavor; with `writeback`, the kernel collects small writes.
+    /// Returns an adapter of `fs` for a mount of this flavor, at the other end of `device`. At most `most_seeks` requests
+    /// wait for other requests.
     ///
     /// # Errors
     ///
     /// If threads cannot be started.
-    pub(super) fn new(fs: Arc<Fs>, flavor: &MountFlavor, writeback: bool) -> io::Result<Self> {
+    pub(super) fn new(
+        fs: Arc<Fs>,
+        flavor: &MountFlavor,
+        device: Arc<Device>,
+        most_seeks: usize,
+    ) -> io::Result<Self> {
         Ok(Self {
             fs,
             slow: SlowPool::start()?,
-            page_cache: Arc::default(),
+            page_cache: Arc::new(PageCache::new(device)),
             in_flight: InFlight::default(),
-            writeback,
+            seeks: Arc::new(Seeks::at_most(most_seeks)),
             sync_names: flavor.sync || flavor.dirsync,
             sync_all: flavor.sync,
         })
     }
 
-    /// Notes that a request is at work on inode `number`.
-    pub(super) fn context(
-        &self,
-        operation: &'static str,
-        request: &Request,
-        number: INodeNo,
-    ) -> Context {
-        self.in_flight.begin(operation, request, number)
+    /// Returns the requests that are not answered yet.
+    pub(super) fn in_flight(&self) -> &InFlight {
+        &self.in_flight
     }
 
-    /// Runs a write on the slow pool, because it may wait for a sync, or until room is made.
-    pub(super) fn write_slowly(
-        &self,
-        context: Context,
-        number: INodeNo,
-        reply: ReplyWrite,
-        from_page_cache: bool,
-        write: impl FnOnce() -> Result<usize, FsError> + Send + 'static,
-    ) {
-        let (page_cache, apart) = (Arc::clone(&self.page_cache), self.slow.apart());
-        self.slow.run(move || match context.attempt(write) {
-            Ok(len) => written(reply, len as u64),
-            Err(errno) if from_page_cache && errno == Errno::ENOSPC => {
-                page_cache.note_starved(number);
-                reply.error(errno);
-                apart.run(move || {
-                    context.tell(|| page_cache.distrust_attributes(number));
-                });
+    /// Works on a request, here or on another thread, and answers it.
+    pub(super) fn serve(&self, request: Request) {
+        let Ok(operation) = request.operation() else {
+            let header = request.header();
+            tracing::error!("the kernel's request {header:?} is malformed");
+            return request.answer(Err(Errno::INVAL));
+        };
+        let context = self.in_flight.begin(operation.name(), request.header());
+        match operation {
+            Operation::Forget { .. } | Operation::BatchForget(_) => {
+                context.guard(|| forget(&self.fs, &request, operation));
+                request.end();
             }
-            Err(errno) => reply.error(errno),
+            Operation::Read {
+                handle,
+                offset,
+                size,
+            } => self.read(&context, request, handle, offset, size),
+            Operation::Write { .. } => self.write(context, request),
+            Operation::ReadDir {
+                handle,
+                offset,
+                room,
+            } => self.list(&context, request, handle, offset, room, false),
+            Operation::ReadDirPlus {
+                handle,
+                offset,
+                room,
+            } => self.list(&context, request, handle, offset, room, true),
+            // A commit, every member, or as much data as the caller likes.
+            Operation::Fsync { .. }
+            | Operation::FsyncDir { .. }
+            | Operation::StatFs
+            | Operation::Fallocate { .. }
+            | Operation::CopyFileRange { .. } => self.perform_slowly(context, request),
+            Operation::SetAttr(wanted)
+                if wanted.size.is_some() && self.fs.writer().is_being_cut(request.ino()) =>
+            {
+                self.set_size_slowly(context, request);
+            }
+            Operation::LSeek { .. } if self.fs.open_files().has_writer(request.ino()) => {
+                self.seek_what_is_written(context, request);
+            }
+            Operation::GetAttr {
+                handle: Some(handle),
+            } if self.must_learn_of_full_volume(&request, handle) => {
+                request.answer(context.attempt(|| Err(FsError::NoSpace)));
+            }
+            Operation::Ioctl => request.answer(Err(Errno::NOTTY)),
+            // The kernel then answers by itself from now on.
+            Operation::Unknown => request.answer(Err(Errno::NOSYS)),
+            _ => {
+                let durable = self.is_durable_at_once(&operation);
+                let outcome = context.attempt(|| perform(&self.fs, &request, operation));
+                match outcome {
+                    Ok(answer) if durable => self.answer_when_durable(context, request, answer),
+                    outcome => request.answer(outcome),
+                }
+            }
+        }
+    }
+
+    /// Returns whether a change must be durable before it is answered.
+    fn is_durable_at_once(&self, operation: &Operation<'_>) -> bool {
+        match operation {
+            Operation::Symlink { .. }
+            | Operation::MkNod { .. }
+            | Operation::MkDir { .. }
+            | Operation::Unlink { .. }
+            | Operation::RmDir { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::Create { .. } => self.sync_names,
+            Operation::SetAttr(_) | Operation::SetXattr { .. } | Operation::RemoveXattr { .. } => {
+                self.sync_all
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns whether a writer that asks for attributes is to hear that there is no room; see [`PageCache`].
+    fn must_learn_of_full_volume(&self, request: &Request, handle: Handle) -> bool {
+        self.page_cache.is_starved(request.ino()) && self.fs.open_files().only_writes(handle)
+    }
+
+    fn answer_when_durable(&self, context: Context, request: Request, answer: Answer) {
+        let fs = Arc::clone(&self.fs);
+        self.slow.run(move || {
+            request.answer(context.attempt(|| fs.syncfs().map(|()| answer)));
         });
     }
 
-    /// Runs `work`, a change. With `durable`, answers once it cannot be lost any more, and waits for that on the slow
-    /// pool.
-    pub(super) fn change<T: Send + 'static, R: Refuse + Send + 'static>(
-        &self,
-        durable: bool,
-        context: Context,
-        reply: R,
-        work: impl FnOnce(&Fs) -> Result<T, FsError>,
-        send: impl FnOnce(R, T) + Send + 'static,
-    ) {
-        if !durable {
-            context.answer(reply, || work(&self.fs), send);
-            return;
-        }
-        match context.attempt(|| work(&self.fs)) {
-            Ok(value) => {
-                let fs = Arc::clone(&self.fs);
-                self.slow
-                    .run(move || context.answer(reply, || fs.syncfs().map(|()| value), send));
-            }
-            Err(errno) => reply.refuse(errno),
-        }
+    fn perform_slowly(&self, context: Context, request: Request) {
+        let fs = Arc::clone(&self.fs);
+        self.slow.run(move || {
+            let outcome = context.attempt(|| perform(&fs, &request, request.operation()?));
+            request.answer(outcome);
+        });
     }
 
     /// Sets attributes on the slow pool, because the size of a large file is among them.
-    pub(super) fn set_size_slowly(
-        &self,
-        context: Context,
-        reply: ReplyAttr,
-        caller: Caller,
-        number: Ino,
-        changes: Changes,
-    ) {
+    fn set_size_slowly(&self, context: Context, request: Request) {
         let (fs, durable) = (Arc::clone(&self.fs), self.sync_all);
         self.slow.run(move || {
             let work = || {
-                let attr = fs.attributes().set(&caller, number, changes)?;
+                let Operation::SetAttr(wanted) = request.operation()? else {
+                    return Err(FsError::Invalid);
+                };
+                let caller = request.caller(0);
+                let attr = fs
+                    .attributes()
+                    .set(&caller, request.ino(), changes(&wanted))?;
                 if durable {
                     fs.syncfs()?;
                 }
-                Ok(attr)
+                Ok(attributes(&attr))
             };
-            context.answer(reply, work, |reply, attr| {
-                reply.attr(&TTL, &file_attr(&attr));
-            });
+            let outcome = context.attempt(work);
+            request.answer(outcome);
         });
     }
 
-    /// Runs a change of names, and answers with an entry, whose look-up `work` has counted.
-    pub(super) fn name_entry(
+    /// Reads into the memory of the answer.
+    fn read(
         &self,
-        context: Context,
-        reply: ReplyEntry,
-        work: impl FnOnce(&Fs) -> Result<Attr, FsError>,
+        context: &Context,
+        mut request: Request,
+        handle: Handle,
+        offset: u64,
+        size: u32,
     ) {
-        self.change(self.sync_names, context, reply, work, |reply, attr| {
-            reply.entry(&TTL, &file_attr(&attr), GENERATION);
-        });
+        let out = request.memory(size as usize);
+        let outcome = context.attempt(|| self.fs.reader().read(handle, offset, out));
+        request.answer_memory(outcome);
     }
 
-    /// Runs a change of names.
-    pub(super) fn name_empty(
+    fn list(
         &self,
-        context: Context,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Fs) -> Result<(), FsError>,
-    ) {
-        self.change(self.sync_names, context, reply, work, |reply, ()| {
-            reply.ok();
-        });
-    }
-
-    /// Runs a change of an inode.
-    pub(super) fn attribute(
-        &self,
-        context: Context,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Fs) -> Result<(), FsError>,
-    ) {
-        self.change(self.sync_all, context, reply, work, |reply, ()| reply.ok());
-    }
-
-    /// Runs `work`, whose reply is empty.
-    pub(super) fn empty(
-        &self,
-        context: Context,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Fs) -> Result<(), FsError>,
-    ) {
-        context.answer(reply, || work(&self.fs), |reply, ()| reply.ok());
-    }
-
-    /// Runs `work`, whose reply is empty, on the slow pool, because it may wait for disks.
-    pub(super) fn empty_slowly(
-        &self,
-        context: Context,
-        reply: ReplyEmpty,
-        work: impl FnOnce(&Fs) -> Result<(), FsError> + Send + 'static,
-    ) {
-        let fs = Arc::clone(&self.fs);
-        self.slow
-            .run(move || context.answer(reply, || work(&fs), |reply, ()| reply.ok()));
-    }
-
-    /// Answers with bytes, or with their length if the caller has no room for any.
-    pub(super) fn xattr(
-        &self,
-        context: Context,
-        reply: ReplyXattr,
+        context: &Context,
+        mut request: Request,
+        handle: Handle,
+        offset: u64,
         room: u32,
-        work: impl FnOnce(&Fs) -> Result<Vec<u8>, FsError>,
+        with_attributes: bool,
     ) {
-        let fits = |bytes: Vec<u8>| match u32::try_from(bytes.len()) {
-            Ok(len) if room == 0 || len <= room => Ok((len, bytes)),
-            Ok(_) => Err(FsError::Range),
-            Err(_) => Err(FsError::TooBig),
+        let mut listing = Listing::new(request.memory(room as usize), with_attributes);
+        let outcome = context.attempt(|| {
+            self.fs
+                .directories()
+                .read(handle, offset, with_attributes, &mut |item| {
+                    listing.add(&item)
+                })
+        });
+        let len = listing.len();
+        request.answer_memory(outcome.map(|()| len));
+    }
+
+    /// Writes here if that ends soon. A write that waits for a sync, or until room is made, moves to the slow pool.
+    fn write(&self, context: Context, request: Request) {
+        match context.attempt(|| write_at_once(&self.fs, &request)) {
+            Ok(Some(len)) => request.answer(Ok(written(len as u64))),
+            Ok(None) => self.write_slowly(context, request),
+            Err(errno) => request.answer(Err(errno)),
+        }
+    }
+
+    fn write_slowly(&self, context: Context, request: Request) {
+        let (fs, page_cache) = (Arc::clone(&self.fs), Arc::clone(&self.page_cache));
+        let apart = self.slow.apart();
+        self.slow.run(move || {
+            let mut from_page_cache = false;
+            let outcome = context.attempt(|| {
+                let write = Write::of(&request)?;
+                from_page_cache = write.how.from_page_cache;
+                write.run(&fs, write.how)
+            });
+            let ino = request.ino();
+            match outcome {
+                Ok(len) => request.answer(Ok(written(len as u64))),
+                Err(Errno::NOSPC) if from_page_cache => {
+                    page_cache.note_starved(ino);
+                    request.answer(Err(Errno::NOSPC));
+                    apart.run(move || {
+                        context.tell(|| page_cache.distrust_attributes(ino));
+                    });
+                }
+                Err(errno) => request.answer(Err(errno)),
+            }
+        });
+    }
+
+    /// Seeks once the kernel has written what it caches: those bytes would be taken for a hole.
+    fn seek_what_is_written(&self, context: Context, request: Request) {
+        let Some(admitted) = self.seeks.admit() else {
+            // The kernel then takes files for free of holes by itself, from now on.
+            context.warn_of_state("too many wait for write-back; holes are not reported any more");
+            return request.answer(Err(Errno::NOSYS));
         };
-        context.answer(
-            reply,
-            || work(&self.fs).and_then(fits),
-            |reply, (len, bytes)| match room {
-                0 => reply.size(len),
-                _ => reply.data(&bytes),
-            },
-        );
+        let (fs, page_cache) = (Arc::clone(&self.fs), Arc::clone(&self.page_cache));
+        self.slow.apart().run(move || {
+            let _admitted = admitted;
+            if !context.tell(|| page_cache.write_back(request.ino())) {
+                return request.answer(Err(Errno::IO));
+            }
+            let outcome = context.attempt(|| seek(&fs, request.operation()?));
+            request.answer(outcome.map(offset_found));
+        });
     }
 }
 
-/// Replies how many bytes were written.
-pub(super) fn written(reply: ReplyWrite, bytes: u64) {
-    // A request is at most 1 MiB for writes; for copies the kernel takes a short count.
-    reply.written(u32::try_from(bytes).unwrap_or(u32::MAX));
+/// The number of seeks that wait until the kernel has written what it caches. A transport that has room for a certain
+/// number of requests limits it: those writes need room, too.
+struct Seeks {
+    waiting: AtomicUsize,
+    most: usize,
+}
+
+impl Seeks {
+    fn at_most(most: usize) -> Self {
+        Self {
+            waiting: AtomicUsize::new(0),
+            most,
+        }
+    }
+
+    /// Admits one more, unless there are too many.
+    fn admit(self: &Arc<Self>) -> Option<Admitted> {
+        let more = |waiting| (waiting < self.most).then_some(waiting + 1);
+        let admitted = self
+            .waiting
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+        admitted.ok().map(|_| Admitted(Arc::clone(self)))
+    }
+}
+
+/// A seek that waits.
+struct Admitted(Arc<Seeks>);
+
+impl Drop for Admitted {
+    fn drop(&mut self) {
+        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A write and its flags.
+struct Write<'a> {
+    handle: Handle,
+    offset: u64,
+    data: &'a [u8],
+    how: WriteFlags,
+    waits_for_sync: bool,
+}
+
+impl<'a> Write<'a> {
+    fn of(request: &'a Request) -> Result<Self, FsError> {
+        let Operation::Write {
+            handle,
+            offset,
+            data,
+            flags,
+            open_flags,
+        } = request.operation()?
+        else {
+            return Err(FsError::Invalid);
+        };
+        let how = WriteFlags {
+            from_page_cache: flags & FROM_PAGE_CACHE != 0,
+            kill_suid_sgid: flags & KILL_SUID_SGID != 0,
+            at_once: false,
+        };
+        Ok(Self {
+            handle,
+            offset,
+            data,
+            how,
+            waits_for_sync: open_flags & libc::O_DSYNC != 0 && !how.from_page_cache,
+        })
+    }
+
+    fn run(&self, fs: &Fs, how: WriteFlags) -> Result<usize, FsError> {
+        fs.writer().write(self.handle, self.offset, self.data, how)
+    }
+}
+
+/// Writes, unless that has to wait.
+fn write_at_once(fs: &Fs, request: &Request) -> Result<Option<usize>, FsError> {
+    let write = Write::of(request)?;
+    if write.waits_for_sync {
+        return Ok(None);
+    }
+    let at_once = WriteFlags {
+        at_once: true,
+        ..write.how
+    };
+    match write.run(fs, at_once) {
+        Err(FsError::NoSpace) => Ok(None),
+        outcome => outcome.map(Some),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeks_are_admitted_up_to_the_limit_and_again_when_one_is_done() {
+        let seeks = Arc::new(Seeks::at_most(2));
+        let first = seeks.admit();
+        let second = seeks.admit();
+        assert!(first.is_some() && second.is_some());
+        assert!(seeks.admit().is_none());
+        drop(first);
+        assert!(seeks.admit().is_some());
+    }
 }

@@ -1,6 +1,6 @@
 //! The one table of errors and what they are to a caller.
 
-use fuser::Errno;
+use rustix::io::Errno;
 
 use crate::fs::FsError;
 use crate::transaction::CommitError;
@@ -10,45 +10,43 @@ use crate::transaction::CommitError;
 /// No arm is `_`: a new variant must choose.
 pub(super) fn errno(error: &FsError) -> Errno {
     match error {
-        FsError::NotFound => Errno::ENOENT,
-        FsError::Exists => Errno::EEXIST,
-        FsError::NotDirectory => Errno::ENOTDIR,
-        FsError::IsDirectory => Errno::EISDIR,
-        FsError::NotEmpty => Errno::ENOTEMPTY,
-        FsError::NoSpace => Errno::ENOSPC,
-        FsError::TooManyLinks => Errno::EMLINK,
-        FsError::NameTooLong => Errno::ENAMETOOLONG,
-        FsError::FileTooBig => Errno::EFBIG,
-        FsError::PermissionDenied => Errno::EACCES,
-        FsError::NotPermitted => Errno::EPERM,
-        FsError::ReadOnly => Errno::EROFS,
-        FsError::NoData => Errno::ENODATA,
-        FsError::Range => Errno::ERANGE,
-        FsError::TooBig => Errno::E2BIG,
-        FsError::Invalid => Errno::EINVAL,
-        FsError::Unsupported => Errno::EOPNOTSUPP,
-        FsError::BadHandle => Errno::EBADF,
-        FsError::NoSuchOffset => Errno::ENXIO,
-        FsError::FailedWriteback { .. } | FsError::Corrupt { .. } | FsError::Format(_) => {
-            Errno::EIO
-        }
+        FsError::NotFound => Errno::NOENT,
+        FsError::Exists => Errno::EXIST,
+        FsError::NotDirectory => Errno::NOTDIR,
+        FsError::IsDirectory => Errno::ISDIR,
+        FsError::NotEmpty => Errno::NOTEMPTY,
+        FsError::NoSpace => Errno::NOSPC,
+        FsError::TooManyLinks => Errno::MLINK,
+        FsError::NameTooLong => Errno::NAMETOOLONG,
+        FsError::FileTooBig => Errno::FBIG,
+        FsError::PermissionDenied => Errno::ACCESS,
+        FsError::NotPermitted => Errno::PERM,
+        FsError::ReadOnly => Errno::ROFS,
+        FsError::NoData => Errno::NODATA,
+        FsError::Range => Errno::RANGE,
+        FsError::TooBig => Errno::TOOBIG,
+        FsError::Invalid => Errno::INVAL,
+        FsError::Unsupported => Errno::OPNOTSUPP,
+        FsError::BadHandle => Errno::BADF,
+        FsError::NoSuchOffset => Errno::NXIO,
+        FsError::FailedWriteback { .. } | FsError::Corrupt { .. } | FsError::Format(_) => Errno::IO,
         FsError::Storage(error) => storage_errno(error),
     }
 }
 
 fn storage_errno(error: &CommitError) -> Errno {
     match error {
-        CommitError::NoSpace => Errno::ENOSPC,
-        CommitError::ReadOnly | CommitError::Poisoned { .. } => Errno::EROFS,
+        CommitError::NoSpace => Errno::NOSPC,
+        CommitError::ReadOnly | CommitError::Poisoned { .. } => Errno::ROFS,
         CommitError::Closed
         | CommitError::Format(_)
-        | CommitError::Volume(_)
+        | CommitError::Stripes(_)
         | CommitError::Meta(_)
         | CommitError::Members(_)
         | CommitError::Codec(_)
         | CommitError::Engine(_)
         | CommitError::Workers(_)
-        | CommitError::Threads(_) => Errno::EIO,
+        | CommitError::Threads(_) => Errno::IO,
     }
 }
 
@@ -62,14 +60,14 @@ mod tests {
             reason: "a sync failed".into(),
         };
         for (error, expected) in [
-            (FsError::NotFound, Errno::ENOENT),
-            (FsError::NoSpace, Errno::ENOSPC),
-            (FsError::Unsupported, Errno::EOPNOTSUPP),
-            (FsError::Storage(CommitError::NoSpace), Errno::ENOSPC),
-            (FsError::Storage(CommitError::Closed), Errno::EIO),
-            (FsError::Storage(poisoned), Errno::EROFS),
+            (FsError::NotFound, Errno::NOENT),
+            (FsError::NoSpace, Errno::NOSPC),
+            (FsError::Unsupported, Errno::OPNOTSUPP),
+            (FsError::Storage(CommitError::NoSpace), Errno::NOSPC),
+            (FsError::Storage(CommitError::Closed), Errno::IO),
+            (FsError::Storage(poisoned), Errno::ROFS),
         ] {
-            assert_eq!(errno(&error).code(), expected.code(), "{error}");
+            assert_eq!(errno(&error), expected, "{error}");
         }
     }
 }

@@ -143,7 +143,7 @@ pub fn mount(mountpoint: &Path, flavor: &MountFlavor) -> Result<Mounted, MountEr
             // Closing the device kills the mount, which then cannot be taken for another one at this place.
             drop(device);
             if let Err(stuck) = detach_dead(mountpoint) {
-                log::error!("the mount that could not be found stays: {stuck}");
+                tracing::error!("the mount that could not be found stays: {stuck}");
             }
             let mountpoint = mountpoint.to_owned();
             Err(MountError::Refused { mountpoint, source })

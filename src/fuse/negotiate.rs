@@ -2,10 +2,10 @@
 
 use std::io;
 
-use fuser::{InitFlags, KernelConfig};
+use rustix::io::Errno;
 
-/// Bytes of the largest WRITE and READ; the kernel's own limit is the same by default.
-const MAX_WRITE: u32 = 1 << 20;
+use super::device::MAX_DATA;
+use super::protocol::{Fields, MAJOR, MINOR, Malformed};
 
 /// Read-ahead and writeback requests in flight at once: enough 1 MiB reads for every member.
 const MAX_BACKGROUND: u16 = 64;
@@ -13,14 +13,51 @@ const MAX_BACKGROUND: u16 = 64;
 /// From how many on the kernel takes the mount for congested.
 const CONGESTION: u16 = 48;
 
+/// The most bytes that a write may carry.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "the assertion below excludes it"
+)]
+const MAX_WRITE: u32 = MAX_DATA as u32;
+const _: () = assert!(MAX_WRITE as usize == MAX_DATA);
+
+/// Returns the most pages of a request. The kernel counts in pages of its own, which have 64 KiB on some machines. It
+/// takes an answer that is shorter than its request for a hole, so that a request for more than [`MAX_DATA`] would read
+/// zeros.
+fn max_pages(page_bytes: usize) -> u16 {
+    u16::try_from(MAX_DATA / page_bytes)
+        .unwrap_or(u16::MAX)
+        .max(1)
+}
+
+/// The granularity of times, in nanoseconds.
+const TIME_GRANULARITY: u32 = 1;
+
+/// The features of the kernel's connection, by their bits in INIT.
+mod feature {
+    pub(super) const ASYNC_READ: u64 = 1 << 0;
+    pub(super) const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub(super) const BIG_WRITES: u64 = 1 << 5;
+    pub(super) const DONT_MASK: u64 = 1 << 6;
+    pub(super) const DO_READDIRPLUS: u64 = 1 << 13;
+    pub(super) const READDIRPLUS_AUTO: u64 = 1 << 14;
+    pub(super) const WRITEBACK_CACHE: u64 = 1 << 16;
+    pub(super) const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub(super) const POSIX_ACL: u64 = 1 << 20;
+    pub(super) const MAX_PAGES: u64 = 1 << 22;
+    pub(super) const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub(super) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub(super) const INIT_EXT: u64 = 1 << 30;
+    pub(super) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(super) const OVER_IO_URING: u64 = 1 << 41;
+}
+
 /// The features that the filesystem cannot do without; its semantics rest on these.
 ///
 /// - `POSIX_ACL`, `DONT_MASK`: ACLs are checked by the kernel and inherited by us. A default ACL takes the place
 ///   of the umask, so the umask must come to us unapplied.
 /// - `ATOMIC_O_TRUNC`: `open(O_TRUNC)` is one request, so it is one change.
-const NEEDED: InitFlags = InitFlags::FUSE_POSIX_ACL
-    .union(InitFlags::FUSE_DONT_MASK)
-    .union(InitFlags::FUSE_ATOMIC_O_TRUNC);
+const NEEDED: u64 = feature::POSIX_ACL | feature::DONT_MASK | feature::ATOMIC_O_TRUNC;
 
 /// The features that make it fast, each taken where the kernel offers it.
 ///
@@ -28,48 +65,230 @@ const NEEDED: InitFlags = InitFlags::FUSE_POSIX_ACL
 ///   setuid and setgid bits ourselves.
 /// - Left out on purpose: `ASYNC_DIO`. The kernel leaves the page cache as it is behind an asynchronous direct write.
 ///   Buffered reads beside it would so go on seeing the old bytes (generic/451 of xfstests).
-/// - Left out on purpose: `AUTO_INVAL_DATA` (we are the only writer), `SETXATTR_EXT` (fuser 0.18
-///   panics), `POSIX_LOCKS` and `FLOCK_LOCKS` (the kernel's own locks are right for one mount).
-const WISHED: [InitFlags; 8] = [
-    InitFlags::FUSE_PARALLEL_DIROPS,
-    InitFlags::FUSE_DO_READDIRPLUS,
-    InitFlags::FUSE_READDIRPLUS_AUTO,
-    InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-    InitFlags::FUSE_CACHE_SYMLINKS,
-    InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP,
-    InitFlags::FUSE_MAX_PAGES,
-    InitFlags::FUSE_ASYNC_READ,
-];
+/// - Left out on purpose: `AUTO_INVAL_DATA` (we are the only writer), `POSIX_LOCKS` and `FLOCK_LOCKS` (the kernel's own
+///   locks are right for one mount).
+const WISHED: u64 = feature::ASYNC_READ
+    | feature::BIG_WRITES
+    | feature::PARALLEL_DIROPS
+    | feature::DO_READDIRPLUS
+    | feature::READDIRPLUS_AUTO
+    | feature::HANDLE_KILLPRIV_V2
+    | feature::CACHE_SYMLINKS
+    | feature::DIRECT_IO_ALLOW_MMAP
+    | feature::MAX_PAGES
+    | feature::INIT_EXT;
 
-/// Settles flags and sizes with the kernel.
-///
-/// # Errors
-///
-/// `ENOSYS` if the kernel lacks something that the filesystem's semantics rest on.
-pub(super) fn negotiate(config: &mut KernelConfig, writeback: bool) -> io::Result<()> {
-    config.add_capabilities(NEEDED).map_err(|lacking| {
-        log::error!("this kernel's FUSE lacks {lacking:?}; Linux 4.9 or newer is needed");
-        io::Error::from_raw_os_error(libc::ENOSYS)
-    })?;
-    let writeback = writeback.then_some(InitFlags::FUSE_WRITEBACK_CACHE);
-    for flag in WISHED.into_iter().chain(writeback) {
-        if let Err(lacking) = config.add_capabilities(flag) {
-            log::debug!("the kernel does without {lacking:?}");
+/// The kernel's side of the agreement, as its INIT states it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Offer {
+    major: u32,
+    minor: u32,
+    max_read_ahead: u32,
+    features: u64,
+}
+
+/// Returns the lower and the upper half of features, as INIT has them.
+fn halves(features: u64) -> [u32; 2] {
+    let bytes = features.to_le_bytes();
+    let half = |start: usize| std::array::from_fn(|i| bytes[start + i]);
+    [u32::from_le_bytes(half(0)), u32::from_le_bytes(half(4))]
+}
+
+/// The body of an answer to INIT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Agreement {
+    body: [u8; 64],
+    features: u64,
+}
+
+impl Agreement {
+    /// Returns the bytes.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.body
+    }
+
+    /// Returns whether requests come over `io_uring`, once every queue is registered.
+    pub(super) fn is_over_uring(&self) -> bool {
+        self.features & feature::OVER_IO_URING != 0
+    }
+}
+
+impl Offer {
+    /// Reads the body of an INIT.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if something is missing.
+    pub(super) fn parse(body: &[u8]) -> Result<Self, Malformed> {
+        let mut fields = Fields(body);
+        let (major, minor) = (fields.u32()?, fields.u32()?);
+        let (max_read_ahead, low) = (fields.u32()?, u64::from(fields.u32()?));
+        let high = if low & feature::INIT_EXT == 0 {
+            0
+        } else {
+            u64::from(fields.u32()?)
+        };
+        Ok(Self {
+            major,
+            minor,
+            max_read_ahead,
+            features: high << 32 | low,
+        })
+    }
+
+    /// Returns whether the kernel speaks a later major version. Then it has to be told ours, and asks once more.
+    pub(super) fn is_of_later_version(&self) -> bool {
+        self.major > MAJOR
+    }
+
+    /// Settles features and sizes. With `over_uring`, requests come over `io_uring` if the kernel offers that.
+    ///
+    /// # Errors
+    ///
+    /// `ENOSYS` if the kernel lacks something that the filesystem's semantics rest on.
+    pub(super) fn agree(&self, writeback: bool, over_uring: bool) -> io::Result<Agreement> {
+        let lacking = NEEDED & !self.features;
+        if self.major < MAJOR || lacking != 0 {
+            tracing::error!(
+                "this kernel's FUSE ({}.{}) lacks features {lacking:#x}; Linux 4.9 or newer is needed",
+                self.major,
+                self.minor
+            );
+            return Err(Errno::NOSYS.into());
+        }
+        let writeback = if writeback {
+            feature::WRITEBACK_CACHE
+        } else {
+            0
+        };
+        let uring = if over_uring {
+            feature::OVER_IO_URING
+        } else {
+            0
+        };
+        let wanted = NEEDED | WISHED | writeback | uring;
+        let left_out = wanted & !self.features;
+        if left_out != 0 {
+            tracing::debug!("the kernel does without features {left_out:#x}");
+        }
+        Ok(self.reply(wanted & self.features))
+    }
+
+    /// Returns the answer that names the version and nothing else.
+    pub(super) fn version_only(&self) -> Agreement {
+        self.reply(0)
+    }
+
+    fn reply(&self, features: u64) -> Agreement {
+        let [low, high] = halves(features);
+        let mut reply = [0; 64];
+        let mut len = 0;
+        let mut put = |bytes: &[u8]| {
+            reply[len..len + bytes.len()].copy_from_slice(bytes);
+            len += bytes.len();
+        };
+        put(&MAJOR.to_ne_bytes());
+        put(&self.minor.min(MINOR).to_ne_bytes());
+        put(&self.max_read_ahead.to_ne_bytes());
+        put(&low.to_ne_bytes());
+        put(&MAX_BACKGROUND.to_ne_bytes());
+        put(&CONGESTION.to_ne_bytes());
+        put(&MAX_WRITE.to_ne_bytes());
+        put(&TIME_GRANULARITY.to_ne_bytes());
+        put(&max_pages(rustix::param::page_size()).to_ne_bytes());
+        // The alignment of DAX mappings, which are not used.
+        put(&0u16.to_ne_bytes());
+        put(&high.to_ne_bytes());
+        Agreement {
+            body: reply,
+            features,
         }
     }
-    let sizes = [
-        config.set_max_write(MAX_WRITE),
-        config
-            .set_max_background(MAX_BACKGROUND)
-            .map(u32::from)
-            .map_err(u32::from),
-        config
-            .set_congestion_threshold(CONGESTION)
-            .map(u32::from)
-            .map_err(u32::from),
-    ];
-    for nearest in sizes.into_iter().filter_map(Result::err) {
-        log::warn!("the kernel connection takes {nearest} at most where more was wanted");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_request_has_as_many_bytes_whatever_the_size_of_a_page() {
+        for page_bytes in [4 << 10, 16 << 10, 64 << 10] {
+            assert_eq!(usize::from(max_pages(page_bytes)) * page_bytes, MAX_DATA);
+        }
     }
-    Ok(())
+
+    fn offer(features: u64) -> Offer {
+        let mut body = Vec::new();
+        let [low, high] = halves(features);
+        for number in [7, 45, 131_072, low, high] {
+            body.extend(number.to_ne_bytes());
+        }
+        Offer::parse(&body).unwrap()
+    }
+
+    fn agreed(agreement: &Agreement) -> u64 {
+        let at = |offset: usize| {
+            let bytes = agreement.bytes()[offset..offset + 4].try_into().unwrap();
+            u64::from(u32::from_ne_bytes(bytes))
+        };
+        at(32) << 32 | at(12)
+    }
+
+    #[test]
+    fn only_what_both_sides_have_is_agreed_on() {
+        let all = offer(u64::MAX).agree(true, false).unwrap();
+        assert_eq!(agreed(&all), NEEDED | WISHED | feature::WRITEBACK_CACHE);
+        let without = offer(u64::MAX).agree(false, false).unwrap();
+        assert_eq!(agreed(&without), NEEDED | WISHED);
+        let old = offer(NEEDED | feature::ASYNC_READ)
+            .agree(true, false)
+            .unwrap();
+        assert_eq!(agreed(&old), NEEDED | feature::ASYNC_READ);
+    }
+
+    #[test]
+    fn requests_come_over_io_uring_only_if_both_sides_want_that() {
+        let agree = |features, wanted| offer(features).agree(true, wanted).unwrap();
+        for (offered, wanted) in [(true, true), (true, false), (false, true), (false, false)] {
+            let features = if offered {
+                u64::MAX
+            } else {
+                !feature::OVER_IO_URING
+            };
+            let agreement = agree(features, wanted);
+            let told = agreed(&agreement) & feature::OVER_IO_URING != 0;
+            assert_eq!(told, offered && wanted);
+            assert_eq!(agreement.is_over_uring(), told);
+        }
+    }
+
+    #[test]
+    fn a_kernel_without_a_needed_feature_is_refused() {
+        for bit in (0..64)
+            .map(|bit| 1u64 << bit)
+            .filter(|bit| NEEDED & bit != 0)
+        {
+            let refused = offer(!bit).agree(true, false).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS), "{bit:#x}");
+        }
+    }
+
+    #[test]
+    fn features_beyond_32_count_only_if_the_kernel_says_that_it_has_such() {
+        let old = offer(!feature::INIT_EXT);
+        assert_eq!(old.features >> 32, 0);
+    }
+
+    #[test]
+    fn sizes_stand_where_the_kernel_reads_them() {
+        let agreement = offer(u64::MAX).agree(true, false).unwrap();
+        let bytes = agreement.bytes();
+        assert_eq!(bytes[..4], 7u32.to_ne_bytes());
+        assert_eq!(bytes[4..8], 42u32.to_ne_bytes());
+        assert_eq!(bytes[16..18], 64u16.to_ne_bytes());
+        assert_eq!(bytes[18..20], 48u16.to_ne_bytes());
+        assert_eq!(bytes[20..24], (1u32 << 20).to_ne_bytes());
+        assert_eq!(bytes[24..28], 1u32.to_ne_bytes());
+        assert_eq!(bytes[28..30], 256u16.to_ne_bytes());
+    }
 }

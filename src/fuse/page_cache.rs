@@ -8,11 +8,13 @@
 
 use std::collections::HashMap;
 use std::io;
-use std::sync::OnceLock;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use fuser::{INodeNo, Notifier};
 use parking_lot::Mutex;
+
+use super::device::Device;
+use crate::format::Ino;
 
 /// The time for which writers are refused after pages found no room. A writer that goes on meets it, and room that was
 /// made since does not stay unused for long.
@@ -22,28 +24,19 @@ const REFUSAL: Duration = Duration::from_secs(5);
 const MOST_STARVED: usize = 1024;
 
 /// The kernel's page cache of one mount.
-#[derive(Default)]
 pub(super) struct PageCache {
-    /// There once the session is.
-    notifier: OnceLock<Notifier>,
+    device: Arc<Device>,
     /// The time when pages of an inode last found no room.
-    starved: Mutex<HashMap<u64, Instant>>,
+    starved: Mutex<HashMap<Ino, Instant>>,
 }
 
 impl PageCache {
-    /// Sets the connection over which the kernel is notified.
-    ///
-    /// # Panics
-    ///
-    /// If it is set already.
-    pub(super) fn connect(&self, notifier: Notifier) {
-        assert!(self.notifier.set(notifier).is_ok(), "a session starts once");
-    }
-
-    fn notifier(&self) -> &Notifier {
-        self.notifier
-            .get()
-            .expect("a request comes after the start")
+    /// Returns the page cache of the mount at the other end of `device`.
+    pub(super) fn new(device: Arc<Device>) -> Self {
+        Self {
+            device,
+            starved: Mutex::default(),
+        }
     }
 
     /// Makes the kernel write back and drop what it caches of an inode. Waits for the writes, so it must
@@ -52,8 +45,8 @@ impl PageCache {
     /// # Errors
     ///
     /// If the kernel cannot be told.
-    pub(super) fn write_back(&self, number: INodeNo) -> io::Result<()> {
-        known(self.notifier().inval_inode(number, 0, 0))
+    pub(super) fn write_back(&self, number: Ino) -> io::Result<()> {
+        known(self.device.invalidate(number, 0))
     }
 
     /// Makes the kernel ask for an inode's attributes before it uses them again. It may wait for the
@@ -62,25 +55,25 @@ impl PageCache {
     /// # Errors
     ///
     /// If the kernel cannot be told.
-    pub(super) fn distrust_attributes(&self, number: INodeNo) -> io::Result<()> {
-        known(self.notifier().inval_inode(number, -1, 0))
+    pub(super) fn distrust_attributes(&self, number: Ino) -> io::Result<()> {
+        known(self.device.invalidate(number, -1))
     }
 
     /// Notes that pages of an inode found no room just now.
-    pub(super) fn note_starved(&self, number: INodeNo) {
+    pub(super) fn note_starved(&self, number: Ino) {
         let mut starved = self.starved.lock();
         if starved.len() >= MOST_STARVED {
             starved.retain(|_, since| since.elapsed() < REFUSAL);
         }
         if starved.len() < MOST_STARVED {
-            starved.insert(number.0, Instant::now());
+            starved.insert(number, Instant::now());
         }
     }
 
     /// Returns whether pages of an inode found no room lately.
-    pub(super) fn is_starved(&self, number: INodeNo) -> bool {
+    pub(super) fn is_starved(&self, number: Ino) -> bool {
         let starved = self.starved.lock();
-        let since = starved.get(&number.0);
+        let since = starved.get(&number);
         since.is_some_and(|since| since.elapsed() < REFUSAL)
     }
 }

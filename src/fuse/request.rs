@@ -1,19 +1,161 @@
 //! From a request to its one reply, whatever happens in between.
 
-use std::fmt;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Instant;
 
-use fuser::{
-    Errno, ReplyAttr, ReplyCreate, ReplyData, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request,
-};
+use rustix::io::Errno;
 
+use super::convert::supplementary_groups;
 use super::errno::errno;
-use crate::fs::FsError;
+use super::protocol::{Answer, Header, Malformed, Operation};
+use crate::format::Ino;
+use crate::fs::{Caller, FsError};
 use crate::rate_limit::RateLimit;
+
+/// The memory in which a transport delivers one request, and the way of the answer. The same memory may take the
+/// answer: it then replaces the request.
+pub(super) trait Carrier: Send {
+    /// Returns the fixed fields of operation `opcode`, behind which may be other bytes, and what follows them.
+    fn arguments(&self, opcode: u32) -> (&[u8], &[u8]);
+
+    /// Returns all the memory that there is for an answer. Its contents are of no use.
+    fn memory(&mut self) -> &mut [u8];
+
+    /// Sends the answer to request `unique`, if it has one. A failure is logged.
+    fn send(self: Box<Self>, unique: u64, reply: Reply<'_>);
+}
+
+/// The reply to a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reply<'a> {
+    /// A failure.
+    Error(Errno),
+    /// Success, with these bytes.
+    Bytes(&'a [u8]),
+    /// Success, with so many bytes of [`Carrier::memory`].
+    Memory(usize),
+    /// The kernel waits for none.
+    None,
+}
+
+/// A request of the kernel. It can be answered on any thread; if it is dropped, the answer is `EIO`.
+pub(super) struct Request {
+    header: Header,
+    carrier: Option<Box<dyn Carrier>>,
+}
+
+impl Request {
+    /// Takes what a transport delivered.
+    pub(super) fn new(header: Header, carrier: Box<dyn Carrier>) -> Self {
+        Self {
+            header,
+            carrier: Some(carrier),
+        }
+    }
+
+    /// Returns the header.
+    pub(super) fn header(&self) -> &Header {
+        &self.header
+    }
+
+    /// Returns the inode that it is about.
+    pub(super) fn ino(&self) -> Ino {
+        self.header.ino
+    }
+
+    /// Reads the operation.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if something is missing.
+    pub(super) fn operation(&self) -> Result<Operation<'_>, Malformed> {
+        let (fixed, rest) = self.carrier().arguments(self.header.opcode);
+        Operation::parse(self.header.opcode, fixed, rest)
+    }
+
+    /// Returns everything behind the header of a request that has no fixed fields to us, such as INIT.
+    pub(super) fn body(&self) -> &[u8] {
+        let (fixed, rest) = self.carrier().arguments(self.header.opcode);
+        debug_assert!(fixed.is_empty(), "INIT alone is read so");
+        rest
+    }
+
+    /// Returns how many bytes of a file a read or a write moves; 0 for other requests.
+    pub(super) fn data_len(&self) -> usize {
+        match self.operation() {
+            Ok(Operation::Read { size, .. }) => size as usize,
+            Ok(Operation::Write { data, .. }) => data.len(),
+            _ => 0,
+        }
+    }
+
+    /// Returns the user and groups of the process that asks.
+    pub(super) fn caller(&self, umask: u32) -> Caller {
+        Caller {
+            uid: self.header.uid,
+            gid: self.header.gid,
+            pid: self.header.pid,
+            umask,
+            groups: supplementary_groups,
+        }
+    }
+
+    /// Returns memory for an answer of `len` bytes, or for as many as there is room for. The operation is gone then.
+    pub(super) fn memory(&mut self, len: usize) -> &mut [u8] {
+        let memory = self.carrier.as_mut().expect(UNSENT).memory();
+        let len = len.min(memory.len());
+        &mut memory[..len]
+    }
+
+    /// Answers.
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "an outcome is made for this answer alone"
+    )]
+    pub(super) fn answer(self, outcome: Result<Answer, Errno>) {
+        match &outcome {
+            Ok(answer) => self.send(Reply::Bytes(answer.bytes())),
+            Err(errno) => self.send(Reply::Error(*errno)),
+        }
+    }
+
+    /// Answers with these bytes.
+    pub(super) fn answer_bytes(self, bytes: &[u8]) {
+        self.send(Reply::Bytes(bytes));
+    }
+
+    /// Answers with so many bytes of [`Request::memory`].
+    pub(super) fn answer_memory(self, outcome: Result<usize, Errno>) {
+        self.send(outcome.map_or_else(Reply::Error, Reply::Memory));
+    }
+
+    /// Ends a request that has no answer.
+    pub(super) fn end(self) {
+        self.send(Reply::None);
+    }
+
+    fn carrier(&self) -> &dyn Carrier {
+        self.carrier.as_deref().expect(UNSENT)
+    }
+
+    fn send(mut self, reply: Reply<'_>) {
+        let carrier = self.carrier.take().expect(UNSENT);
+        carrier.send(self.header.unique, reply);
+    }
+}
+
+/// Only methods that consume a request take its carrier.
+const UNSENT: &str = "a request that was answered is gone";
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if let Some(carrier) = self.carrier.take() {
+            carrier.send(self.header.unique, Reply::Error(Errno::IO));
+        }
+    }
+}
 
 /// A failure: the operation, the inode, and the reason.
 type Failing = (&'static str, u64, String);
@@ -29,17 +171,12 @@ impl Default for InFlight {
 }
 
 impl InFlight {
-    /// Starts request `request` for `operation` on inode `ino`.
-    pub(super) fn begin(
-        &self,
-        operation: &'static str,
-        request: &Request,
-        ino: fuser::INodeNo,
-    ) -> Context {
+    /// Starts a request for `operation`.
+    pub(super) fn begin(&self, operation: &'static str, header: &Header) -> Context {
         Context {
             operation,
-            request: request.unique().0,
-            ino: ino.0,
+            request: header.unique,
+            ino: header.ino.0,
             in_flight: self.clone(),
         }
     }
@@ -50,7 +187,7 @@ impl InFlight {
     }
 }
 
-/// A request that is being worked on, as the log names it: `read{req=981 ino=4711}`.
+/// A request that is being worked on. The log names it by these fields: `op=read req=981 ino=4711`.
 #[derive(Debug)]
 pub(super) struct Context {
     operation: &'static str,
@@ -59,42 +196,51 @@ pub(super) struct Context {
     in_flight: InFlight,
 }
 
-impl Context {
-    /// Runs `work` and sends its value, or the errno of its error, as the reply.
-    ///
-    /// A panic is answered with EIO, so the caller never hangs, and is logged; in `send` it is the
-    /// unsent reply that answers so when it is dropped.
-    pub(super) fn answer<T, R: Refuse>(
-        self,
-        reply: R,
-        work: impl FnOnce() -> Result<T, FsError>,
-        send: impl FnOnce(R, T),
-    ) {
-        match self.attempt(work) {
-            Ok(value) => {
-                self.guard(|| send(reply, value));
-            }
-            Err(errno) => reply.refuse(errno),
-        }
-    }
+/// Logs an event with the fields of a request.
+///
+/// The event has them itself, because the span of the request exists at the level `debug` alone, and work is over here.
+macro_rules! log_of {
+    ($level:ident, $context:expr, $($message:tt)+) => {
+        tracing::$level!(
+            op = $context.operation,
+            req = $context.request,
+            ino = $context.ino,
+            $($message)+
+        )
+    };
+}
 
+impl Context {
     /// Runs `work` and returns its value, or the errno to reply; errors and panics are logged.
     pub(super) fn attempt<T>(&self, work: impl FnOnce() -> Result<T, FsError>) -> Result<T, Errno> {
         match self.guard(work) {
             Some(result) => result.map_err(|error| self.report(&error)),
-            None => Err(Errno::EIO),
+            None => Err(Errno::IO),
         }
     }
 
     /// Runs `work` and returns its value, or none if it panicked, which is logged. A thread that serves requests must
     /// not end, because the loss of threads would show only when the last is gone.
+    ///
+    /// At the level `debug`, whatever `work` logs on this thread names the request.
     pub(super) fn guard<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
-        let value = catch_unwind(AssertUnwindSafe(work)).ok();
+        let span = tracing::debug_span!(
+            "request",
+            op = self.operation,
+            req = self.request,
+            ino = self.ino
+        );
+        let value = span.in_scope(|| catch_unwind(AssertUnwindSafe(work)).ok());
         if value.is_none() {
             // The panic hook has logged message and place.
-            log::error!("{self}: panicked");
+            log_of!(error, self, "panicked");
         }
         value
+    }
+
+    /// Logs a warning about a state that this request begins.
+    pub(super) fn warn_of_state(&self, message: &str) {
+        log_of!(warn, self, "{message}");
     }
 
     /// Runs `telling`, which tells the kernel something unasked; returns whether that was done. If
@@ -103,7 +249,7 @@ impl Context {
         match self.guard(telling) {
             Some(Ok(())) => true,
             Some(Err(error)) => {
-                log::error!("{self}: the kernel cannot be told: {error}");
+                log_of!(error, self, "the kernel cannot be told: {error}");
                 false
             }
             None => false,
@@ -113,10 +259,10 @@ impl Context {
     /// Logs an error that says something about the volume, once in a while; a caller's mistake is no news.
     fn report(&self, error: &FsError) -> Errno {
         let errno = errno(error);
-        match i32::from(errno) {
+        match errno.raw_os_error() {
             libc::EIO | libc::EUCLEAN => self.warn(error, Instant::now()),
-            libc::ENOSPC | libc::EROFS => log::info!("{self}: {}", one_line(error)),
-            _ => log::debug!("{self}: {}", one_line(error)),
+            libc::ENOSPC | libc::EROFS => log_of!(info, self, "{}", one_line(error)),
+            _ => log_of!(debug, self, "{}", one_line(error)),
         }
         errno
     }
@@ -127,11 +273,11 @@ impl Context {
     fn warn(&self, error: &FsError, now: Instant) {
         if let Some(left_out) = self.is_to_be_logged(error, now) {
             if left_out > 0 {
-                log::warn!(
+                tracing::warn!(
                     "{left_out} failures of other files, or of other kinds, were not logged"
                 );
             }
-            log::warn!("{self}: {}", one_line(error));
+            log_of!(warn, self, "{}", one_line(error));
         }
     }
 
@@ -143,16 +289,6 @@ impl Context {
         };
         let InFlight(limit) = &self.in_flight;
         limit.admit((self.operation, self.ino, why), now)
-    }
-}
-
-impl fmt::Display for Context {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{}{{req={} ino={}}}",
-            self.operation, self.request, self.ino
-        )
     }
 }
 
@@ -173,40 +309,47 @@ pub fn one_line(error: &dyn std::error::Error) -> String {
     line
 }
 
-/// A reply that can be an error.
-pub(super) trait Refuse {
-    /// Sends `errno`.
-    fn refuse(self, errno: Errno);
-}
-
-macro_rules! refuse {
-    ($($reply:ty),* $(,)?) => {$(
-        impl Refuse for $reply {
-            fn refuse(self, errno: Errno) {
-                self.error(errno);
-            }
-        }
-    )*};
-}
-
-refuse!(
-    ReplyAttr,
-    ReplyCreate,
-    ReplyData,
-    ReplyEmpty,
-    ReplyEntry,
-    ReplyLseek,
-    ReplyOpen,
-    ReplyStatfs,
-    ReplyWrite,
-    ReplyXattr,
-);
-
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Seek as _};
     use std::time::Duration;
 
+    use tracing::Level;
+
     use super::*;
+
+    #[test]
+    fn a_request_names_itself_once_in_its_own_lines_and_at_debug_in_those_of_its_work() {
+        for (level, is_work_named) in [(Level::INFO, false), (Level::DEBUG, true)] {
+            let log = Arc::new(tempfile::tempfile().unwrap());
+            let subscriber = tracing_subscriber::fmt()
+                .with_max_level(level)
+                .with_writer(Arc::clone(&log));
+            tracing::subscriber::with_default(subscriber.finish(), || {
+                let context = Context {
+                    operation: "read",
+                    request: 981,
+                    ino: 4711,
+                    in_flight: InFlight::default(),
+                };
+                let outcome = context.attempt::<()>(|| {
+                    tracing::warn!("a member is slow");
+                    let what = "its records contradict each other";
+                    Err(FsError::Corrupt { ino: 4711, what })
+                });
+                assert!(outcome.is_err());
+            });
+            let mut text = String::new();
+            (&*log).rewind().unwrap();
+            (&*log).read_to_string(&mut text).unwrap();
+            let of_request = ["op=\"read\"", "req=981", "ino=4711"];
+            let named = |line: &str| of_request.map(|field| line.matches(field).count());
+            let lines: Vec<&str> = text.lines().collect();
+            assert_eq!(lines.len(), 2, "{text}");
+            assert_eq!(named(lines[0]), [usize::from(is_work_named); 3], "{text}");
+            assert_eq!(named(lines[1]), [1; 3], "{text}");
+        }
+    }
 
     #[test]
     fn a_file_that_fails_block_by_block_is_named_once_a_minute() {

@@ -4,16 +4,22 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::Duration;
 
-use fuser::{Config, Session, SessionACL};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::{Deserialize, Serialize};
 
 use super::adapter::Adapter;
+use super::device::Device;
 use super::mount::{self, Mount, MountError, MountFlavor, Mounted, Mounter, Unmount};
+use super::negotiate::Offer;
+use super::protocol::opcode;
+use super::report::Report;
 use super::request::InFlight;
+use super::ring::{self, Rings};
 use crate::fs::Fs;
+use crate::workers::Threads;
 
 /// The interval at which the thread checks whether the kernel has cut the connection.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
@@ -27,7 +33,34 @@ pub struct ServeOptions {
     pub threads: usize,
     /// Let the kernel collect small writes.
     pub writeback: bool,
+    /// The way on which requests are to come.
+    pub transport: TransportChoice,
 }
+
+/// The way on which requests of the kernel come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Transport {
+    /// Over `io_uring`, with a queue for each CPU.
+    Uring,
+    /// Over `/dev/fuse`.
+    Classic,
+}
+
+/// The way on which requests are to come.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TransportChoice {
+    /// Over `io_uring` where the kernel offers that, else over `/dev/fuse`.
+    #[default]
+    Auto,
+    /// Over `io_uring` or not at all.
+    Uring,
+    /// Over `/dev/fuse`.
+    Classic,
+}
+
+/// The reason why requests do not come over `io_uring`.
+const NOT_OFFERED: &str = "the kernel does not offer FUSE over io_uring";
 
 /// A mount that is being served.
 #[derive(Debug)]
@@ -56,6 +89,7 @@ struct Running {
     ended: Receiver<io::Result<()>>,
     connection: Connection,
     in_flight: InFlight,
+    transport: Transport,
 }
 
 /// Mounts `fs` on `mountpoint` through `mounter`, and serves it until it is unmounted, regardless of the process
@@ -74,46 +108,182 @@ pub fn serve(
         mountpoint: mountpoint.to_owned(),
         source,
     };
-    let adapter = Adapter::new(fs, &options.flavor, options.writeback).map_err(refused)?;
+    if options.transport == TransportChoice::Uring && !ring::is_enabled() {
+        return Err(refused(io::Error::other(format!(
+            "{NOT_OFFERED}; `echo Y > {}` as root enables it (Linux 6.14 or later)",
+            ring::PARAMETER
+        ))));
+    }
     let Mounted { device, mount } = mounter.mount(mountpoint, &options.flavor)?;
-    let session = start(adapter, device, options).map_err(|error| {
+    let session = start(fs, device, options).map_err(|error| {
         if let Err(stuck) = mounter.unmount(&mount, Unmount::Lazily) {
-            log::error!("the mount that could not be served stays: {stuck}");
+            tracing::error!("the mount that could not be served stays: {stuck}");
         }
         refused(error)
     })?;
     if !mount::raise_read_ahead(mountpoint) {
-        log::debug!("read-ahead stays at the kernel's default");
+        tracing::debug!("read-ahead stays at the kernel's default");
     }
     Ok(Serving { session, mount })
 }
 
 /// Negotiates with the kernel and starts the threads.
-fn start(adapter: Adapter, device: OwnedFd, options: &ServeOptions) -> io::Result<Running> {
-    let mut config = Config::default();
-    config.n_threads = Some(match options.threads {
+fn start(fs: Arc<Fs>, device: OwnedFd, options: &ServeOptions) -> io::Result<Running> {
+    let watched = device.try_clone()?;
+    let device = Arc::new(Device::new(device));
+    let (outcome, outcomes) = mpsc::channel();
+    let session = Session {
+        threads: Threads::default(),
+        outcomes,
+        device,
+    };
+    let count = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from) + 2,
         threads => threads,
-    });
-    // The kernel lets in the users that the mount allows. fuser's own check would refuse requests that the kernel
-    // sends on its own account, such as the times of pages that it writes back.
-    let page_cache = Arc::clone(&adapter.page_cache);
-    let in_flight = adapter.in_flight.clone();
-    let watched = device.try_clone()?;
-    let session = Session::from_fd(adapter, device, SessionACL::All, config)?;
-    page_cache.connect(session.notifier());
+    };
+    let rings = session.prepare_rings(options.transport, count, &outcome)?;
+    let is_offered = negotiate(&session.device, options.writeback, rings.is_some())?;
+    let rings = rings.filter(|_| is_offered);
+    let most_seeks = rings
+        .as_ref()
+        .map_or(usize::MAX, Rings::most_waiting_for_others);
+    let adapter = Adapter::new(fs, &options.flavor, Arc::clone(&session.device), most_seeks)?;
+    let in_flight = adapter.in_flight().clone();
+    let adapter = Arc::new(adapter);
+    let transport = register(rings, &adapter, options.transport)?;
+    let readers = match transport {
+        Transport::Uring => 1,
+        Transport::Classic => count,
+    };
+    session.read_device(readers, &adapter, &outcome)?;
+    drop(outcome);
     let (end, ended) = mpsc::channel();
-    std::thread::Builder::new()
-        .name("session".to_owned())
-        .spawn(move || {
-            // The receiver is gone if the requests were all answered before.
-            let _ = end.send(session.run());
-        })?;
+    session.report_end(adapter, end)?;
     Ok(Running {
         ended,
         connection: Connection(watched),
         in_flight,
+        transport,
     })
+}
+
+/// Answers the first request, INIT. Returns whether requests come over `io_uring`, which they do if that is wanted and
+/// the kernel offers it.
+fn negotiate(device: &Arc<Device>, writeback: bool, over_uring: bool) -> io::Result<bool> {
+    loop {
+        let request = device
+            .receive()?
+            .ok_or_else(|| io::Error::other("the mount went away at once"))?;
+        if request.header().opcode != opcode::INIT {
+            return Err(io::Error::other("the kernel does not begin with INIT"));
+        }
+        let offer = Offer::parse(request.body()).map_err(io::Error::other)?;
+        if offer.is_of_later_version() {
+            request.answer_bytes(offer.version_only().bytes());
+            continue;
+        }
+        let agreement = offer.agree(writeback, over_uring)?;
+        request.answer_bytes(agreement.bytes());
+        return Ok(agreement.is_over_uring());
+    }
+}
+
+/// Registers rings, if there are any, and returns the way on which requests come from now on.
+fn register(
+    rings: Option<Rings>,
+    adapter: &Arc<Adapter>,
+    wanted: TransportChoice,
+) -> io::Result<Transport> {
+    let Some(rings) = rings else {
+        return match wanted {
+            TransportChoice::Uring => Err(io::Error::other(NOT_OFFERED)),
+            TransportChoice::Auto | TransportChoice::Classic => Ok(Transport::Classic),
+        };
+    };
+    let queues = rings.queues();
+    match rings.register(adapter) {
+        Ok(()) => {
+            tracing::info!("requests come over io_uring, in {queues} queues");
+            Ok(Transport::Uring)
+        }
+        Err(error) if wanted == TransportChoice::Uring => Err(error),
+        Err(error) => {
+            tracing::warn!(
+                "requests come over /dev/fuse, because the kernel refuses a queue: {error}"
+            );
+            Ok(Transport::Classic)
+        }
+    }
+}
+
+/// The threads that serve a mount.
+struct Session {
+    threads: Threads,
+    outcomes: Receiver<io::Result<()>>,
+    device: Arc<Device>,
+}
+
+impl Session {
+    /// Sets up rings if they are wanted and to be had.
+    fn prepare_rings(
+        &self,
+        wanted: TransportChoice,
+        helpers: usize,
+        outcome: &Sender<io::Result<()>>,
+    ) -> io::Result<Option<Rings>> {
+        if wanted == TransportChoice::Classic || !ring::is_enabled() {
+            return Ok(None);
+        }
+        match Rings::prepare(&self.device, &self.threads, helpers, outcome) {
+            Ok(rings) => Ok(Some(rings)),
+            Err(error) if wanted == TransportChoice::Uring => Err(error),
+            Err(error) => {
+                tracing::info!(
+                    "requests come over /dev/fuse, because io_uring is not to be had: {error}"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Starts `count` threads that read requests from the device.
+    fn read_device(
+        &self,
+        count: usize,
+        adapter: &Arc<Adapter>,
+        outcome: &Sender<io::Result<()>>,
+    ) -> io::Result<()> {
+        (0..count).try_for_each(|number| {
+            let (adapter, device) = (Arc::clone(adapter), Arc::clone(&self.device));
+            let report = Report::new(outcome);
+            self.threads.start(format!("request-{number}"), move || {
+                report.send(serve_device(&adapter, &device));
+            })
+        })
+    }
+
+    /// Starts the thread that reports to `end` when all others are done.
+    fn report_end(self, adapter: Arc<Adapter>, end: Sender<io::Result<()>>) -> io::Result<()> {
+        std::thread::Builder::new()
+            .name("session".to_owned())
+            .spawn(move || {
+                self.threads.wait();
+                let ended = self.outcomes.iter().collect();
+                // Waits for the slow pool.
+                drop(adapter);
+                // The receiver is gone if the requests were all answered before.
+                let _ = end.send(ended);
+            })
+            .map(drop)
+    }
+}
+
+/// Serves requests until the mount is gone.
+fn serve_device(adapter: &Adapter, device: &Arc<Device>) -> io::Result<()> {
+    while let Some(request) = device.receive()? {
+        adapter.serve(request);
+    }
+    Ok(())
 }
 
 impl Serving {
@@ -121,6 +291,12 @@ impl Serving {
     #[must_use]
     pub fn mount(&self) -> &Mount {
         &self.mount
+    }
+
+    /// Returns the way on which requests come.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.session.transport
     }
 
     /// Returns its connection to the kernel, to be looked at.
@@ -156,7 +332,7 @@ impl Running {
                 }
                 // A look later, what was read last from the connection is being worked on.
                 Err(RecvTimeoutError::Timeout) if was_cut && self.all_answered() => {
-                    log::warn!("threads that served requests cannot end");
+                    tracing::warn!("threads that served requests cannot end");
                     return Ok(());
                 }
                 Err(RecvTimeoutError::Timeout) => was_cut = self.connection.is_cut(),

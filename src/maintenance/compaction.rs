@@ -22,6 +22,7 @@ use crate::rate_limit::RateLimit;
 use crate::stripes::{StripeRecords, Stripes, Tally, member_of};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::{Catalog, successor};
+use crate::transaction::extent_cache::ExtentCache;
 
 /// The most stripes moved in one pass. The reserve has room for the new stripes with their live bytes.
 const VICTIMS_AT_ONCE: usize = 64;
@@ -87,10 +88,11 @@ impl LiveRun {
 pub struct Compaction {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     candidates: Arc<Mutex<Candidates>>,
+    extents: Arc<ExtentCache>,
     /// Inodes that could not be read in full.
     unreadable: RateLimit<Ino>,
     /// Bytes written to the members.
@@ -101,18 +103,20 @@ impl Compaction {
     pub(super) fn new(
         members: Arc<Members>,
         meta: Arc<Meta>,
-        volume: Arc<Stripes>,
+        stripes: Arc<Stripes>,
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
         candidates: Arc<Mutex<Candidates>>,
+        extents: Arc<ExtentCache>,
     ) -> Self {
         Self {
             members,
             meta,
-            volume,
+            stripes,
             records,
             catalog,
             candidates,
+            extents,
             unreadable: RateLimit::once_a_minute(),
             moved: AtomicU64::new(0),
         }
@@ -170,16 +174,16 @@ impl Compaction {
         for victim in victims {
             // A live rest that does not move marks the stripe, and makes it a candidate again.
             self.candidates.lock().forget(victim);
-            let _pin = self.volume.pins().pin();
+            let _pin = self.stripes.pins().pin();
             for run in self.live_runs(victim)? {
-                if run.len() > self.volume.writer().stripe_capacity() {
-                    log::warn!(
+                if run.len() > self.stripes.writer().stripe_capacity() {
+                    tracing::warn!(
                         "stripe {victim} is longer than any of this volume: it is not moved"
                     );
                     continue;
                 }
                 if run.start_after(packed.payload.len()) + run.len()
-                    > self.volume.writer().stripe_capacity()
+                    > self.stripes.writer().stripe_capacity()
                 {
                     moved |= self.move_out(&mut packed, locks)?;
                     written += 1;
@@ -213,7 +217,7 @@ impl Compaction {
         let stripes = self.candidates.lock().take_unranked(CANDIDATES_AT_ONCE);
         let mut counted = false;
         for (done, &stripe) in stripes.iter().enumerate() {
-            if self.volume.writer().is_busy(stripe) {
+            if self.stripes.writer().is_busy(stripe) {
                 self.candidates.lock().add(stripe);
                 continue;
             }
@@ -244,7 +248,7 @@ impl Compaction {
 
     /// Returns whether all shards of a stripe were written, and their members are online.
     fn is_whole(&self, record: &Stripe) -> bool {
-        let Some(segment) = self.volume.segments().record(record.segment) else {
+        let Some(segment) = self.stripes.segments().record(record.segment) else {
             return true;
         };
         let live = self.members.membership().live();
@@ -332,7 +336,7 @@ impl Compaction {
         let at = run.start_after(filled);
         packed.payload.resize(at + run.len(), 0);
         if let Err(error) =
-            self.volume
+            self.stripes
                 .reader()
                 .read(stripe, stripe_offset, &mut packed.payload[at..])
         {
@@ -340,9 +344,9 @@ impl Compaction {
             let now = Instant::now();
             if let Some(left_out) = self.unreadable.admit(run.ino, now) {
                 if left_out > 0 {
-                    log::warn!("compaction left {left_out} other inodes alone");
+                    tracing::warn!("compaction left {left_out} other inodes alone");
                 }
-                log::warn!("compaction leaves inode {} alone: {error}", run.ino);
+                tracing::warn!("compaction leaves inode {} alone: {error}", run.ino);
             }
             packed.payload.truncate(filled);
             self.candidates.lock().forget(stripe);
@@ -358,7 +362,7 @@ impl Compaction {
         if runs.is_empty() {
             return Ok(false);
         }
-        let (stripe, _hold) = self.volume.writer().append_stripe(&payload)?;
+        let (stripe, _hold) = self.stripes.writer().append_stripe(&payload)?;
         let geometry = self.members.shape().geometry();
         let shard = payload.len().div_ceil(geometry.data_shards());
         let written = (shard * geometry.total_shards()) as u64;
@@ -402,7 +406,10 @@ impl Compaction {
         );
         batch.delete(key::backref(run.extent.stripe, run.ino, run.end));
         batch.put(key::perhaps_dead(run.extent.stripe), Marker.encode());
-        Ok(self.meta.apply(batch)?)
+        let applied = self.meta.apply(batch);
+        let start = run.end.saturating_sub(target.len);
+        self.extents.forget(run.ino, &(start..run.end));
+        Ok(applied?)
     }
 }
 

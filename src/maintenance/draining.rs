@@ -15,7 +15,7 @@ use crate::transaction::{CommitError, MAX_REFILLED_AT_CLOSE};
 pub struct Draining {
     members: Arc<Members>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     commits: Arc<Commits>,
     reaper: Arc<Reaper>,
 }
@@ -24,14 +24,14 @@ impl Draining {
     pub(super) fn new(
         members: Arc<Members>,
         replicas: Arc<IndexReplicas>,
-        volume: Arc<Stripes>,
+        stripes: Arc<Stripes>,
         commits: Arc<Commits>,
         reaper: Arc<Reaper>,
     ) -> Self {
         Self {
             members,
             replicas,
-            volume,
+            stripes,
             commits,
             reaper,
         }
@@ -72,7 +72,7 @@ impl Draining {
             None => self.members.changes().set_draining(member, true)?,
         }
         let retired = self
-            .volume
+            .stripes
             .writer()
             .retire_segments()
             .map_err(CommitError::from);
@@ -81,7 +81,9 @@ impl Draining {
             && !was_draining
             && let Err(error) = self.members.changes().set_draining(member, false)
         {
-            log::warn!("member {member} stays draining although that was to be undone: {error}");
+            tracing::warn!(
+                "member {member} stays draining although that was to be undone: {error}"
+            );
         }
         begun
     }
@@ -105,7 +107,7 @@ impl Draining {
 
     /// Returns whether the other members have room for the data of one.
     fn has_room_without(&self, member: MemberIndex) -> bool {
-        let loads = self.volume.space().loads();
+        let loads = self.stripes.space().loads();
         let taken = loads.get(&member).map_or(0, |load| load.taken);
         let others = loads.iter().filter(|(other, _)| **other != member);
         let room: u64 = others.map(|(_, load)| load.available).sum();
@@ -117,13 +119,13 @@ impl Draining {
         for member in self.members.membership().draining() {
             let names_it =
                 |(_, segment): &(SegmentId, Segment)| segment.slots.contains(&Some(member));
-            if self.volume.segments().records().iter().any(names_it) {
+            if self.stripes.segments().records().iter().any(names_it) {
                 continue;
             }
             // Its copy of the index is needed until another member has one in its place.
             self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?;
             if self.replicas.holders().contains(&member) {
-                log::warn!(
+                tracing::warn!(
                     "member {member} stays: no other has room for the copy of the index that it has"
                 );
                 continue;
@@ -133,11 +135,11 @@ impl Draining {
                 // The member is kept after all, and it may have something new already.
                 continue;
             }
-            self.volume.forget_member(member);
+            self.stripes.forget_member(member);
             if let Some(store) = store {
                 self.members.changes().clear(&store);
             }
-            log::info!("member {member} is removed");
+            tracing::info!("member {member} is removed");
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ pub struct Joining {
     pub(super) members: Arc<Members>,
     pub(super) meta: Arc<Meta>,
     pub(super) replicas: Arc<IndexReplicas>,
-    pub(super) volume: Arc<Stripes>,
+    pub(super) stripes: Arc<Stripes>,
     pub(super) commits: Arc<Commits>,
     pub(super) reaper: Arc<Reaper>,
     pub(super) stale_copies: Arc<StaleCopies>,
@@ -55,7 +55,7 @@ impl Joining {
         self.members.changes().check(seat, store)?;
         self.forget_gone_copies()?;
         let mut segments: BTreeMap<MemberIndex, BTreeMap<_, _>> = BTreeMap::new();
-        for (id, segment) in self.volume.segments().records() {
+        for (id, segment) in self.stripes.segments().records() {
             for member in segment.slots.iter().flatten() {
                 segments.entry(*member).or_default().insert(id, segment.len);
             }
@@ -97,7 +97,7 @@ impl Joining {
                 self.commits.arrivals.note();
                 Ok::<_, CommitError>(reaper)
             })?;
-        self.volume.forget_member(index);
+        self.stripes.forget_member(index);
         self.stale_copies.may_verify_more();
         self.recheck.make_due();
         // Stripes that died while it was away still take space there.
@@ -107,7 +107,9 @@ impl Joining {
         // The member takes part by now. Without space for a checkpoint, it is admitted later.
         match self.commits.checkpoint() {
             Ok(()) => drop(self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?),
-            Err(CommitError::NoSpace) => log::warn!("member {index} waits for space in the index"),
+            Err(CommitError::NoSpace) => {
+                tracing::warn!("member {index} waits for space in the index");
+            }
             Err(error) => return Err(error),
         }
         Ok(index)

@@ -122,7 +122,7 @@ impl Queues {
 /// Frees dead stripes and empty segments.
 pub struct Reaper {
     meta: Arc<Meta>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
@@ -134,7 +134,7 @@ pub struct Reaper {
 impl Reaper {
     pub(super) fn new(
         meta: Arc<Meta>,
-        volume: Arc<Stripes>,
+        stripes: Arc<Stripes>,
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
         commits: Arc<Commits>,
@@ -142,7 +142,7 @@ impl Reaper {
     ) -> Self {
         Self {
             meta,
-            volume,
+            stripes,
             records,
             catalog,
             commits,
@@ -221,24 +221,24 @@ impl Reaper {
             && let Some((_, garbage)) = queues.garbage.pop_front()
         {
             match garbage {
-                Garbage::Stripe(record) => self.volume.segments().free_stripe(&record),
-                Garbage::Segment(segment) => self.volume.segments().remove(segment),
+                Garbage::Stripe(record) => self.stripes.segments().free_stripe(&record),
+                Garbage::Segment(segment) => self.stripes.segments().remove(segment),
                 Garbage::File(segment, member) => {
-                    self.volume.segments().remove_file(segment, member);
+                    self.stripes.segments().remove_file(segment, member);
                     files += 1;
                 }
             }
             queues.freed += 1;
         }
-        if queues.freed > freed_before && self.volume.writer().is_stuck() {
-            self.volume.writer().retry();
+        if queues.freed > freed_before && self.stripes.writer().is_stuck() {
+            self.stripes.writer().retry();
         }
     }
 
     fn remove_dead(&self, queues: &mut Queues) -> Result<(), CommitError> {
         while let Some(suspect) = queues.suspects.front()
             && self.commits.group.has_ended(suspect.covered_by)
-            && self.volume.pins().has_passed(suspect.pinned_until)
+            && self.stripes.pins().has_passed(suspect.pinned_until)
         {
             let stripe = suspect.stripe;
             self.remove_stripe(queues, stripe)?;
@@ -251,11 +251,11 @@ impl Reaper {
 
     fn remove_stripe(&self, queues: &mut Queues, stripe: StripeId) -> Result<(), CommitError> {
         if let Some(record) = self.records.stripe(stripe)?
-            && let Some(segment) = self.volume.segments().record(record.segment)
+            && let Some(segment) = self.stripes.segments().record(record.segment)
         {
             let whole = self.is_alone_in_segment(&record)?;
             self.records.remove(stripe, &record, &segment, whole)?;
-            self.volume.damage().unrecoverable().forget(stripe);
+            self.stripes.damage().unrecoverable().forget(stripe);
             let garbage = if whole {
                 Garbage::Segment(record.segment)
             } else {
@@ -274,7 +274,7 @@ impl Reaper {
     /// Returns whether a stripe is the last one of a segment that takes no more.
     fn is_alone_in_segment(&self, record: &Stripe) -> Result<bool, CommitError> {
         // First, because a stripe that is added to a segment is listed before the writing of the segment ends.
-        if self.volume.segments().is_writing(record.segment) {
+        if self.stripes.segments().is_writing(record.segment) {
             return Ok(false);
         }
         let (from, end) = key::segment_stripes(record.segment);
@@ -284,7 +284,7 @@ impl Reaper {
     fn remove_empty_segments(&self, queues: &mut Queues) -> Result<(), CommitError> {
         queues.closed_segments.extend(self.records.take_finished());
         for segment in std::mem::take(&mut queues.closed_segments) {
-            if self.volume.segments().is_writing(segment) {
+            if self.stripes.segments().is_writing(segment) {
                 queues.closed_segments.push(segment);
                 continue;
             }
@@ -310,7 +310,7 @@ impl Reaper {
         let found = self.meta.scan(&from, &end, AUDITED_AT_ONCE)?;
         for (found, _) in &found {
             let stripe = key::parse_stripe(found)?;
-            if !self.volume.writer().is_busy(stripe) && !self.catalog.has_backref(stripe)? {
+            if !self.stripes.writer().is_busy(stripe) && !self.catalog.has_backref(stripe)? {
                 self.mark(stripe)?;
             }
         }
@@ -326,7 +326,7 @@ impl Reaper {
         let marks = self.meta.scan(&from, &end, MARKS_AT_ONCE)?;
         for (mark, _) in &marks {
             let stripe = key::parse_perhaps_dead(mark)?;
-            if !queues.suspected.contains(&stripe) && !self.volume.writer().is_busy(stripe) {
+            if !queues.suspected.contains(&stripe) && !self.stripes.writer().is_busy(stripe) {
                 self.look_at(queues, stripe)?;
             }
         }
@@ -353,7 +353,7 @@ impl Reaper {
         queues.suspects.push_back(Suspect {
             stripe,
             covered_by: self.commits.group.next(),
-            pinned_until: self.volume.pins().fence(),
+            pinned_until: self.stripes.pins().fence(),
         });
         Ok(())
     }

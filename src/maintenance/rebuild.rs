@@ -61,7 +61,7 @@ pub use scope::RebuildScope;
 /// Parts of a volume that its rebuild uses.
 pub(super) struct RebuildDependencies {
     pub(super) members: Arc<Members>,
-    pub(super) volume: Arc<Stripes>,
+    pub(super) stripes: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,
@@ -77,7 +77,7 @@ pub(super) struct RebuildDependencies {
 /// Rebuild of missing shards, draining included, and balancing.
 pub struct Rebuild {
     members: Arc<Members>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
@@ -95,7 +95,7 @@ impl Rebuild {
     pub(super) fn new(uses: RebuildDependencies) -> Self {
         let segments = SegmentRebuild {
             members: Arc::clone(&uses.members),
-            volume: Arc::clone(&uses.volume),
+            stripes: Arc::clone(&uses.stripes),
             records: Arc::clone(&uses.records),
             catalog: Arc::clone(&uses.catalog),
             commits: Arc::clone(&uses.commits),
@@ -106,7 +106,7 @@ impl Rebuild {
         };
         let copy_out = CopyOut {
             members: Arc::clone(&uses.members),
-            volume: Arc::clone(&uses.volume),
+            stripes: Arc::clone(&uses.stripes),
             catalog: Arc::clone(&uses.catalog),
             foreground: uses.foreground,
             reaper: Arc::clone(&uses.reaper),
@@ -115,7 +115,7 @@ impl Rebuild {
         };
         Self {
             members: uses.members,
-            volume: uses.volume,
+            stripes: uses.stripes,
             records: uses.records,
             catalog: uses.catalog,
             commits: uses.commits,
@@ -244,14 +244,14 @@ impl Rebuild {
         let mut waited = u64::MAX;
         loop {
             // A file found missing from here on may not be in this plan.
-            let lacked_files = self.volume.damage().lacks_files();
-            self.volume.damage().set_lacks_files(false);
+            let lacked_files = self.stripes.damage().lacks_files();
+            self.stripes.damage().set_lacks_files(false);
             round.online = self.members.membership().live();
-            let plans = plan::missing(round.scope, &self.members, &self.volume, &self.catalog)?;
+            let plans = plan::missing(round.scope, &self.members, &self.stripes, &self.catalog)?;
             self.close_segments(&plans)?;
             let outcome = self.carry_out(&plans, round)?;
             if lacked_files && !plans.is_empty() {
-                self.volume.damage().set_lacks_files(true);
+                self.stripes.damage().set_lacks_files(true);
             }
             match outcome {
                 PlanOutcome::Stopped => return Ok(false),
@@ -292,17 +292,17 @@ impl Rebuild {
     /// Moves shards from the fullest members to the emptiest.
     fn move_shards(&self, round: &mut Round<'_>) -> Result<PlanOutcome, CommitError> {
         // A segment that is being written to cannot move.
-        self.volume.writer().retire_segments()?;
+        self.stripes.writer().retire_segments()?;
         self.commits.sync()?;
         // Bytes that were moved away or removed count for no member.
         self.reaper.free_dead()?;
         round.online = self.members.membership().live();
-        let segments = self.volume.segments().records().into_iter();
+        let segments = self.stripes.segments().records().into_iter();
         let segments = segments
-            .filter(|(segment, _)| !self.volume.segments().is_writing(*segment))
+            .filter(|(segment, _)| !self.stripes.segments().is_writing(*segment))
             .collect();
         let (loads, draining) = (
-            self.volume.space().loads(),
+            self.stripes.space().loads(),
             self.members.membership().draining(),
         );
         let plans = balance::moves(&segments, &loads, &draining);
@@ -357,7 +357,7 @@ impl Rebuild {
         let online = self.members.membership().live();
         let mut members = BTreeSet::new();
         for plan in plans {
-            let Some(record) = self.volume.segments().record(plan.segment) else {
+            let Some(record) = self.stripes.segments().record(plan.segment) else {
                 continue;
             };
             let lacking = plan.slots.keys().filter(|slot| !plan.moves.contains(slot));
@@ -370,8 +370,8 @@ impl Rebuild {
     /// Ends the writing to segments that lack shards.
     fn close_segments(&self, plans: &[SegmentPlan]) -> Result<(), CommitError> {
         let mut plans = plans.iter();
-        if plans.any(|plan| self.volume.segments().is_writing(plan.segment)) {
-            self.volume.writer().retire_segments()?;
+        if plans.any(|plan| self.stripes.segments().is_writing(plan.segment)) {
+            self.stripes.writer().retire_segments()?;
             self.commits.sync()?;
         }
         Ok(())

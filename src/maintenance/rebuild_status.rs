@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use crate::format::MemberIndex;
 
@@ -30,7 +31,8 @@ pub struct RebuildProgress {
 }
 
 /// The state of a rebuild.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum RebuildState {
     /// No rebuild was asked for since the volume was opened.
     #[default]

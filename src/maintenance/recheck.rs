@@ -11,19 +11,19 @@ use crate::transaction::CommitError;
 
 /// Search for unrecoverable ranges that can be read again.
 pub struct Recheck {
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     /// Set if a member joined since the last search began.
     is_due: AtomicBool,
     /// Stripes that the search has yet to read. A work lock: its holder reads them.
-    stripes: Mutex<Vec<StripeId>>,
+    waiting: Mutex<Vec<StripeId>>,
 }
 
 impl Recheck {
-    pub(super) fn new(volume: Arc<Stripes>) -> Self {
+    pub(super) fn new(stripes: Arc<Stripes>) -> Self {
         Self {
-            volume,
+            stripes,
             is_due: AtomicBool::new(false),
-            stripes: Mutex::default(),
+            waiting: Mutex::default(),
         }
     }
 
@@ -40,11 +40,11 @@ impl Recheck {
     ///
     /// If a stripe cannot be inspected. The next call continues with the rest.
     pub fn run(&self, goes_on: &dyn Fn() -> bool) -> Result<(), CommitError> {
-        let mut left = self.stripes.lock();
+        let mut left = self.waiting.lock();
         while goes_on() {
             if self.is_due.swap(false, Ordering::SeqCst) {
                 *left = self
-                    .volume
+                    .stripes
                     .damage()
                     .unrecoverable()
                     .all()
@@ -55,8 +55,10 @@ impl Recheck {
             let Some(stripe) = left.pop() else {
                 break;
             };
-            let _pin = self.volume.pins().pin();
-            self.volume.inspector().inspect(&[stripe], Remedy::Report)?;
+            let _pin = self.stripes.pins().pin();
+            self.stripes
+                .inspector()
+                .inspect(&[stripe], Remedy::Report)?;
         }
         Ok(())
     }

@@ -18,12 +18,17 @@ use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
 use crate::transaction::live::ends_of;
 use crate::transaction::{CommitError, CountLimits};
-use stretches::{StretchLen, Stretches};
+use stretch_len::StretchLen;
+use stretches::Stretches;
 
 mod count;
 mod files;
 mod live;
+mod row;
+mod stretch_len;
 mod stretches;
+
+pub use row::RedundancyRow;
 
 /// The time for which a count holds while no member comes or goes and nothing is committed. It is limited because
 /// other programs may remove files.
@@ -33,32 +38,6 @@ impl CountLimits {
     /// Returns the length of a stretch.
     pub(super) fn stretch_len(self) -> StretchLen {
         StretchLen(self.stretch_stripes)
-    }
-}
-
-/// Stripes that can bear the same number of further losses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RedundancyRow {
-    /// The number of further shards of each that can be lost; negative if some of the bytes that files hold are lost
-    /// already.
-    pub losses_tolerated: i16,
-    /// The number of stripes.
-    pub stripes: u64,
-    /// Bytes in them that files hold; those that several share count once.
-    pub bytes: u64,
-    /// Shards of them that no online file has.
-    pub missing: u64,
-}
-
-impl RedundancyRow {
-    /// Returns a row without stripes.
-    pub(super) fn empty(losses_tolerated: i16) -> Self {
-        Self {
-            losses_tolerated,
-            stripes: 0,
-            bytes: 0,
-            missing: 0,
-        }
     }
 }
 
@@ -122,7 +101,7 @@ pub struct MissingShards {
 pub struct RedundancyCounter {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
@@ -137,7 +116,7 @@ pub struct RedundancyCounter {
 pub(super) struct RedundancyDependencies {
     pub(super) members: Arc<Members>,
     pub(super) meta: Arc<Meta>,
-    pub(super) volume: Arc<Stripes>,
+    pub(super) stripes: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,
@@ -170,7 +149,7 @@ impl RedundancyCounter {
         let RedundancyDependencies {
             members,
             meta,
-            volume,
+            stripes,
             records,
             catalog,
             commits,
@@ -180,7 +159,7 @@ impl RedundancyCounter {
         Self {
             members,
             meta,
-            volume,
+            stripes,
             records,
             catalog,
             commits,
@@ -252,7 +231,7 @@ impl RedundancyCounter {
             epoch: self.members.membership().epoch(),
             live: self.members.membership().live(),
             commits: self.commits.group.count(),
-            unrecoverable_ranges: self.volume.damage().unrecoverable().changes(),
+            unrecoverable_ranges: self.stripes.damage().unrecoverable().changes(),
             unverified: self.members.stale_copies().unverified(),
         }
     }

@@ -45,7 +45,7 @@ const ROUNDS_AHEAD: usize = 4;
 
 /// Makes room for data, when there is none and ahead of need.
 pub struct Room {
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     commits: Arc<Commits>,
     growth: Arc<Growth>,
     reaper: Arc<Reaper>,
@@ -61,7 +61,7 @@ pub struct Room {
 
 impl Room {
     pub(super) fn new(
-        volume: Arc<Stripes>,
+        stripes: Arc<Stripes>,
         commits: Arc<Commits>,
         growth: Arc<Growth>,
         reaper: Arc<Reaper>,
@@ -69,7 +69,7 @@ impl Room {
         exhaustion: Arc<Exhaustion>,
     ) -> Self {
         Self {
-            volume,
+            stripes,
             commits,
             growth,
             reaper,
@@ -114,18 +114,18 @@ impl Room {
         }
         let deaths = self.exhaustion.deaths();
         self.reaper.reap_now()?;
-        if !has_room(&self.volume, needed) {
+        if !has_room(&self.stripes, needed) {
             made |= self.growth.shrink_index()?;
         }
         for _ in 0..MAX_ROUNDS {
-            if has_room(&self.volume, needed) || !self.try_compact(locks, IN_NEED)? {
+            if has_room(&self.stripes, needed) || !self.try_compact(locks, IN_NEED)? {
                 break;
             }
             self.reaper.reap_now()?;
         }
         // Stripes that are still held or read may come free at any time.
-        if !has_room(&self.volume, needed) && !self.reaper.is_under_way() {
-            let usable_free = self.volume.space().measure().usable_free;
+        if !has_room(&self.stripes, needed) && !self.reaper.is_under_way() {
+            let usable_free = self.stripes.space().measure().usable_free;
             self.exhaustion.note_exhausted(deaths, usable_free, needed);
         }
         Ok(made || self.reaper.freed() > freed_before)
@@ -133,9 +133,9 @@ impl Room {
 
     /// Returns whether there is more room than when none could be made, and forgets that then.
     fn look_for_room(&self) -> bool {
-        let capacity = self.volume.writer().stripe_capacity() as u64;
+        let capacity = self.stripes.writer().stripe_capacity() as u64;
         self.exhaustion
-            .has_ended(self.volume.space().measure().usable_free, capacity)
+            .has_ended(self.stripes.space().measure().usable_free, capacity)
     }
 
     /// Frees dead stripes and moves some live bytes out of mostly dead ones while little is free. So writers seldom
@@ -160,8 +160,8 @@ impl Room {
         if self.exhaustion.is_exhausted(u64::MAX) {
             self.look_for_room();
         }
-        let capacity = self.volume.writer().stripe_capacity() as u64;
-        let space = self.volume.space().measure();
+        let capacity = self.stripes.writer().stripe_capacity() as u64;
+        let space = self.stripes.space().measure();
         let little = little(space, capacity);
         let deaths = self.exhaustion.deaths();
         if space.usable_free > little || *self.done_ahead.lock() == Some(deaths) {
@@ -204,9 +204,9 @@ impl Room {
 }
 
 /// Returns whether there is room for so many bytes, and for a stripe beside them.
-pub(super) fn has_room(volume: &Stripes, needed: u64) -> bool {
-    let capacity = volume.writer().stripe_capacity() as u64;
-    volume.space().measure().usable_free >= needed.saturating_add(capacity)
+pub(super) fn has_room(stripes: &Stripes, needed: u64) -> bool {
+    let capacity = stripes.writer().stripe_capacity() as u64;
+    stripes.space().measure().usable_free >= needed.saturating_add(capacity)
 }
 
 /// Returns the bytes below which free space is little.

@@ -12,7 +12,7 @@ use crate::maintenance::{InodeLocks, Maintenance};
 use crate::workers::Threads;
 
 mod job;
-mod rebuild;
+mod rebuild_scheduling;
 mod returns;
 mod schedule;
 mod scrub;
@@ -20,7 +20,7 @@ mod stop;
 
 use stop::StopSignal;
 
-pub use rebuild::{OrderNumber, RebuildOrders};
+pub use rebuild_scheduling::{OrderNumber, RebuildOrders};
 pub use schedule::Schedule;
 
 /// Threads that maintain one open volume, until this is stopped or dropped.

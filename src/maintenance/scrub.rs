@@ -13,6 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use super::compaction::{Compaction, InodeLocks};
 use super::pace::{pause, step_bytes};
@@ -32,11 +33,12 @@ use crate::transaction::foreground::Foreground;
 mod deep;
 mod followers;
 mod metadata;
+mod passed;
 mod second_pass;
 mod stripes;
 
 use followers::Followers;
-use second_pass::{DefectCounts, PassedSegments, add_defects};
+use passed::{DefectCounts, PassedSegments, add_defects};
 
 pub use deep::{ReadShards, WrongShards};
 pub use followers::Follower;
@@ -51,9 +53,11 @@ const BATCH_BYTES: u64 = 48 << 20;
 const MAX_REST: Duration = Duration::from_millis(100);
 
 /// The state of a scrub.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum ScrubState {
     /// There was none yet.
+    #[default]
     Never,
     /// It is under way.
     Running,
@@ -106,7 +110,7 @@ pub struct Scrubber {
     members: Arc<Members>,
     meta: Arc<Meta>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
@@ -134,7 +138,7 @@ pub(super) struct ScrubDependencies {
     pub(super) members: Arc<Members>,
     pub(super) meta: Arc<Meta>,
     pub(super) replicas: Arc<IndexReplicas>,
-    pub(super) volume: Arc<Stripes>,
+    pub(super) stripes: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,
@@ -160,7 +164,7 @@ impl Scrubber {
             members,
             meta,
             replicas,
-            volume,
+            stripes,
             records,
             catalog,
             commits,
@@ -174,7 +178,7 @@ impl Scrubber {
             members,
             meta,
             replicas,
-            volume,
+            stripes,
             records,
             catalog,
             commits,
@@ -220,7 +224,7 @@ impl Scrubber {
         };
         let take_cut_off = || self.cut_off.lock().take();
         let mut scrub = self.stale_copies.scrub_to_continue(take_cut_off, || {
-            self.volume.damage().unrecoverable().begin_pass();
+            self.stripes.damage().unrecoverable().begin_pass();
             self.passed.forget();
             self.found.lock().clear();
         })?;
@@ -329,13 +333,13 @@ impl Scrubber {
 
     fn end_scrub(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
         self.stale_copies.set_verified(|| self.left_unread(scrub));
-        self.volume.damage().unrecoverable().end_pass();
-        let census = self.volume.inventory().census();
+        self.stripes.damage().unrecoverable().end_pass();
+        let census = self.stripes.inventory().census();
         let lacks_files = census.lacks_files(
-            &self.volume.segments().records(),
+            &self.stripes.segments().records(),
             &self.members.membership().live(),
         );
-        self.volume.damage().set_lacks_files(lacks_files);
+        self.stripes.damage().set_lacks_files(lacks_files);
         self.count_the_rest(scrub)?;
         scrub.is_finished = true;
         scrub.segment = scrub.end;
@@ -381,7 +385,7 @@ impl Scrubber {
     /// Returns the bytes of segment files that a scrub has passed, and all that it is to pass.
     fn scrub_bytes(&self, scrub: &Scrub) -> (u64, u64) {
         let (mut passed, mut total) = (0, 0);
-        for (segment, record) in self.volume.segments().records() {
+        for (segment, record) in self.stripes.segments().records() {
             if segment >= scrub.end {
                 continue;
             }
@@ -410,7 +414,7 @@ fn log_scrubbed(status: &ScrubStatus) {
         ScrubState::Finished => "through".to_owned(),
         _ => format!("stopped at {:.0} %", status.progress * 100.0),
     };
-    log::info!(
+    tracing::info!(
         "scrub {how_far}: {repaired} pieces repaired, {wrong} not, {missing} shards missing or not verified, {lost} bytes lost"
     );
 }

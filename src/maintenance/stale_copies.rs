@@ -34,7 +34,7 @@ pub(super) struct Unread {
 pub struct StaleCopies {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     commits: Arc<Commits>,
     /// The stale copies known before the begin of the scrub that is not through. Held while its record changes.
     covered: Mutex<UnverifiedCopies>,
@@ -46,13 +46,13 @@ impl StaleCopies {
     pub(super) fn new(
         members: Arc<Members>,
         meta: Arc<Meta>,
-        volume: Arc<Stripes>,
+        stripes: Arc<Stripes>,
         commits: Arc<Commits>,
     ) -> Self {
         Self {
             members,
             meta,
-            volume,
+            stripes,
             commits,
             covered: Mutex::default(),
             left: Mutex::default(),
@@ -185,7 +185,7 @@ impl StaleCopies {
                 .unwrap_or_default()
                 .max(of_unknown);
             let path = self.members.membership().path(*member);
-            log::warn!(
+            tracing::warn!(
                 "member {member} ({path}) is not verified: {shards} shards could not be read, or not be held against any \
                  checksum; what it holds counts once a further scrub could do that"
             );
@@ -241,7 +241,7 @@ impl StaleCopies {
     /// Returns a scrub of all that there is now.
     fn new_scrub(&self, last: &Scrub) -> Scrub {
         let newest = self
-            .volume
+            .stripes
             .segments()
             .records()
             .into_iter()

@@ -81,7 +81,7 @@ pub fn identify_members(
     let reader = EvidenceReader {
         members: Arc::clone(&transactions.members),
         meta: Arc::clone(&transactions.meta),
-        volume: Arc::clone(&transactions.volume),
+        stripes: Arc::clone(&transactions.stripes),
         records: Arc::clone(&transactions.records),
     };
     let mut evidence = BTreeMap::new();
@@ -97,7 +97,7 @@ pub fn identify_members(
 struct EvidenceReader {
     members: Arc<Members>,
     meta: Arc<Meta>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     records: Arc<StripeRecords>,
 }
 
@@ -116,7 +116,7 @@ impl EvidenceReader {
         let segments = names
             .iter()
             .filter_map(|(name, _)| files::parse_segment(name));
-        for segment in segments.filter(|segment| self.volume.segments().record(*segment).is_some())
+        for segment in segments.filter(|segment| self.stripes.segments().record(*segment).is_some())
         {
             evidence.has_segments = true;
             self.add_segment(store, segment, &mut evidence)?;
@@ -187,7 +187,7 @@ impl EvidenceReader {
         id: StripeId,
         stripe: &Stripe,
     ) -> Result<BTreeSet<MemberIndex>, CommitError> {
-        let Some(segment) = self.volume.segments().record(stripe.segment) else {
+        let Some(segment) = self.stripes.segments().record(stripe.segment) else {
             return Ok(BTreeSet::new());
         };
         // Space that was reserved and never written looks like any block of zeros.

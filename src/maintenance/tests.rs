@@ -25,6 +25,7 @@ use crate::store::{
 };
 use crate::transaction::{CommitError, CountLimits, CreateOptions, OpenOptions, Transactions};
 
+mod checkpoints;
 mod copy_out;
 mod counting;
 mod crash;
@@ -356,7 +357,7 @@ impl TestFs {
             let record = self.transactions.stripe(stripe).unwrap().unwrap();
             let segment = self
                 .transactions
-                .volume
+                .stripes
                 .segments()
                 .record(record.segment)
                 .unwrap();

@@ -96,7 +96,7 @@ impl Acknowledged {
             Ok(newest) => newest.filter(|newest| newest.volume == volume),
             Err(error) if is_silent(&error) => return Err(error),
             Err(error) => {
-                log::debug!("member {member}: its journal: {error}");
+                tracing::debug!(%member, "its journal: {error}");
                 None
             }
         };

@@ -152,7 +152,7 @@ fn first_superblocks(stores: &[StoreRef], options: &CreateOptions) -> Vec<Superb
         .map(|store| MemberEntry {
             id: MemberId(Uuid::new_v4()),
             current: true,
-            leaving: false,
+            draining: false,
             path: noted_path(&store.label()),
         })
         .collect();
@@ -201,7 +201,7 @@ fn clear(stores: &[StoreRef]) {
     for store in stores {
         for name in [files::SUPERBLOCK, files::LOCK] {
             if let Err(error) = store.remove(name) {
-                log::error!("{error}; remove it by hand before the next attempt");
+                tracing::error!("{error}; remove it by hand before the next attempt");
             }
         }
     }

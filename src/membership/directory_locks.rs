@@ -125,7 +125,7 @@ impl Drop for Unused {
     fn drop(&mut self) {
         let unused = std::mem::take(&mut self.0);
         for held in &unused {
-            log::debug!("{}: nothing of it is open any more", held.stores[0].label());
+            tracing::debug!(path = %held.stores[0].label(), "nothing of it is open any more");
         }
         if !unused.is_empty() {
             close(unused);
@@ -145,7 +145,7 @@ fn close(unused: Vec<LockedDirectory>) {
         .name("close".to_owned())
         .spawn(close)
     {
-        log::debug!("no thread to close files: {error}");
+        tracing::debug!("no thread to close files: {error}");
     }
     // Nothing is ever sent: this ends when the other end is dropped, or after a moment.
     let _ = closed.recv_timeout(CLOSE_WAIT);

@@ -58,7 +58,7 @@ impl MemberChanges {
             });
         }
         if let Some(entry) = state.table_mut().get_mut(usize::from(index.0)) {
-            entry.leaving = is_draining;
+            entry.draining = is_draining;
         }
         match heir {
             Some(heir) => state
@@ -106,7 +106,7 @@ impl MemberChanges {
 /// Removes all that a volume has in a directory that is no member of it any more, as far as that is possible.
 pub fn clear(store: &StoreRef, executor: &Executor) {
     if let Err(error) = executor.call(store, "clear", remove_all) {
-        log::warn!("{error}; what is left in {} is of no use", store.label());
+        tracing::warn!("{error}; what is left in {} is of no use", store.label());
     }
 }
 

@@ -117,7 +117,7 @@ impl EpochState {
     /// Returns the parts that the membership publishes.
     pub(super) fn published(&self) -> Published {
         let entries = (0..).map(MemberIndex).zip(&self.table);
-        let draining = entries.filter(|(_, entry)| entry.leaving);
+        let draining = entries.filter(|(_, entry)| entry.draining);
         Published {
             epoch: self.head().map_or(Epoch(0), |mark| mark.epoch),
             draining: draining.map(|(index, _)| index).collect(),

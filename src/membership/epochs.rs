@@ -1,6 +1,6 @@
 //! Beginning an epoch: the members that are left agree, durably, that they go on without the others.
 //!
-//! Two steps, so that a power cut between two superblocks is never taken for two halves mounted apart:
+//! Two steps, so that a power cut between two superblocks is never taken for two branches mounted apart:
 //!
 //! 1. *propose*: every member of the coming epoch notes its mark next to the current one; written to
 //!    all in parallel, **synced** on all.
@@ -111,7 +111,7 @@ impl Epochs {
             return Ok(());
         }
         for index in online.difference(&state.admitted) {
-            log::info!("member {index} has the index and the journal again, and counts");
+            tracing::info!("member {index} has the index and the journal again, and counts");
         }
         let raised = self.raise(&mut state, online);
         if raised.is_ok() {
@@ -134,13 +134,17 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// [`MembersError::Failed`] if too few are left; the volume is then failed for good.
+    /// [`MembersError::Failed`] if too few are left; the volume is then failed for good. [`MembersError::NotNow`] if the
+    /// directories are released meanwhile: no superblock can be written any more, although the members are online.
     pub(super) fn raise(
         &self,
         state: &mut EpochState,
         mut target: BTreeSet<MemberIndex>,
     ) -> Result<(), MembersError> {
         loop {
+            if self.membership.is_released() {
+                return Err(MembersError::NotNow);
+            }
             target.retain(|index| self.membership.is_online(*index));
             self.check_alive(state, &target)?;
             let mark = state.next_mark();
@@ -151,7 +155,7 @@ impl Epochs {
             let beginnings = state.begin(&target, |index| self.membership.path(index));
             if self.writer.write(state, beginnings) {
                 state.note_durable();
-                log::info!("epoch {} with {} members", mark.epoch, target.len());
+                tracing::info!("epoch {} with {} members", mark.epoch, target.len());
                 return Ok(());
             }
         }
@@ -165,8 +169,10 @@ impl Epochs {
     /// Waits until an epoch without the members that failed is durable, or begins it; then publishes it.
     pub(super) fn publish_failures(&self) {
         let mut state = self.state.lock();
-        if let Err(error) = self.exclude_failed(&mut state) {
-            log::error!("the volume has failed: {error}");
+        match self.exclude_failed(&mut state) {
+            // Released meanwhile: the next mount finds out.
+            Ok(()) | Err(MembersError::NotNow) => {}
+            Err(error) => tracing::error!("the volume has failed: {error}"),
         }
         self.publish(&state);
     }

@@ -58,6 +58,23 @@ impl MemberIo {
         outcomes.into_iter().flatten().collect()
     }
 
+    /// Fills `out` from a file of a member on this thread, if the bytes are in memory there. Returns whether it did;
+    /// otherwise the content of `out` is unspecified. Waits for no device, and does nothing while any member is slow.
+    #[must_use]
+    pub fn read_in_memory(
+        &self,
+        member: MemberIndex,
+        name: &str,
+        offset: u64,
+        out: &mut [u8],
+    ) -> bool {
+        if self.executor.has_slow() {
+            return false;
+        }
+        let read = |store: &StoreRef| store.read_in_memory(name, offset, out);
+        self.membership.with_store(member, read) == Some(true)
+    }
+
     /// Returns whether a member is slow, and the others can do without it.
     #[must_use]
     pub fn is_avoided(&self, member: MemberIndex) -> bool {

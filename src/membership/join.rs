@@ -157,7 +157,7 @@ impl MemberChanges {
         }
         let _until_it_takes_part = heed(index, strays)?;
         self.admit_joining(&joining, block, store, lock)?;
-        log::info!("{} takes part as member {index}", store.label());
+        tracing::info!("{} takes part as member {index}", store.label());
         Ok(index)
     }
 
@@ -286,7 +286,7 @@ impl MemberChanges {
         };
         if self.membership.refuse(index, state, &refusal) {
             let path = self.membership.path(index);
-            log::info!("member {index} is not back at {path}: {refusal}");
+            tracing::info!("member {index} is not back at {path}: {refusal}");
         }
     }
 
@@ -417,7 +417,7 @@ impl MemberChanges {
         let entry = MemberEntry {
             id: MemberId(Uuid::new_v4()),
             current: false,
-            leaving: false,
+            draining: false,
             path: noted_path(&store.label()),
         };
         Ok(Joining {

@@ -10,7 +10,7 @@ pub(super) fn needed_to_write(in_epoch: usize, data: usize, parity: usize) -> us
 
 /// Returns how many members of the newest epoch, which has `in_epoch`, an open volume needs to go on: with more data
 /// than parity shards so many that all others are too few to be opened without them. With fewer the volume may have
-/// gone on in two halves anyway, and one is enough.
+/// gone on as two branches anyway, and one is enough.
 pub(super) fn needed_to_go_on(in_epoch: usize, data: usize, parity: usize) -> usize {
     if data <= parity {
         return 1;

@@ -96,7 +96,7 @@ fn judge(store: &StoreRef, executor: &Executor, slots: Vec<Slot>) -> Result<Look
     match (newest, problem) {
         (Some(block), None) => Ok(Look::Member(Box::new(block))),
         (Some(block), Some(problem)) => {
-            log::debug!("{}: one superblock slot: {problem}", store.label());
+            tracing::debug!(path = %store.label(), "one superblock slot: {problem}");
             Ok(Look::Member(Box::new(block)))
         }
         (None, Some(problem)) if !absent => Ok(Look::Unusable(problem)),

@@ -30,7 +30,7 @@ use crate::store::{StoreError, StoreRef};
 
 /// The membership at one moment.
 #[derive(Clone, Debug)]
-pub struct MembershipSnapshot {
+pub(super) struct MembershipSnapshot {
     /// All members by index: online ones, absent ones and vacant places.
     members: Vec<Arc<Member>>,
     live: Vec<MemberIndex>,
@@ -43,14 +43,14 @@ pub struct MembershipSnapshot {
 
 impl MembershipSnapshot {
     /// Returns the epoch.
-    #[must_use]
-    pub fn epoch(&self) -> Epoch {
+    #[cfg(test)]
+    pub(super) fn epoch(&self) -> Epoch {
         self.epoch
     }
 
     /// Returns the members that took part when the epoch was published.
-    #[must_use]
-    pub fn live(&self) -> &[MemberIndex] {
+    #[cfg(test)]
+    pub(super) fn live(&self) -> &[MemberIndex] {
         &self.live
     }
 
@@ -138,8 +138,7 @@ impl Membership {
     }
 
     /// Returns the present snapshot, to read several facts that belong together. The caller keeps it for a moment only.
-    #[must_use]
-    pub fn snapshot(&self) -> Arc<MembershipSnapshot> {
+    pub(super) fn snapshot(&self) -> Arc<MembershipSnapshot> {
         self.current.load_full()
     }
 
@@ -153,6 +152,12 @@ impl Membership {
     #[must_use]
     pub fn live(&self) -> Vec<MemberIndex> {
         self.current.load().live.clone()
+    }
+
+    /// Returns whether a member takes part as of the last epoch.
+    #[must_use]
+    pub fn is_live(&self, member: MemberIndex) -> bool {
+        self.current.load().live.contains(&member)
     }
 
     /// Returns the members that are being drained.
@@ -181,6 +186,17 @@ impl Membership {
         let snapshot = self.current.load();
         let member = snapshot.member(member).filter(|_| !snapshot.is_released)?;
         member.store().cloned()
+    }
+
+    /// Lends a member's directory to `work`, which does not wait. Returns `None` if the member is not online.
+    pub(super) fn with_store<T>(
+        &self,
+        member: MemberIndex,
+        work: impl FnOnce(&StoreRef) -> T,
+    ) -> Option<T> {
+        let snapshot = self.current.load();
+        let member = snapshot.member(member).filter(|_| !snapshot.is_released)?;
+        member.store().map(work)
     }
 
     /// Returns the path of a member, or where it was last seen; empty if that is not known, or there is no such member.
@@ -327,7 +343,7 @@ impl Membership {
                 MemberState::Missing => "missing",
                 _ => "faulted",
             };
-            log::warn!("member {index} is marked {state}: {}", chain(error));
+            tracing::warn!("member {index} is marked {state}: {}", chain(error));
         }
     }
 

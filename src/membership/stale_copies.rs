@@ -60,7 +60,7 @@ impl StaleCopies {
         // Not at each time that it comes and there is no space to take it in; a read-only open reports it in its own
         // way.
         if self.unverified.add(member) && self.access == Access::ReadWrite {
-            log::warn!(
+            tracing::warn!(
                 "member {member} ({}) is from an earlier time: was the directory put back from a backup? \
                  everything is going to be verified",
                 self.membership.path(member)

@@ -15,7 +15,7 @@
 //! If its journal or copy of the index goes beyond those of all current members, the superblocks are the stale ones. No
 //! superblock is made from them then.
 //!
-//! With no more data shards than parity shards, a volume can have gone on in two halves. A member that was left out of
+//! With no more data shards than parity shards, a volume can have gone on as two branches. A member that was left out of
 //! the epoch then looks like one that left out others. So a directory becomes a member only if it is up to date. One
 //! that has lost its superblock and may know more keeps the others from going on without it. The order is clear in one
 //! case: all members are online, and no remaining superblock is of an epoch without one of the members that lost
@@ -265,7 +265,7 @@ impl Reference {
                 // The others say as much, or fewer superblocks are created again.
                 Err(error) => {
                     let reason = chain(&error);
-                    log::warn!("{}: {reason}", found.store.label());
+                    tracing::warn!(path = %found.store.label(), "{reason}");
                     unread = Some(reason);
                 }
             }
@@ -313,7 +313,7 @@ impl Reference {
     }
 
     /// Returns whether a directory went through the same changes as the current members. A record of an epoch that
-    /// these do not know was written without them. In halves, so was one of another journal generation, and one beyond theirs in an
+    /// these do not know was written without them. With two branches, so was one of another journal generation, and one beyond theirs in an
     /// epoch that they may have begun without each other.
     fn standing(&self, traces: &Traces) -> Standing {
         let Some((one, other)) = self.record.zip(traces.record) else {
@@ -360,7 +360,7 @@ impl Reference {
         are_level.then_some(leader)
     }
 
-    /// Returns whether a directory may be another half of the volume.
+    /// Returns whether a directory may be another branch of the volume.
     fn is_doubtful(&self, traces: &Traces) -> bool {
         self.may_be_parted && self.standing(traces) == Standing::Doubtful
     }
@@ -484,7 +484,7 @@ fn gone_on(
 }
 
 /// Refuses to go on without directories that have lost their superblocks and have seen changes that no other has. Does
-/// so only where the volume can have gone on in halves.
+/// so only where the volume can have gone on as branches.
 ///
 /// # Errors
 ///

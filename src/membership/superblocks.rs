@@ -86,7 +86,7 @@ impl Superblocks {
                 if found == 0 {
                     continue;
                 }
-                log::warn!("member {member}: {found} slots of its superblock are damaged");
+                tracing::warn!(%member, "{found} slots of its superblock are damaged");
                 self.io.count_wrong(member, found);
                 verified.found.insert(member, found);
                 if self.access == Access::ReadWrite && state.begun {
@@ -123,7 +123,7 @@ impl Superblocks {
                 continue;
             };
             if member.observed().note_superblock(is_gone) {
-                log::warn!("member {index}: its superblock was deleted by someone else");
+                tracing::warn!(member = %index, "its superblock was deleted by someone else");
                 member.observed().count_errors(ErrorClass::Checksum, 1);
             }
         }
@@ -171,19 +171,19 @@ impl Superblocks {
         match self.io.executor().call(&store, "look at", is_whole) {
             Ok(()) if is_locked => {}
             Ok(()) => {
-                log::warn!(
+                tracing::warn!(
                     "member {member} gets no superblock: no process has locked its directory"
                 );
                 return;
             }
             Err(error) => {
-                log::warn!("member {member} gets no superblock: {}", chain(&error));
+                tracing::warn!("member {member} gets no superblock: {}", chain(&error));
                 return;
             }
         }
         self.epochs.writer.create(slice::from_ref(&block));
         if self.membership.is_online(member) {
-            log::info!("member {member} has a superblock again");
+            tracing::info!("member {member} has a superblock again");
             state.note_written(block);
         }
     }

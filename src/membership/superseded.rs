@@ -1,7 +1,7 @@
 //! Detects absent members that have gone on without those that are here, which are superseded then.
 //!
-//! With no more data shards than parity shards, either half of a volume can be mounted without the other. Mounting the
-//! half that was left out parts the volume for good: each has writes that the other lacks from then on. Superblocks say
+//! With no more data shards than parity shards, a volume can be mounted as two branches. Mounting the
+//! branch that was left out parts the volume for good: each has writes that the other lacks from then on. Superblocks say
 //! where the others were, so that this can be seen before.
 
 use super::epochs::Epochs;

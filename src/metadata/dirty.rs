@@ -32,20 +32,23 @@ impl DirtyGroups {
         }
     }
 
-    /// Returns the groups that a batch changes.
-    pub(super) fn groups_in(&self, batch: &Batch) -> Vec<u64> {
-        let Some(grouping) = self.grouping.get() else {
-            return Vec::new();
-        };
+    /// Returns the groups that a batch changes; `None` while it is not known how keys form groups.
+    pub(super) fn groups_in(&self, batch: &Batch) -> Option<Vec<u64>> {
+        let grouping = self.grouping.get()?;
         let changed = batch.iter();
         let groups = changed.filter_map(|(key, _)| grouping.group_of(key));
         let mut groups: Vec<u64> = groups.collect();
         groups.dedup();
-        groups
+        Some(groups)
     }
 
-    /// Notes that groups were changed, after that has become visible: a query in between learns of it later.
-    pub(super) fn note(&self, groups: &[u64]) {
+    /// Notes that groups were changed, after that has become visible: a query in between learns of it later. A change
+    /// that began before the tracking may be of any group, even if the first query came in between.
+    pub(super) fn note(&self, groups: Option<&[u64]>) {
+        let Some(groups) = groups else {
+            *self.groups.lock() = None;
+            return;
+        };
         if groups.is_empty() {
             return;
         }
@@ -83,7 +86,7 @@ mod tests {
         for key in keys {
             batch.put(*key, "");
         }
-        dirty.note(&dirty.groups_in(&batch));
+        dirty.note(dirty.groups_in(&batch).as_deref());
     }
 
     #[test]
@@ -101,12 +104,26 @@ mod tests {
         assert_eq!(dirty.take(), groups("c"));
     }
 
+    /// Stripes are flushed, and so change records, before the count of redundancy asks for the tracking.
+    #[test]
+    fn a_change_that_began_before_the_tracking_counts_as_all_groups() {
+        let dirty = DirtyGroups::default();
+        let mut batch = Batch::default();
+        batch.put("a", "");
+        let groups = dirty.groups_in(&batch);
+        dirty.track(Box::new(FirstByte));
+        assert_eq!(dirty.take(), None, "what was before is not known");
+        dirty.note(groups.as_deref());
+        assert_eq!(dirty.take(), None, "the first query came before the change");
+        assert_eq!(dirty.take(), Some(BTreeSet::new()));
+    }
+
     #[test]
     fn too_many_dirty_groups_count_as_all() {
         let dirty = DirtyGroups::default();
         dirty.track(Box::new(FirstByte));
         dirty.take();
-        dirty.note(&(0..=MOST_GROUPS as u64).collect::<Vec<_>>());
+        dirty.note(Some(&(0..=MOST_GROUPS as u64).collect::<Vec<_>>()));
         assert_eq!(dirty.take(), None);
         assert_eq!(dirty.take(), Some(BTreeSet::new()));
     }

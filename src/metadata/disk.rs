@@ -33,7 +33,7 @@ impl Disk {
         &self.members
     }
 
-    /// Lends memory fit for [`Disk::write`] and [`Disk::read`].
+    /// Lends memory fit for [`Disk::write_durably`] and [`Disk::read`].
     pub(super) fn buffer(&self, len: usize) -> Buffer {
         self.pool.buffer(len)
     }
@@ -54,15 +54,19 @@ impl Disk {
         self.run(members.iter().map(|member| (*member, op())).collect())
     }
 
-    /// Writes the same bytes to the same place on many members.
-    pub(super) fn write(
+    /// Writes the same bytes to the same place on many members, durably.
+    pub(super) fn write_durably(
         &self,
         members: &[MemberIndex],
         name: &Arc<str>,
         offset: u64,
         data: &Bytes,
     ) -> Vec<MemberAnswer> {
-        self.each(members, || write_op(name, offset, data))
+        self.each(members, || Op::WriteDurably {
+            name: Arc::clone(name),
+            offset,
+            data: data.clone(),
+        })
     }
 
     /// Makes a file durable on many members.

@@ -61,6 +61,12 @@ pub(super) trait Index: Send + Sync {
     /// taken after this fails as well, the failure is final.
     fn prepare_retry(&self) {}
 
+    /// Returns a number that rises when the store goes on with other copies: what was read before may differ from
+    /// what they hold.
+    fn source(&self) -> u64 {
+        0
+    }
+
     /// Returns the position given with the last commit.
     fn position(&self) -> Position;
 

@@ -255,8 +255,11 @@ impl Journal {
         Ok(tail.files[tail.current].used)
     }
 
-    /// Writes and syncs on all live members, and returns those that acknowledged it. One that fails is marked missing,
+    /// Writes durably on all live members, and returns those that acknowledged it. One that fails is marked missing,
     /// and so is one that has no space, if enough are left without it.
+    ///
+    /// Each member takes the record as one request, which answers once the record is durable. Until the last member
+    /// has answered, any set of members may hold the record, as after a power cut between writes and syncs.
     fn write(
         &self,
         name: &Arc<str>,
@@ -265,8 +268,8 @@ impl Journal {
     ) -> Result<Vec<MemberIndex>, MetaError> {
         let live = self.disk.members().membership().live();
         let mut full = Vec::new();
-        let mut written = Vec::new();
-        for (member, answer) in self.disk.write(&live, name, offset, record) {
+        let mut written = Vec::with_capacity(live.len());
+        for (member, answer) in self.disk.write_durably(&live, name, offset, record) {
             match answer {
                 Ok(()) => written.push(member),
                 Err(error) if error.kind() == StoreErrorKind::NoSpace => full.push((member, error)),
@@ -280,21 +283,13 @@ impl Journal {
             // No member has it, so it can be written again when there is space.
             return Err(MetaError::NoSpace);
         }
-        let mut synced = Vec::with_capacity(written.len());
-        for (member, answer) in self.disk.sync(&written, name) {
-            match answer {
-                Ok(()) => synced.push(member),
-                Err(error) if !error.is_member_failure() => self.disk.fail(member, &error),
-                Err(_) => {}
-            }
-        }
         for (member, error) in full {
             self.disk.fail(member, &error);
         }
-        if synced.is_empty() || self.disk.members().membership().is_failed() {
+        if written.is_empty() || self.disk.members().membership().is_failed() {
             return Err(MetaError::poisoned("too few members took a journal record"));
         }
-        Ok(synced)
+        Ok(written)
     }
 
     /// Makes sure that no reader finds a record there. Its content may reach the index by another way, with newer
@@ -302,9 +297,8 @@ impl Journal {
     fn void(&self, members: &[MemberIndex], name: &Arc<str>, offset: u64) {
         let mut nothing = self.disk.buffer(BLOCK_SIZE);
         nothing.fill(0);
-        let mut answers = self.disk.write(members, name, offset, &nothing.freeze());
-        answers.extend(self.disk.sync(members, name));
-        for (member, answer) in answers {
+        let nothing = nothing.freeze();
+        for (member, answer) in self.disk.write_durably(members, name, offset, &nothing) {
             if let Err(error) = answer {
                 self.disk.fail(member, &error);
             }
@@ -340,7 +334,7 @@ impl Journal {
                 (Err(error), _) => error.is_member_failure(),
             };
             if !is_same {
-                log::warn!("member {member}: its {name} is not what others have");
+                tracing::warn!(%member, "its {name} is not what others have");
                 return true;
             }
         }
@@ -376,7 +370,7 @@ impl Journal {
                     without.push(member);
                 }
             }
-            log::debug!(
+            tracing::debug!(
                 "journal record {} was read back from {answered} members",
                 location.lsn.0
             );

@@ -30,7 +30,7 @@ pub trait RecordMap: Send + Sync {
 #[non_exhaustive]
 pub enum RecordError {
     /// A record of the index does not decode.
-    #[error("a record of the index is damaged")]
+    #[error(transparent)]
     Format(#[from] FormatError),
 
     /// The map cannot be read, or takes no change.

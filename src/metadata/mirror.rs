@@ -386,7 +386,7 @@ impl Mirror {
         self.disk().members().io().count_wrong(member, 1);
         match writer.repair(wrong, bytes) {
             Ok(()) => self.repairs.count(1),
-            Err(error) => log::warn!("cannot repair page {page} of the index: {error}"),
+            Err(error) => tracing::warn!("cannot repair page {page} of the index: {error}"),
         }
     }
 
@@ -430,10 +430,10 @@ fn is_current(found: &FoundCopy, newest: &Head) -> bool {
         return false;
     }
     if head.sequence < newest.durable {
-        log::warn!(
-            "member {}: its copy of the index is from an earlier time (head {} of at least {}): is the directory a stale copy, \
+        tracing::warn!(
+            member = %copy.member,
+            "its copy of the index is from an earlier time (head {} of at least {}): is the directory a stale copy, \
              restored from a backup?",
-            copy.member,
             head.sequence,
             newest.durable
         );

@@ -9,6 +9,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Mutex, MutexGuard, RwLock};
@@ -50,6 +51,8 @@ pub(super) struct RedbIndex {
     /// Lock order: `db` before it.
     latest: LatestSnapshot,
     position: Mutex<Position>,
+    /// Counts how often the index went on with other copies.
+    source: AtomicU64,
 }
 
 impl RedbIndex {
@@ -63,6 +66,7 @@ impl RedbIndex {
             suspicion: Arc::default(),
             latest: LatestSnapshot::default(),
             position: Mutex::default(),
+            source: AtomicU64::new(0),
         };
         match open_db(&index.mirror, cache_bytes) {
             // A database that was begun, in a volume that was never finished.
@@ -70,7 +74,7 @@ impl RedbIndex {
                 return Err(MetaError::Unfinished);
             }
             Err(MetaError::Poisoned { reason }) => {
-                log::warn!("the index cannot be opened: {reason}");
+                tracing::warn!("the index cannot be opened: {reason}");
                 index.suspicion.raise();
                 index.recover_if_suspect(index.committing.lock())?;
             }
@@ -89,7 +93,7 @@ impl RedbIndex {
     /// Waits until no commit is being made, and continues with the sound copies if the content is suspect.
     pub(super) fn wait_for_commit(&self) {
         if let Err(error) = self.recover_if_suspect(self.committing.lock()) {
-            log::error!("{error}");
+            tracing::error!("{error}");
         }
     }
 
@@ -179,7 +183,7 @@ impl RedbIndex {
         let db = db.as_mut().ok_or(MetaError::Closed)?;
         let verified = db.verify();
         if !verified.map_err(|failure| self.failed(failure.into()))? {
-            log::warn!("the index does not count its free pages rightly");
+            tracing::warn!("the index does not count its free pages rightly");
         }
         Ok(())
     }
@@ -216,7 +220,7 @@ impl RedbIndex {
         let before = self.mirror.db_bytes();
         let compacted = self.try_compact();
         let after = self.mirror.db_bytes();
-        log::info!("the index had {before} bytes and has {after}: {compacted:?}");
+        tracing::info!("the index had {before} bytes and has {after}: {compacted:?}");
         match compacted {
             Ok(()) => Ok(after < before),
             Err(DatabaseFailure::Busy) => Err(MetaError::NoSpace),
@@ -295,9 +299,11 @@ impl RedbIndex {
             db.abandon();
         }
         self.mirror.go_back().map_err(MetaError::poisoned)?;
+        // Readers are kept out until `db` is free again.
+        self.source.fetch_add(1, Ordering::AcqRel);
         let trial = Trial::of_all(&self.mirror);
         for (path, error) in &trial.damaged {
-            log::warn!("{path}: this copy of the index is damaged: {error}");
+            tracing::warn!(%path, "this copy of the index is damaged: {error}");
         }
         let mut sound = trial.sound();
         if sound.is_empty() {
@@ -310,7 +316,10 @@ impl RedbIndex {
             // Each is sound by itself, and they are not the same. The first has the newest head.
             for member in sound.split_off(1) {
                 let path = self.mirror.path(member);
-                log::warn!("{path}: this copy of the index is not used: it differs from another");
+                tracing::warn!(
+                    %path,
+                    "this copy of the index is not used: it differs from another"
+                );
             }
         }
         self.mirror.keep_only(&sound).map_err(MetaError::poisoned)?;
@@ -370,6 +379,10 @@ impl Index for RedbIndex {
 
     fn prepare_retry(&self) {
         self.wait_for_commit();
+    }
+
+    fn source(&self) -> u64 {
+        self.source.load(Ordering::Acquire)
     }
 
     fn position(&self) -> Position {

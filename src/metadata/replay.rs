@@ -54,7 +54,7 @@ pub(super) fn commit_recovered(
     members: &Members,
 ) -> Result<(), MetaError> {
     if recovered.replayed_records > 0 {
-        log::info!(
+        tracing::info!(
             "recovered {} journal records, up to {}",
             recovered.replayed_records,
             position.lsn
@@ -213,7 +213,7 @@ impl Replayed {
         match access {
             Access::ReadWrite => Err(error),
             Access::ReadOnly => {
-                log::error!("{error}; showing the state before it");
+                tracing::error!("{error}; showing the state before it");
                 Ok(())
             }
         }
@@ -386,7 +386,7 @@ impl JournalFile {
             lsn,
             reason,
         } = refused_record;
-        log::warn!("member {member}: record {lsn} in {}: {reason}", self.name);
+        tracing::warn!(%member, file = %self.name, %lsn, "{reason}");
         self.disk.members().io().count_wrong(*member, 1);
     }
 

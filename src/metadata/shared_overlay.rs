@@ -28,8 +28,21 @@ impl SharedOverlay {
     }
 
     /// Adds a batch to one of the two open sets.
+    #[cfg(test)]
     pub(super) fn apply(&self, batch: Batch, origin: Origin) {
-        self.layers.write().apply(batch, origin);
+        self.apply_and(batch, origin, |_| {});
+    }
+
+    /// Adds a batch to one of the two open sets. Calls `note_changed` with each key before a reader can see the change.
+    pub(super) fn apply_and(
+        &self,
+        batch: Batch,
+        origin: Origin,
+        mut note_changed: impl FnMut(&Key),
+    ) {
+        let mut layers = self.layers.write();
+        batch.iter().for_each(|(key, _)| note_changed(key));
+        layers.apply(batch, origin);
     }
 
     /// Takes all of one open set.

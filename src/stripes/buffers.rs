@@ -16,59 +16,24 @@
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
-use super::encoded::Encoded;
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::layout;
 use super::segments::Reservation;
 use crate::format::StripeId;
 use crate::store::Pool;
 
 mod open;
+mod sealed;
 
-pub use open::{Fresh, Unjournaled};
+pub use open::{Fresh, Placed, Unjournaled};
+pub(crate) use sealed::Sealed;
 
 use open::OpenStripe;
-
-/// A stripe whose bytes are fixed and on their way to the members.
-#[derive(Debug)]
-pub(crate) struct Sealed {
-    pub(crate) stripe: StripeId,
-    /// The payload, padded with zeros to whole data shards.
-    pub(crate) data: Bytes,
-    pub(crate) payload_len: usize,
-    /// Counts stripes in the order of their sealing.
-    sequence: u64,
-    reservation: Mutex<Option<Reservation>>,
-    /// The data to be written, if it was encoded ahead.
-    encoded: Mutex<Option<Encoded>>,
-}
-
-impl Sealed {
-    /// Keeps what is to be written until the stripe is flushed.
-    pub(super) fn set_encoded(&self, encoded: Encoded) {
-        *self.encoded.lock() = Some(encoded);
-    }
-
-    /// Takes what is to be written, if it was encoded ahead.
-    pub(super) fn take_encoded(&self) -> Option<Encoded> {
-        self.encoded.lock().take()
-    }
-
-    /// Returns whether it was encoded ahead.
-    pub(crate) fn is_encoded(&self) -> bool {
-        self.encoded.lock().is_some()
-    }
-
-    /// Takes the room that was reserved for the stripe.
-    pub(crate) fn take_reservation(&self) -> Option<Reservation> {
-        self.reservation.lock().take()
-    }
-}
 
 #[derive(Debug)]
 enum BufferedStripe {
@@ -82,7 +47,7 @@ struct BufferTable {
     queue: VecDeque<Arc<Sealed>>,
     /// Stripes that found no space, and what one of them was told.
     stuck: Vec<Arc<Sealed>>,
-    no_space: Option<VolumeError>,
+    no_space: Option<StripeError>,
     /// The number of stripes out of the queue that are to return to it.
     taken: usize,
     /// Buffers between their opening and their stripe's record.
@@ -92,19 +57,8 @@ struct BufferTable {
     last_sequence: u64,
     unflushed: BTreeSet<u64>,
     holds: HashMap<StripeId, usize>,
-    failed: Option<VolumeError>,
+    failed: Option<StripeError>,
     closed: bool,
-}
-
-/// The place of some bytes of one write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Placed {
-    /// The stripe.
-    pub stripe: StripeId,
-    /// The offset in its payload, in bytes.
-    pub offset: u32,
-    /// The number of bytes.
-    pub len: u32,
 }
 
 /// Keeps stripes from being taken for dead while extents that name them are not applied yet.
@@ -143,6 +97,8 @@ pub(crate) struct Buffers {
     limit: usize,
     open: Mutex<Option<OpenStripe>>,
     state: Mutex<BufferTable>,
+    /// The least number of a stripe in the table, readable without a lock. Readers of flushed stripes need no more.
+    oldest: AtomicU64,
     /// A stripe was opened, or a buffer went back, or the buffers failed or were closed.
     room: Condvar,
     /// Something was queued, or the buffers were closed.
@@ -161,6 +117,7 @@ impl Buffers {
             limit,
             open: Mutex::default(),
             state: Mutex::default(),
+            oldest: AtomicU64::new(u64::MAX),
             room: Condvar::new(),
             work: Condvar::new(),
             flushed: Condvar::new(),
@@ -203,8 +160,8 @@ impl Buffers {
     pub(crate) fn open_stripe(
         &self,
         mut help: impl FnMut() -> bool,
-        prepare: impl FnOnce() -> Result<Opening, VolumeError>,
-    ) -> Result<(), VolumeError> {
+        prepare: impl FnOnce() -> Result<Opening, StripeError>,
+    ) -> Result<(), StripeError> {
         let mut state = self.state.lock();
         loop {
             state.check()?;
@@ -246,7 +203,7 @@ impl Buffers {
         self.room.notify_all();
     }
 
-    fn install(&self, opened: Result<OpenStripe, VolumeError>) -> Result<(), VolumeError> {
+    fn install(&self, opened: Result<OpenStripe, StripeError>) -> Result<(), StripeError> {
         let mut open = self.open.lock();
         let mut state = self.state.lock();
         state.opening = false;
@@ -258,6 +215,7 @@ impl Buffers {
                     "only the holder of the baton opens a stripe"
                 );
                 state.table.insert(stripe.stripe(), BufferedStripe::Open);
+                self.note_oldest(&state);
                 *open = Some(stripe);
                 Ok(())
             }
@@ -296,6 +254,7 @@ impl Buffers {
         let sealed = restored.seal(self.data_shards, state.last_sequence);
         state.in_use += 1;
         state.enqueue(Arc::new(sealed));
+        self.note_oldest(&state);
         self.work.notify_one();
     }
 
@@ -306,8 +265,16 @@ impl Buffers {
         let before = state
             .table
             .insert(stripe, BufferedStripe::Sealed(Arc::new(kept)));
+        self.note_oldest(&state);
         drop(state);
         drop(before);
+    }
+
+    /// Notes which stripes are in the table, before a reader can hear of a new one.
+    fn note_oldest(&self, state: &BufferTable) {
+        let oldest = state.table.keys().map(|stripe| stripe.0).min();
+        self.oldest
+            .store(oldest.unwrap_or(u64::MAX), Ordering::Release);
     }
 
     fn restored(
@@ -335,17 +302,20 @@ impl Buffers {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::BadRecord`] if the range ends beyond the stripe.
+    /// [`StripeError::BadRecord`] if the range ends beyond the stripe.
     pub(crate) fn read(
         &self,
         stripe: StripeId,
         offset: usize,
         out: &mut [u8],
-    ) -> Result<bool, VolumeError> {
-        let beyond = VolumeError::BadRecord {
+    ) -> Result<bool, StripeError> {
+        let beyond = StripeError::BadRecord {
             stripe,
             what: "an extent ends beyond the payload",
         };
+        if stripe.0 < self.oldest.load(Ordering::Acquire) {
+            return Ok(false);
+        }
         loop {
             let state = self.state.lock();
             match state.table.get(&stripe) {
@@ -424,8 +394,8 @@ impl Buffers {
         unencoded
     }
 
-    /// Puts stripes back to where they are flushed next.
-    pub(crate) fn put_back(&self, stripes: Vec<Arc<Sealed>>) {
+    /// Queues stripes again, to be flushed next.
+    pub(crate) fn requeue(&self, stripes: Vec<Arc<Sealed>>) {
         let mut state = self.state.lock();
         let count = stripes.len();
         state.taken -= count;
@@ -441,13 +411,14 @@ impl Buffers {
 
     /// A stripe is recorded, or found no space, or can never be recorded: its buffer goes back, or
     /// every waiter learns of it.
-    pub(crate) fn done(&self, sealed: &Arc<Sealed>, outcome: Result<(), VolumeError>) {
+    pub(crate) fn done(&self, sealed: &Arc<Sealed>, outcome: Result<(), StripeError>) {
         let mut state = self.state.lock();
         match outcome {
             Ok(()) => {
                 state.forget(sealed);
+                self.note_oldest(&state);
             }
-            Err(error @ VolumeError::NoSpace { .. }) => {
+            Err(error @ StripeError::NoSpace { .. }) => {
                 state.stuck.push(Arc::clone(sealed));
                 state.no_space = Some(error);
             }
@@ -492,6 +463,7 @@ impl Buffers {
             state.no_space = None;
         }
         state.forget(&sealed);
+        self.note_oldest(&state);
         drop(state);
         self.room.notify_all();
         self.flushed.notify_all();
@@ -507,7 +479,7 @@ impl Buffers {
     /// # Errors
     ///
     /// The error that prevents it.
-    pub(crate) fn check(&self) -> Result<(), VolumeError> {
+    pub(crate) fn check(&self) -> Result<(), StripeError> {
         self.state.lock().check()
     }
 
@@ -516,7 +488,7 @@ impl Buffers {
     /// # Errors
     ///
     /// The error that kept one of them, or an earlier one, from being recorded.
-    pub(crate) fn wait_flushed(&self) -> Result<(), VolumeError> {
+    pub(crate) fn wait_flushed(&self) -> Result<(), StripeError> {
         let mut state = self.state.lock();
         let last = state.last_sequence;
         loop {
@@ -539,10 +511,10 @@ impl Buffers {
 }
 
 impl BufferTable {
-    fn check(&self) -> Result<(), VolumeError> {
+    fn check(&self) -> Result<(), StripeError> {
         match self.failed.as_ref().or(self.no_space.as_ref()) {
             Some(error) => Err(error.clone()),
-            None if self.closed => Err(VolumeError::Closed),
+            None if self.closed => Err(StripeError::Closed),
             None => Ok(()),
         }
     }

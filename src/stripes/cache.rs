@@ -1,5 +1,7 @@
 //! Shards in memory that were read ahead or decoded, those used last kept.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use bytes::Bytes;
 use lru::LruCache;
 use parking_lot::Mutex;
@@ -11,6 +13,8 @@ use crate::format::{ShardIndex, StripeId};
 pub(crate) struct ShardCache {
     limit_bytes: usize,
     held: Mutex<Held>,
+    /// The number of shards held, readable without a lock.
+    count: AtomicUsize,
 }
 
 #[derive(Debug)]
@@ -28,6 +32,7 @@ impl ShardCache {
                 bytes: 0,
                 shards: LruCache::unbounded(),
             }),
+            count: AtomicUsize::new(0),
         }
     }
 
@@ -38,6 +43,9 @@ impl ShardCache {
 
     /// Returns a shard's bytes, and counts that as a use.
     pub(crate) fn get(&self, stripe: StripeId, shard: ShardIndex) -> Option<Bytes> {
+        if self.count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         self.held.lock().shards.get(&(stripe, shard)).cloned()
     }
 
@@ -65,6 +73,7 @@ impl ShardCache {
             held.bytes -= oldest.len();
             dropped.push(oldest);
         }
+        self.count.store(held.shards.len(), Ordering::Release);
     }
 }
 

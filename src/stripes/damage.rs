@@ -54,9 +54,9 @@ impl Damage {
             return;
         };
         if left_out > 0 {
-            log::warn!("{left_out} more shards were found wrong or repaired");
+            tracing::warn!("{left_out} more shards were found wrong or repaired");
         }
-        log::warn!("stripe {stripe} shard {shard}: {}", text());
+        tracing::warn!(%stripe, %shard, "{}", text());
     }
 
     /// Notes that the file of a shard is gone or too short, so that it is rebuilt, and logs `text`.

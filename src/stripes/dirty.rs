@@ -49,7 +49,7 @@ impl Dirty {
     }
 
     /// Keeps lost shards for the next sync to report.
-    pub(crate) fn put_back(&self, lost: Vec<LostShard>) {
+    pub(crate) fn keep_lost(&self, lost: Vec<LostShard>) {
         self.lost.lock().extend(lost);
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::buffers::Sealed;
 use super::encoded::Encoded;
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::layout;
 use super::stripe_coder::StripeCoder;
 use crate::codec::CodingTask;
@@ -48,13 +48,13 @@ impl Encoder {
     /// # Errors
     ///
     /// If the codec refuses it.
-    pub(super) fn encode(&self, sealed: &Sealed) -> Result<Encoded, VolumeError> {
+    pub(super) fn encode(&self, sealed: &Sealed) -> Result<Encoded, StripeError> {
         let mut draft = self.draft(sealed);
         let (data, mut rows, mut lists) = draft.parts();
         self.coder
             .pass(self.coder.codec())
             .encode_with_checksums(&data, &mut rows, &mut lists)
-            .map_err(|source| VolumeError::Codec {
+            .map_err(|source| StripeError::Codec {
                 stripe: sealed.stripe,
                 source,
             })?;

@@ -10,7 +10,7 @@ use crate::store::StoreError;
 /// Cheap to clone, so that one failure can be handed to every caller that waited for it.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum VolumeError {
+pub enum StripeError {
     /// No segment can take another stripe, and no members have room for another segment. Nothing
     /// that was accepted before is at risk.
     #[error("no {needed} members have room for another segment")]
@@ -124,4 +124,42 @@ pub enum VolumeError {
         /// The reason.
         source: CodecError,
     },
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+
+    use super::*;
+    use crate::format::FormatError;
+    use crate::metadata::MetaError;
+
+    /// Returns the texts of an error and of what caused it.
+    fn texts(error: &StripeError) -> Vec<String> {
+        let mut texts = vec![error.to_string()];
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            texts.push(error.to_string());
+            cause = error.source();
+        }
+        texts
+    }
+
+    #[test]
+    fn a_failure_of_the_index_adds_one_text_to_that_of_the_stripe() {
+        let stripe = StripeId(5);
+        let damaged = FormatError::Version {
+            what: "stripe",
+            found: 9,
+            known: 1,
+        };
+        let text = damaged.to_string();
+        let source = RecordError::from(damaged);
+        let error = StripeError::Lookup { stripe, source };
+        assert_eq!(texts(&error), ["cannot look up stripe 5", &text]);
+        let source = RecordError::from(MetaError::NoSpace);
+        let error = StripeError::NotRecorded { stripe, source };
+        let expected = ["cannot record stripe 5", "no space for metadata"];
+        assert_eq!(texts(&error), expected);
+    }
 }

@@ -13,10 +13,8 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
 use super::damage::Damage;
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::layout;
 use super::locator::{Located, Locator};
 use super::stripe_coder::StripeCoder;
@@ -25,13 +23,13 @@ use crate::format::{ShardIndex, StripeId};
 use crate::membership::{Access, Members};
 use crate::store::Pool;
 
+mod findings;
 mod gather;
 mod repair;
 mod restore;
 mod verify;
 
-use repair::ShardRepair;
-use restore::Restored;
+use findings::{FoundShard, Restored, ShardRepair};
 
 /// The treatment of wrong shards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,39 +90,6 @@ impl fmt::Display for Inconsistent {
     }
 }
 
-/// The state in which a shard was found.
-#[derive(Debug)]
-enum FoundShard {
-    /// All its blocks are right; those of an implied shard are zeros.
-    Right(Bytes),
-    /// It was read, and is wrong in these ranges.
-    Wrong(Bytes, Vec<Range<usize>>),
-    /// The file of an online member does not have it.
-    Gone,
-    /// It was never written, or its member is away, or there are no checksums to tell.
-    Away,
-}
-
-impl FoundShard {
-    /// Says whether it is right throughout a range of rows.
-    fn is_right_in(&self, rows: &Range<usize>) -> bool {
-        match self {
-            Self::Right(_) => true,
-            Self::Wrong(_, ranges) => !ranges
-                .iter()
-                .any(|wrong| wrong.start < rows.end && rows.start < wrong.end),
-            Self::Gone | Self::Away => false,
-        }
-    }
-
-    fn bytes(&self) -> Option<&Bytes> {
-        match self {
-            Self::Right(bytes) | Self::Wrong(bytes, _) => Some(bytes),
-            Self::Gone | Self::Away => None,
-        }
-    }
-}
-
 /// Inspects and repairs all shards of stripes.
 pub(crate) struct Inspector {
     members: Arc<Members>,
@@ -164,12 +129,12 @@ impl Inspector {
         &self,
         stripes: &[StripeId],
         remedy: Remedy,
-    ) -> Result<Vec<Verdict>, VolumeError> {
+    ) -> Result<Vec<Verdict>, StripeError> {
         let mut located = Vec::with_capacity(stripes.len());
         for &stripe in stripes {
             match self.locator.locate(stripe) {
                 Ok(found) => located.push(found),
-                Err(VolumeError::UnknownStripe { .. }) => {}
+                Err(StripeError::UnknownStripe { .. }) => {}
                 Err(error) => return Err(error),
             }
         }

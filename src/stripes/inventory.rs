@@ -91,7 +91,7 @@ impl FileInventory {
                 }
                 // Most likely it is out of the volume by now; it counts for nothing.
                 Err(error) => {
-                    log::debug!("{error}");
+                    tracing::debug!("{error}");
                     continue;
                 }
             };
@@ -128,10 +128,10 @@ impl FileInventory {
                     lens.insert(*member, None);
                 }
                 Err(error) if self.members.membership().live().contains(member) => {
-                    log::warn!("segment {id}: {error}");
+                    tracing::warn!(segment = %id, "{error}");
                     return None;
                 }
-                Err(error) => log::debug!("segment {id}: {error}"),
+                Err(error) => tracing::debug!(segment = %id, "{error}"),
             }
         }
         Some(FileLengths { lens })
@@ -161,7 +161,7 @@ impl FileInventory {
         };
         let outcomes = self.members.io().run(strays.iter().map(remove).collect());
         for error in outcomes.into_iter().filter_map(Result::err) {
-            log::warn!("a stray segment file stays: {error}");
+            tracing::warn!("a stray segment file stays: {error}");
         }
         for (member, segment) in census.files() {
             if let Some(handle) = self.segments.get(segment)

@@ -142,22 +142,27 @@ pub(crate) fn payload_range(
 
 /// Splits `len` bytes at `offset` of a stripe of shards of `height` bytes into runs, one for each
 /// data shard that is touched.
-#[must_use]
-pub(crate) fn shard_ranges(height: usize, offset: usize, len: usize) -> Vec<ShardRange> {
-    let mut ranges = Vec::new();
+pub(crate) fn shard_ranges(
+    height: usize,
+    offset: usize,
+    len: usize,
+) -> impl Iterator<Item = ShardRange> {
     let mut done = 0;
-    while done < len {
+    std::iter::from_fn(move || {
+        if done == len {
+            return None;
+        }
         let at = offset + done;
         let (index, start) = (at / height, at % height);
         let take = (height - start).min(len - done);
-        ranges.push(ShardRange {
+        let out = done..done + take;
+        done = out.end;
+        Some(ShardRange {
             shard: shard(index),
             within: start..start + take,
-            out: done..done + take,
-        });
-        done += take;
-    }
-    ranges
+            out,
+        })
+    })
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::layout;
 use super::records::StripeRecords;
 use super::segment_handle::SegmentHandle;
@@ -84,13 +84,13 @@ impl Locator {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::UnknownStripe`] if it has no record; if its records make no sense, or cannot be read.
-    pub(super) fn locate(&self, stripe: StripeId) -> Result<Located, VolumeError> {
+    /// [`StripeError::UnknownStripe`] if it has no record; if its records make no sense, or cannot be read.
+    pub(super) fn locate(&self, stripe: StripeId) -> Result<Located, StripeError> {
         let record = self
             .records
             .look_up(stripe)?
-            .ok_or(VolumeError::UnknownStripe { stripe })?;
-        let bad = |what| VolumeError::BadRecord { stripe, what };
+            .ok_or(StripeError::UnknownStripe { stripe })?;
+        let bad = |what| StripeError::BadRecord { stripe, what };
         let segment = self
             .segments
             .get(record.segment)
@@ -112,7 +112,7 @@ impl Locator {
         let codec = self
             .coder
             .codec_of(&segment.record)
-            .map_err(|source| VolumeError::Codec { stripe, source })?;
+            .map_err(|source| StripeError::Codec { stripe, source })?;
         Ok(Located {
             id: stripe,
             record,
@@ -130,10 +130,31 @@ impl Locator {
         &self,
         located: &Located,
         rows: &Rows,
-    ) -> Result<Option<Vec<u32>>, VolumeError> {
-        let sums = self.sums(located.id, rows.shard)?;
-        let blocks = rows.range.start / BLOCK_SIZE..rows.range.end / BLOCK_SIZE;
-        Ok(sums.and_then(|sums| sums.0.get(blocks).map(<[u32]>::to_vec)))
+    ) -> Result<Option<Vec<u32>>, StripeError> {
+        let shard = (located.id, rows.shard);
+        self.records
+            .with_block_sums(shard, blocks_of(&rows.range), |sums| sums.collect())
+    }
+
+    /// Returns whether the bytes of `rows` match their checksums; `false` if the index lacks these.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub(super) fn are_right(
+        &self,
+        located: &Located,
+        rows: &Rows,
+        bytes: &[u8],
+    ) -> Result<bool, StripeError> {
+        let shard = (located.id, rows.shard);
+        let right = self
+            .records
+            .with_block_sums(shard, blocks_of(&rows.range), |sums| {
+                let mut blocks = bytes.chunks(BLOCK_SIZE).zip(sums);
+                blocks.all(|(block, sum)| crc32c::crc32c(block) == sum)
+            })?;
+        Ok(right == Some(true))
     }
 
     /// Returns the checksums of a shard, if the index has them.
@@ -145,10 +166,15 @@ impl Locator {
         &self,
         stripe: StripeId,
         shard: ShardIndex,
-    ) -> Result<Option<ShardSums>, VolumeError> {
+    ) -> Result<Option<ShardSums>, StripeError> {
         let found = self.records.sums(stripe, shard);
-        found.map_err(|source| VolumeError::Lookup { stripe, source })
+        found.map_err(|source| StripeError::Lookup { stripe, source })
     }
+}
+
+/// Returns the numbers of the blocks that a range of a shard has.
+fn blocks_of(range: &Range<usize>) -> Range<usize> {
+    range.start / BLOCK_SIZE..range.end / BLOCK_SIZE
 }
 
 /// Returns the ranges of the shard whose blocks do not match their checksums, neighbours joined.

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 
 use super::buffers::Buffers;
 use super::cache::ShardCache;
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::layout::{self, ShardRange};
 use super::locator::{Located, Locator, Rows};
 use super::prefetch::{Claim, Prefetch, Turn};
@@ -49,6 +49,15 @@ impl PartlyDecoded {
         }
         false
     }
+}
+
+/// The place from which bytes were read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Served {
+    /// A stripe buffer, or what members have in memory. Reading ahead would gain nothing.
+    FromMemory,
+    /// The members, now or when they were read ahead.
+    FromMembers,
 }
 
 /// Reads bytes of stripes.
@@ -87,30 +96,30 @@ impl Reader {
     }
 
     /// Fills `out` with the bytes at `offset` of a stripe, from memory or from members. Blocks that are lost or wrong are
-    /// reconstructed; wrong ones are also repaired on their member.
+    /// reconstructed; wrong ones are also repaired on their member. Returns where the bytes were.
     ///
     /// # Errors
     ///
-    /// [`VolumeError::TooFewShards`] if more is lost than parity replaces; `out` is unspecified then.
+    /// [`StripeError::TooFewShards`] if more is lost than parity replaces; `out` is unspecified then.
     pub(crate) fn read(
         &self,
         stripe: StripeId,
         offset: u32,
         out: &mut [u8],
-    ) -> Result<(), VolumeError> {
+    ) -> Result<Served, StripeError> {
         let offset = offset as usize;
         if self.buffers.read(stripe, offset, out)? {
-            return Ok(());
+            return Ok(Served::FromMemory);
         }
         let located = self.locator.locate(stripe)?;
         if offset + out.len() > located.record.payload_len as usize {
             let what = "an extent ends beyond the payload";
-            return Err(VolumeError::BadRecord { stripe, what });
+            return Err(StripeError::BadRecord { stripe, what });
         }
-        let ranges = layout::shard_ranges(located.height(), offset, out.len());
-        if self.fill_from_cache(stripe, &ranges, out) {
-            return Ok(());
+        if let Some(served) = self.serve_at_once(&located, offset, out)? {
+            return Ok(served);
         }
+        let ranges: Vec<_> = layout::shard_ranges(located.height(), offset, out.len()).collect();
         let rows = |range: &ShardRange| Rows {
             shard: range.shard,
             range: range.blocks(),
@@ -128,14 +137,34 @@ impl Reader {
             Turn::NotWanted => false,
         };
         if whole && self.fill_from_cache(stripe, &ranges, out) {
-            return Ok(());
+            return Ok(Served::FromMembers);
         }
         let fetched = self.shards.fetch_or_note(&located, &wanted)?;
         for (range, bytes) in ranges.iter().zip(fetched) {
             let skip = range.within.start - range.blocks().start;
             out[range.out.clone()].copy_from_slice(&bytes[skip..skip + range.within.len()]);
         }
-        Ok(())
+        Ok(Served::FromMembers)
+    }
+
+    /// Fills `out` from the cache and from what members have in memory, if all of it is there.
+    fn serve_at_once(
+        &self,
+        located: &Located,
+        offset: usize,
+        out: &mut [u8],
+    ) -> Result<Option<Served>, StripeError> {
+        let mut served = Served::FromMemory;
+        for range in layout::shard_ranges(located.height(), offset, out.len()) {
+            let part = &mut out[range.out.clone()];
+            if let Some(shard) = self.cache.get(located.id, range.shard) {
+                part.copy_from_slice(&shard[range.within.clone()]);
+                served = Served::FromMembers;
+            } else if !self.shards.read_in_memory(located, &range, part)? {
+                return Ok(None);
+            }
+        }
+        Ok(Some(served))
     }
 
     fn fill_from_cache(&self, stripe: StripeId, ranges: &[ShardRange], out: &mut [u8]) -> bool {
@@ -176,11 +205,11 @@ impl Reader {
     fn read_ahead(&self, claim: &Claim<'_>) {
         let stripe = claim.stripe();
         if let Err(error) = self.read_whole(stripe) {
-            log::debug!("stripe {stripe}: not read ahead: {error}");
+            tracing::debug!("stripe {stripe}: not read ahead: {error}");
         }
     }
 
-    fn read_whole(&self, stripe: StripeId) -> Result<(), VolumeError> {
+    fn read_whole(&self, stripe: StripeId) -> Result<(), StripeError> {
         let located = self.locator.locate(stripe)?;
         let data = layout::shards(&located.segment.record).take(located.data_shards());
         let wanted: Vec<Rows> = data

@@ -23,7 +23,7 @@ use std::thread;
 
 use parking_lot::Mutex;
 
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::layout;
 use super::locator::{Locator, Rows};
 use super::ranges::joined;
@@ -34,68 +34,19 @@ use super::stripe_coder::StripeCoder;
 use crate::codec::{CodecError, CodingTask};
 use crate::coding::SMALL_BYTES;
 use crate::format::record::{Segment, ShardSet, Stripe};
-use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, ShardIndex, StripeId};
+use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, StripeId};
 use crate::membership::Members;
 use crate::store::{Buffer, Op, Pool, Store, StoreError};
 use batch::{Batch, Inputs, RebuildRun, Source, StripeRebuild, first_batch};
 
 mod batch;
+mod incomplete;
+
+pub use incomplete::{IncompleteStripe, RebuildTarget};
 
 /// Parts of the memory for stripes of which a batch takes one at most: for what is read of its stripes, and
 /// what is written. Two of them are under way at once, and others go on writing.
 const BATCH_PARTS: usize = 4;
-
-/// A slot of a segment, and the member on which its shards are to be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RebuildTarget {
-    /// The slot.
-    pub slot: usize,
-    /// The member.
-    pub member: MemberIndex,
-}
-
-/// A stripe, and which of its shards are to be written.
-#[derive(Clone, Copy, Debug)]
-pub struct IncompleteStripe {
-    /// Its number.
-    pub stripe: StripeId,
-    /// Its record.
-    pub record: Stripe,
-    /// The shards; each lies in the slot of a target.
-    pub shards: ShardSet,
-}
-
-impl IncompleteStripe {
-    fn start(&self) -> u64 {
-        self.record.offset
-    }
-
-    fn end(&self) -> u64 {
-        self.record.offset + u64::from(self.record.height)
-    }
-
-    fn height(&self) -> usize {
-        self.record.height as usize
-    }
-
-    /// Returns the bytes that are to be written.
-    #[must_use]
-    pub fn bytes(&self) -> u64 {
-        self.shards.len() as u64 * u64::from(self.record.height)
-    }
-
-    /// Returns the shard that lies in a slot, if it is to be written.
-    fn shard_in(&self, slot: usize, total_shards: usize) -> Option<ShardIndex> {
-        let shard = shard_of(slot, self.record.rotation, total_shards);
-        self.shards.contains(shard).then_some(shard)
-    }
-}
-
-/// Returns the shard of a stripe that lies in a slot.
-fn shard_of(slot: usize, rotation: u8, total_shards: usize) -> ShardIndex {
-    let back = total_shards - usize::from(rotation) % total_shards;
-    layout::shard((slot + back) % total_shards)
-}
 
 /// The result of rebuilding a batch of stripes.
 #[derive(Debug, Default)]
@@ -105,7 +56,7 @@ pub struct RebuiltStripes {
     /// The stripes whose shards were written, and those shards; not synced.
     pub written: Vec<(StripeId, ShardSet)>,
     /// The stripes whose shards could not be had, and why.
-    pub failed: Vec<(StripeId, VolumeError)>,
+    pub failed: Vec<(StripeId, StripeError)>,
 }
 
 impl RebuiltStripes {
@@ -113,7 +64,7 @@ impl RebuiltStripes {
     fn nothing(stripes: &[IncompleteStripe], source: &CodecError) -> Self {
         let failed = |incomplete: &IncompleteStripe| {
             let (stripe, source) = (incomplete.stripe, source.clone());
-            (stripe, VolumeError::Codec { stripe, source })
+            (stripe, StripeError::Codec { stripe, source })
         };
         Self {
             bytes: stripes.iter().map(IncompleteStripe::bytes).sum(),
@@ -368,7 +319,7 @@ impl ShardRebuilder {
                     inputs.insert(place, buffer);
                 }
                 Ok(None) => {}
-                Err(error) => log::debug!("segment {}: {error}", batch.segment.id),
+                Err(error) => tracing::debug!(segment = %batch.segment.id, "{error}"),
             }
         }
         inputs
@@ -471,7 +422,7 @@ impl ShardRebuilder {
     }
 
     /// Reads the shards of a stripe as a reader would that found its blocks wrong.
-    fn rebuild_carefully(&self, work: &mut StripeRebuild<'_>) -> Result<(), VolumeError> {
+    fn rebuild_carefully(&self, work: &mut StripeRebuild<'_>) -> Result<(), StripeError> {
         let incomplete = work.incomplete;
         let located = self.locator.locate(incomplete.stripe)?;
         let wanted: Vec<Rows> = work

@@ -3,11 +3,12 @@
 //! Every change here goes through [`RecordMap::apply_stripes`]. So a commit can take the records of stripes apart from
 //! all others, after the changes that name those stripes.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::layout::Tally;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
 use crate::format::{Record, SegmentId, ShardIndex, StripeId, key};
@@ -84,9 +85,9 @@ impl StripeRecords {
     }
 
     /// Returns a stripe's record, for an operation on the stripe.
-    pub(super) fn look_up(&self, stripe: StripeId) -> Result<Option<Stripe>, VolumeError> {
+    pub(super) fn look_up(&self, stripe: StripeId) -> Result<Option<Stripe>, StripeError> {
         let found = self.stripe(stripe);
-        found.map_err(|source| VolumeError::Lookup { stripe, source })
+        found.map_err(|source| StripeError::Lookup { stripe, source })
     }
 
     /// Returns the checksums of one shard.
@@ -101,6 +102,23 @@ impl StripeRecords {
     ) -> Result<Option<ShardSums>, RecordError> {
         let found = self.map.get(&key::sums(stripe, shard))?;
         Ok(found.map(|value| ShardSums::decode(&value)).transpose()?)
+    }
+
+    /// Calls `check` with the checksums of some blocks of a shard, if the index has all of them. Nothing else is decoded.
+    pub(super) fn with_block_sums<T>(
+        &self,
+        (stripe, shard): (StripeId, ShardIndex),
+        blocks: Range<usize>,
+        check: impl FnOnce(&mut dyn Iterator<Item = u32>) -> T,
+    ) -> Result<Option<T>, StripeError> {
+        let lookup = |source| StripeError::Lookup { stripe, source };
+        let found = self.map.get(&key::sums(stripe, shard));
+        let Some(value) = found.map_err(|error| lookup(error.into()))? else {
+            return Ok(None);
+        };
+        let sums = ShardSums::decode_blocks(&value, blocks);
+        let sums = sums.map_err(|error| lookup(error.into()))?;
+        Ok(sums.map(|mut sums| check(&mut sums)))
     }
 
     /// Puts the records of a stripe that was just written. They are visible when this returns.

@@ -39,7 +39,7 @@ impl SegmentIo {
         let name = files::segment(segment).into();
         let outcomes = self.members.io().run(vec![(member, Op::Remove { name })]);
         for error in outcomes.into_iter().filter_map(Result::err) {
-            log::debug!("{error}: it goes with the next mount");
+            tracing::debug!("{error}: it goes with the next mount");
         }
     }
 
@@ -63,7 +63,7 @@ impl SegmentIo {
         let name = Arc::clone(&handle.name);
         let cut = move |store: &dyn Store| store.truncate(&name, len);
         if let Err(error) = self.members.io().call(member, "truncate", cut) {
-            log::debug!("{error}: the unused end of the file stays");
+            tracing::debug!("{error}: the unused end of the file stays");
         }
     }
 
@@ -81,7 +81,7 @@ impl SegmentIo {
             .into_iter()
             .filter_map(Result::err)
         {
-            log::debug!("{error}: its space comes back with the rest of the segment");
+            tracing::debug!("{error}: its space comes back with the rest of the segment");
         }
     }
 }

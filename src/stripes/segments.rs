@@ -18,7 +18,7 @@ use std::sync::Arc;
 use parking_lot::{Condvar, Mutex, RwLock};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::records::StripeRecords;
 use super::segment_handle::SegmentHandle;
 use super::segment_io::SegmentIo;
@@ -205,8 +205,8 @@ impl Segments {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::NoSpace`], [`VolumeError::Failed`], or the failure of the index.
-    pub(crate) fn reserve(&self, need: Need) -> Result<Reservation, VolumeError> {
+    /// [`StripeError::NoSpace`], [`StripeError::Failed`], or the failure of the index.
+    pub(crate) fn reserve(&self, need: Need) -> Result<Reservation, StripeError> {
         loop {
             let mut frontier = self.frontier.lock();
             if let Some(reservation) = self.reserve_in_current(&mut frontier, need) {
@@ -231,7 +231,7 @@ impl Segments {
     }
 
     /// Opens a segment, and passes the baton on if that panics.
-    fn open_guarded(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
+    fn open_guarded(&self, need: Need) -> Result<Arc<SegmentHandle>, StripeError> {
         let unwinding = guard_on_unwind((), |()| {
             self.frontier.lock().opening = false;
             self.opened.notify_all();
@@ -244,8 +244,8 @@ impl Segments {
     /// Makes a segment that was just opened the current one.
     fn finish_opening(
         &self,
-        opened: Result<Arc<SegmentHandle>, VolumeError>,
-    ) -> Result<(), VolumeError> {
+        opened: Result<Arc<SegmentHandle>, StripeError>,
+    ) -> Result<(), StripeError> {
         let mut frontier = self.frontier.lock();
         frontier.opening = false;
         self.opened.notify_all();
@@ -325,7 +325,7 @@ impl Segments {
         clippy::needless_pass_by_value,
         reason = "whoever calls this gives the room up"
     )]
-    pub(crate) fn release(&self, reservation: Reservation) -> Result<(), VolumeError> {
+    pub(crate) fn release(&self, reservation: Reservation) -> Result<(), StripeError> {
         let id = reservation.segment;
         if let Some(writing) = self.frontier.lock().writing.get_mut(&id) {
             writing.reserved -= self.step;
@@ -365,7 +365,7 @@ impl Segments {
     }
 
     /// A stripe at an allocated place is written and recorded, or given up.
-    pub(crate) fn complete(&self, segment: SegmentId) -> Result<(), VolumeError> {
+    pub(crate) fn complete(&self, segment: SegmentId) -> Result<(), StripeError> {
         if let Some(writing) = self.frontier.lock().writing.get_mut(&segment) {
             writing.in_flight -= 1;
         }
@@ -416,13 +416,13 @@ impl Segments {
     }
 
     /// Adds no more stripes to a segment; finishes it once nothing is on its way into it.
-    pub(crate) fn retire(&self, segment: SegmentId) -> Result<(), VolumeError> {
+    pub(crate) fn retire(&self, segment: SegmentId) -> Result<(), StripeError> {
         self.stop_writing(segment);
         self.finish_if_done(segment)
     }
 
     /// Retires all segments that are being written.
-    pub(crate) fn retire_all(&self) -> Result<(), VolumeError> {
+    pub(crate) fn retire_all(&self) -> Result<(), StripeError> {
         let writing: Vec<SegmentId> = {
             let mut frontier = self.frontier.lock();
             frontier.current = None;
@@ -549,7 +549,7 @@ impl Segments {
         self.taken.lock().insert(segment, bytes);
     }
 
-    fn finish_if_done(&self, segment: SegmentId) -> Result<(), VolumeError> {
+    fn finish_if_done(&self, segment: SegmentId) -> Result<(), StripeError> {
         let (handle, used, recorded) = {
             let mut frontier = self.frontier.lock();
             let Some(writing) = frontier.writing.get_mut(&segment).filter(|w| w.is_done()) else {
@@ -564,7 +564,7 @@ impl Segments {
     }
 
     /// Cuts a segment to what is used of it, or removes one that was never used.
-    fn finish(&self, handle: &SegmentHandle, used: u64, recorded: bool) -> Result<(), VolumeError> {
+    fn finish(&self, handle: &SegmentHandle, used: u64, recorded: bool) -> Result<(), StripeError> {
         if !recorded {
             self.known.write().remove(&handle.id);
             self.taken.lock().remove(&handle.id);
@@ -576,14 +576,14 @@ impl Segments {
 
     /// Cuts a segment's files to `used` bytes and records that, also where nothing is to be cut: the
     /// final record says that no further stripe comes.
-    pub(crate) fn cut(&self, handle: &SegmentHandle, used: u64) -> Result<(), VolumeError> {
+    pub(crate) fn cut(&self, handle: &SegmentHandle, used: u64) -> Result<(), StripeError> {
         let record = Segment {
             len: used,
             ..handle.record.clone()
         };
         self.records
             .finish_segment(handle.id, &record)
-            .map_err(|source| VolumeError::SegmentNotRecorded {
+            .map_err(|source| StripeError::SegmentNotRecorded {
                 segment: handle.id,
                 source,
             })?;
@@ -603,7 +603,7 @@ impl Segments {
     /// # Errors
     ///
     /// If its final record cannot be put.
-    pub(crate) fn cut_unfinished(&self, segment: SegmentId, used: u64) -> Result<(), VolumeError> {
+    pub(crate) fn cut_unfinished(&self, segment: SegmentId, used: u64) -> Result<(), StripeError> {
         match self.get(segment) {
             Some(handle) if handle.record.len > used && !self.is_writing(segment) => {
                 self.cut(&handle, used)

@@ -14,15 +14,21 @@ use bytes::Bytes;
 use super::cache::ShardCache;
 use super::damage::{Damage, Finding};
 use super::dirty::Dirty;
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::locator::{Located, Locator, Rows, mismatches};
 use super::stripe_coder::StripeCoder;
 use crate::format::{BLOCK_SIZE, MemberIndex, ShardIndex};
 use crate::membership::{ErrorClass, Members, Wait};
 use crate::store::{Buffer, Op, Pool, StoreError, StoreErrorKind};
-use decode::Lost;
+use lost::Lost;
 
 mod decode;
+mod in_memory;
+mod lost;
+
+/// The most bytes of a shard that are copied from the memory of a member on the thread of the caller. More is copied by
+/// several threads at once.
+const MOST_COPIED_HERE: usize = 128 << 10;
 
 /// The result of reading some rows.
 enum Fetched {
@@ -85,11 +91,11 @@ impl ShardReader {
         &self,
         located: &Located,
         wanted: &[Rows],
-    ) -> Result<Vec<Bytes>, VolumeError> {
+    ) -> Result<Vec<Bytes>, StripeError> {
         let fetched = self.fetch_directly(located, wanted, Wait::HedgeDelay)?;
         let was_slow = fetched.iter().any(|one| matches!(one, Fetched::Slow));
         match self.complete(located, wanted, fetched) {
-            Err(VolumeError::TooFewShards { .. }) if was_slow => {
+            Err(StripeError::TooFewShards { .. }) if was_slow => {
                 let fetched = self.fetch_directly(located, wanted, Wait::Full)?;
                 self.complete(located, wanted, fetched)
             }
@@ -106,14 +112,14 @@ impl ShardReader {
         &self,
         located: &Located,
         wanted: &[Rows],
-    ) -> Result<Vec<Bytes>, VolumeError> {
+    ) -> Result<Vec<Bytes>, StripeError> {
         let fetched = self.fetch(located, wanted);
         fetched.inspect_err(|error| self.note_lost(located, wanted, error))
     }
 
     /// Notes which blocks of the rows cannot be recovered.
-    fn note_lost(&self, located: &Located, wanted: &[Rows], error: &VolumeError) {
-        if !matches!(error, VolumeError::TooFewShards { .. }) {
+    fn note_lost(&self, located: &Located, wanted: &[Rows], error: &StripeError) {
+        if !matches!(error, StripeError::TooFewShards { .. }) {
             return;
         }
         let of_payload = |rows: &Rows| located.payload_range(rows.shard, &rows.range);
@@ -134,7 +140,7 @@ impl ShardReader {
         });
         let is_lost = |block: &Rows| {
             let fetched = self.fetch(located, std::slice::from_ref(block));
-            matches!(fetched, Err(VolumeError::TooFewShards { .. }))
+            matches!(fetched, Err(StripeError::TooFewShards { .. }))
         };
         let lost: Vec<_> = blocks
             .filter(is_lost)
@@ -149,7 +155,7 @@ impl ShardReader {
         located: &Located,
         wanted: &[Rows],
         fetched: Vec<Fetched>,
-    ) -> Result<Vec<Bytes>, VolumeError> {
+    ) -> Result<Vec<Bytes>, StripeError> {
         let mut whole: Vec<Option<Bytes>> = wanted.iter().map(|_| None).collect();
         let mut have = Vec::with_capacity(wanted.len());
         let mut lost = Vec::new();
@@ -182,7 +188,7 @@ impl ShardReader {
         located: &Located,
         wanted: &[Rows],
         patience: Wait,
-    ) -> Result<Vec<Fetched>, VolumeError> {
+    ) -> Result<Vec<Fetched>, StripeError> {
         let mut fetched: Vec<Fetched> = wanted.iter().map(|_| Fetched::Absent).collect();
         let mut asked = Vec::new();
         let mut ops = Vec::new();
@@ -190,9 +196,17 @@ impl ShardReader {
             if located.is_implied(rows.shard) {
                 fetched[index] = Fetched::Good(self.pool.zeroed(rows.range.len()));
             } else if let Some(member) = self.reachable(located, rows.shard) {
-                asked.push((index, member));
-                ops.push((member, self.read_op(located, rows)));
+                let mut buffer = self.pool.buffer(rows.range.len());
+                if self.fill_in_memory(located, rows, member, &mut buffer) {
+                    fetched[index] = self.verify(located, rows, member, buffer)?;
+                } else {
+                    asked.push((index, member));
+                    ops.push((member, read_op(located, rows, buffer)));
+                }
             }
+        }
+        if ops.is_empty() {
+            return Ok(fetched);
         }
         let outcomes = self.members.io().read(ops, patience);
         for ((index, member), outcome) in asked.into_iter().zip(outcomes) {
@@ -216,19 +230,21 @@ impl ShardReader {
             return None;
         }
         let member = located.member_of(shard)?;
-        self.members
-            .membership()
-            .live()
-            .contains(&member)
-            .then_some(member)
+        self.members.membership().is_live(member).then_some(member)
     }
 
-    fn read_op(&self, located: &Located, rows: &Rows) -> Op {
-        Op::Read {
-            name: Arc::clone(&located.segment.name),
-            offset: located.record.offset + rows.range.start as u64,
-            buf: self.pool.buffer(rows.range.len()),
-        }
+    /// Fills `buffer` with a few rows if their member has them in memory. Returns whether it did.
+    fn fill_in_memory(
+        &self,
+        located: &Located,
+        rows: &Rows,
+        member: MemberIndex,
+        buffer: &mut Buffer,
+    ) -> bool {
+        let offset = located.record.offset + rows.range.start as u64;
+        let io = self.members.io();
+        buffer.len() <= MOST_COPIED_HERE
+            && io.read_in_memory(member, &located.segment.name, offset, buffer)
     }
 
     /// Takes note of it if the file of a shard is gone or too short, so that it is rebuilt.
@@ -244,7 +260,7 @@ impl ShardReader {
                 format!("it is not on member {member}: {error}")
             });
         } else {
-            log::debug!("stripe {}: {error}", located.id);
+            tracing::debug!("stripe {}: {error}", located.id);
         }
     }
 
@@ -254,7 +270,7 @@ impl ShardReader {
         rows: &Rows,
         member: MemberIndex,
         buffer: Buffer,
-    ) -> Result<Fetched, VolumeError> {
+    ) -> Result<Fetched, StripeError> {
         let shard = (located.id, rows.shard);
         let Some(sums) = self.locator.sums_of(located, rows)? else {
             self.damage.warn(shard, Finding::NoChecksums, || {
@@ -271,5 +287,14 @@ impl ShardReader {
             format!("wrong bytes on member {member}, first at {:?}", bad[0])
         });
         Ok(Fetched::Bad(buffer, bad))
+    }
+}
+
+/// Returns the operation that reads rows of a shard into `buf`.
+fn read_op(located: &Located, rows: &Rows, buf: Buffer) -> Op {
+    Op::Read {
+        name: Arc::clone(&located.segment.name),
+        offset: located.record.offset + rows.range.start as u64,
+        buf,
     }
 }

@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::VolumeOptions;
 use super::buffers::Buffers;
 use super::cache::ShardCache;
 use super::damage::Damage;
@@ -10,6 +9,7 @@ use super::dirty::Dirty;
 use super::encoder::Encoder;
 use super::inspector::Inspector;
 use super::locator::Locator;
+use super::options::StripeOptions;
 use super::reader::Reader;
 use super::rebuilder::{Limits, ShardRebuilder};
 use super::records::StripeRecords;
@@ -51,7 +51,7 @@ impl Shared {
         members: &Arc<Members>,
         records: Arc<StripeRecords>,
         segments: Vec<(SegmentId, Segment)>,
-        options: &VolumeOptions,
+        options: &StripeOptions,
     ) -> Result<Self, CodecError> {
         let members = Arc::clone(members);
         let geometry = members.shape().geometry();

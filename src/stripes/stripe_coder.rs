@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::error::VolumeError;
+use super::error::StripeError;
 use crate::codec::{Accelerator, CodeId, Codec, CodecError, Geometry, Pass, WorkerPool as _};
 use crate::format::record::Segment;
 use crate::workers::Workers;
@@ -87,8 +87,8 @@ impl StripeCoder {
     pub(super) fn compute_verified(
         &self,
         codec: &Codec,
-        mut compute: impl FnMut(Pass<'_>) -> Result<bool, VolumeError>,
-    ) -> Result<bool, VolumeError> {
+        mut compute: impl FnMut(Pass<'_>) -> Result<bool, StripeError>,
+    ) -> Result<bool, StripeError> {
         Ok(compute(self.pass(codec))? || self.repeat_on_cpu(codec, compute)?)
     }
 
@@ -101,8 +101,8 @@ impl StripeCoder {
     pub(super) fn repeat_on_cpu(
         &self,
         codec: &Codec,
-        mut compute: impl FnMut(Pass<'_>) -> Result<bool, VolumeError>,
-    ) -> Result<bool, VolumeError> {
+        mut compute: impl FnMut(Pass<'_>) -> Result<bool, StripeError>,
+    ) -> Result<bool, StripeError> {
         let Some(accelerator) = &self.accelerator else {
             return Ok(false);
         };

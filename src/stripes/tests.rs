@@ -8,7 +8,7 @@ use cauchyfs_testkit::pattern;
 use parking_lot::Mutex;
 
 use super::*;
-use crate::codec::{self, CodingTask, Geometry, Targets};
+use crate::codec::{self, Accelerator, CodingTask, Geometry, Targets};
 use crate::coding::Dispatch;
 use crate::cuda::Simulated;
 use crate::format::record::Stripe;
@@ -16,6 +16,7 @@ use crate::format::{BLOCK_SIZE, Record, ShardIndex, StripeId, key};
 use crate::membership::{Access, CreateOptions};
 use crate::metadata::{Batch, Key, MemoryMap, MetaError, RecordMap, Value};
 use crate::store::{CallKind, FaultPlan, FaultStore, MemDisk, Pinner, Store, Unpinner};
+use crate::workers::Workers;
 
 mod together;
 
@@ -28,7 +29,7 @@ type Interlude = Box<dyn Fn(&Stripes) + Send + Sync>;
 #[derive(Default)]
 struct TestMap {
     values: MemoryMap,
-    volume: OnceLock<Weak<Stripes>>,
+    stripes: OnceLock<Weak<Stripes>>,
     /// Runs before the record of a stripe is taken.
     before_flushed: Mutex<Option<Interlude>>,
     /// Runs before the record of a stripe is returned.
@@ -41,7 +42,7 @@ impl TestMap {
     fn run(&self, interlude: &Mutex<Option<Interlude>>) {
         let interlude = interlude.lock().take();
         if let Some(interlude) = interlude {
-            interlude(&self.volume.get().unwrap().upgrade().unwrap());
+            interlude(&self.stripes.get().unwrap().upgrade().unwrap());
         }
     }
 
@@ -81,7 +82,7 @@ struct Rig {
     members: Arc<Members>,
     map: Arc<TestMap>,
     records: Arc<StripeRecords>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
 }
 
 impl Rig {
@@ -129,7 +130,7 @@ impl Rig {
         members.epochs().begin().unwrap();
         let map = Arc::new(TestMap::default());
         let records = Arc::new(StripeRecords::open(Arc::clone(&map) as _).unwrap());
-        let options = VolumeOptions {
+        let options = StripeOptions {
             engine: codec::select("auto").unwrap(),
             buffer_bytes: 1 << 20,
             cache_bytes: 16 << 20,
@@ -138,28 +139,28 @@ impl Rig {
             accelerator,
             pinner,
         };
-        let volume = Stripes::open(
+        let stripes = Stripes::open(
             Arc::clone(&members),
             Arc::clone(&records),
             Vec::new(),
             &options,
         );
-        let volume = Arc::new(volume.unwrap());
-        map.volume.set(Arc::downgrade(&volume)).unwrap();
+        let stripes = Arc::new(stripes.unwrap());
+        map.stripes.set(Arc::downgrade(&stripes)).unwrap();
         Self {
             disks,
             plan,
             members,
             map,
             records,
-            volume,
+            stripes,
         }
     }
 
     /// Writes a stripe of its own.
     fn write_stripe(&self, payload: &[u8]) -> StripeId {
-        let (stripe, _hold) = self.volume.writer().append_stripe(payload).unwrap();
-        self.volume.writer().wait_flushed().unwrap();
+        let (stripe, _hold) = self.stripes.writer().append_stripe(payload).unwrap();
+        self.stripes.writer().wait_flushed().unwrap();
         stripe
     }
 }
@@ -169,20 +170,20 @@ fn a_shard_that_a_sync_finds_lost_before_its_stripe_is_recorded_is_reported_afte
     for lost in 0..3 {
         let rig = Rig::new(2, 1, 3);
         let disk = rig.disks[lost].clone();
-        let interlude = move |volume: &Stripes| {
+        let interlude = move |stripes: &Stripes| {
             disk.delete();
-            let lost = volume.writer().sync().unwrap();
+            let lost = stripes.writer().sync().unwrap();
             assert_eq!(lost, [], "no caller could take it out of a record");
         };
         *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let stripe = rig.write_stripe(&pattern(1, 2 * UNIT));
         let record = rig.records.stripe(stripe).unwrap().unwrap();
         assert_eq!(record.written.len(), 3, "all were written");
-        let lost = rig.volume.writer().sync().unwrap();
+        let lost = rig.stripes.writer().sync().unwrap();
         assert_eq!(lost.len(), 1, "one of them in vain");
         assert_eq!(lost[0].stripe, stripe);
         assert_eq!(
-            rig.volume.writer().sync().unwrap(),
+            rig.stripes.writer().sync().unwrap(),
             [],
             "it is reported once"
         );
@@ -249,10 +250,10 @@ fn a_volume_on_a_failing_device_writes_and_reads_the_same_bytes_as_one_without()
             rig.disks[3].delete();
             for (stripe, payload) in stripes.iter().zip(&payloads) {
                 let mut read = vec![0; payload.len()];
-                rig.volume.reader().read(*stripe, 0, &mut read).unwrap();
+                rig.stripes.reader().read(*stripe, 0, &mut read).unwrap();
                 assert!(read == *payload, "operation {failing}, {lost}");
             }
-            assert!(rig.volume.reader().decodes() >= 3);
+            assert!(rig.stripes.reader().decodes() >= 3);
             let coding = dispatch.coding();
             assert!(lost || coding.cuda.passes >= 5, "{failing}: {coding:?}");
             assert!(lost || coding.redone <= 1, "{failing}: {coding:?}");
@@ -276,7 +277,7 @@ fn stripes_that_a_device_decodes_wrongly_are_decoded_again_on_the_cpu() {
             drop(device.clone().lying_from(device.operations()));
         }
         let mut read = vec![0; payload.len()];
-        rig.volume.reader().read(*stripe, 0, &mut read).unwrap();
+        rig.stripes.reader().read(*stripe, 0, &mut read).unwrap();
         assert!(read == *payload, "stripe {at}");
     }
     assert!(!dispatch.is_on_devices());
@@ -316,7 +317,7 @@ fn inspection_names_inconsistent_blocks_of_a_stripe_with_matching_checksums() {
     let rig = Rig::with(4, 2, 6, 0, Some(wrong as _), None);
     let stripe = rig.write_stripe(&pattern(1, 4 * UNIT));
     let verdicts = rig
-        .volume
+        .stripes
         .inspector()
         .inspect(&[stripe], Remedy::Report)
         .unwrap();
@@ -336,14 +337,14 @@ fn inspection_names_inconsistent_blocks_of_a_stripe_with_matching_checksums() {
 /// Checks, whenever it pins memory, whether another thread could go on meanwhile.
 #[derive(Debug, Default)]
 struct Onlooker {
-    volume: OnceLock<Weak<Stripes>>,
+    stripes: OnceLock<Weak<Stripes>>,
     seen: Mutex<Vec<bool>>,
 }
 
 impl Pinner for Onlooker {
     fn pin(&self, _: &mut [u8]) -> Option<Arc<dyn Unpinner>> {
-        let volume = self.volume.get().and_then(Weak::upgrade);
-        let are_locked = volume.map(|volume| volume.writer().are_buffers_locked());
+        let stripes = self.stripes.get().and_then(Weak::upgrade);
+        let are_locked = stripes.map(|stripes| stripes.writer().are_buffers_locked());
         self.seen.lock().extend(are_locked);
         None
     }
@@ -353,9 +354,9 @@ impl Pinner for Onlooker {
 fn no_caller_waits_for_memory_that_is_pinned_for_another() {
     let onlooker = Arc::new(Onlooker::default());
     let rig = Rig::with(4, 2, 6, 0, None, Some(Arc::clone(&onlooker) as _));
-    onlooker.volume.set(Arc::downgrade(&rig.volume)).unwrap();
+    onlooker.stripes.set(Arc::downgrade(&rig.stripes)).unwrap();
     rig.write_stripe(&pattern(1, 4 * UNIT));
-    drop(rig.volume.writer().append(&pattern(2, UNIT)).unwrap());
+    drop(rig.stripes.writer().append(&pattern(2, UNIT)).unwrap());
     let seen = onlooker.seen.lock();
     assert!(seen.len() >= 2, "{seen:?}");
     assert!(!seen.contains(&true), "{seen:?}");
@@ -387,7 +388,7 @@ fn a_segment_is_finished_whether_or_not_its_last_stripe_fills_it() {
             let stripe = rig.write_stripe(&pattern(seed, height));
             segments.push(rig.records.stripe(stripe).unwrap().unwrap().segment);
         }
-        rig.volume.writer().finish().unwrap();
+        rig.stripes.writer().finish().unwrap();
         segments.dedup();
         let mut finished = rig.records.take_finished();
         finished.sort_unstable();
@@ -404,7 +405,10 @@ fn read_through(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], piece: usize) -> u64
             let end = payload.len().min(start + piece);
             let mut out = vec![0; end - start];
             let offset = u32::try_from(start).unwrap();
-            rig.volume.reader().read(*stripe, offset, &mut out).unwrap();
+            rig.stripes
+                .reader()
+                .read(*stripe, offset, &mut out)
+                .unwrap();
             assert!(out == payload[start..end], "{stripe}, {start}..{end}");
         }
     }
@@ -417,7 +421,7 @@ fn read_through(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], piece: usize) -> u64
 fn stripes_to_decode(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], lost: [u16; 2]) -> u64 {
     let has_lost_data = |stripe: StripeId| {
         let record = rig.records.stripe(stripe).unwrap().unwrap();
-        let segment = rig.volume.segments().record(record.segment).unwrap();
+        let segment = rig.stripes.segments().record(record.segment).unwrap();
         let mut data = layout::shards(&segment).take(usize::from(segment.data_shards));
         data.any(|shard| {
             let member = layout::member_of(&segment, &record, shard).unwrap();
@@ -437,7 +441,7 @@ fn reading_ahead_of_many_readers_decodes_each_stripe_once() {
         (rig.write_stripe(&payload), payload)
     };
     let stripes: Vec<_> = (0..24).map(write).collect();
-    let _ = rig.volume.writer().sync().unwrap();
+    let _ = rig.stripes.writer().sync().unwrap();
     rig.disks[0].delete();
     rig.disks[3].delete();
     rig.members.probe();
@@ -446,10 +450,10 @@ fn reading_ahead_of_many_readers_decodes_each_stripe_once() {
             scope.spawn(|| {
                 for (at, (stripe, payload)) in stripes.iter().enumerate() {
                     for (ahead, _) in stripes[at + 1..].iter().take(2) {
-                        rig.volume.reader().prefetch(*ahead);
+                        rig.stripes.reader().prefetch(*ahead);
                     }
                     let mut out = vec![0; payload.len()];
-                    rig.volume.reader().read(*stripe, 0, &mut out).unwrap();
+                    rig.stripes.reader().read(*stripe, 0, &mut out).unwrap();
                     assert!(out == *payload, "{stripe}");
                 }
             });
@@ -457,7 +461,7 @@ fn reading_ahead_of_many_readers_decodes_each_stripe_once() {
     });
     let expected = stripes_to_decode(&rig, &stripes, [0, 3]);
     assert_eq!(
-        rig.volume.reader().decodes(),
+        rig.stripes.reader().decodes(),
         expected,
         "of {} stripes",
         stripes.len()
@@ -473,15 +477,15 @@ fn reading_through_a_volume_that_lost_members_decodes_each_stripe_once() {
             (rig.write_stripe(&payload), payload)
         };
         let stripes: Vec<_> = (0..12).map(write).collect();
-        let _ = rig.volume.writer().sync().unwrap();
+        let _ = rig.stripes.writer().sync().unwrap();
         let data = 12 * 4 * UNIT as u64;
         assert_eq!(read_through(&rig, &stripes, piece), data, "healthy");
-        assert_eq!(rig.volume.reader().decodes(), 0);
+        assert_eq!(rig.stripes.reader().decodes(), 0);
         rig.disks[1].delete();
         rig.disks[4].delete();
         rig.members.probe();
         let read = read_through(&rig, &stripes, piece);
-        let decodes = rig.volume.reader().decodes();
+        let decodes = rig.stripes.reader().decodes();
         assert_eq!(decodes, stripes_to_decode(&rig, &stripes, [1, 4]));
         // Each needs four shards; those read before the first lost one was met are read again.
         assert!(
@@ -490,7 +494,7 @@ fn reading_through_a_volume_that_lost_members_decodes_each_stripe_once() {
         );
         // All that was decoded is in the cache.
         read_through(&rig, &stripes, piece);
-        assert_eq!(rig.volume.reader().decodes(), decodes);
+        assert_eq!(rig.stripes.reader().decodes(), decodes);
     }
 }
 
@@ -500,7 +504,7 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
     let payload = pattern(5, 4 * UNIT);
     let stripe = rig.write_stripe(&payload);
     let record = rig.records.stripe(stripe).unwrap().unwrap();
-    let segment = rig.volume.segments().record(record.segment).unwrap();
+    let segment = rig.stripes.segments().record(record.segment).unwrap();
     let lost = layout::member_of(&segment, &record, ShardIndex(2)).unwrap();
     rig.disks[usize::from(lost.0)].delete();
     rig.members.probe();
@@ -508,7 +512,7 @@ fn a_block_read_here_and_there_is_decoded_without_the_rest_of_its_stripe() {
     let read = |at: usize| {
         let mut out = [0; 100];
         let offset = u32::try_from(at).unwrap();
-        rig.volume.reader().read(stripe, offset, &mut out).unwrap();
+        rig.stripes.reader().read(stripe, offset, &mut out).unwrap();
         assert!(out == payload[at..at + 100]);
         let log = rig.plan.take_log();
         rig.plan.record();
@@ -534,21 +538,21 @@ fn a_panic_during_the_write_of_a_stripe_reaches_every_waiting_caller() {
         *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let payload = pattern(1, UNIT);
         let wait = || {
-            let (stripe, _hold) = rig.volume.writer().append_stripe(&payload).unwrap();
-            (stripe, rig.volume.writer().wait_flushed())
+            let (stripe, _hold) = rig.stripes.writer().append_stripe(&payload).unwrap();
+            (stripe, rig.stripes.writer().wait_flushed())
         };
         let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));
         // Without threads it is the caller who panics.
         assert_eq!(waited.is_err(), threads == 0);
-        let told = rig.volume.writer().wait_flushed();
+        let told = rig.stripes.writer().wait_flushed();
         assert!(
-            matches!(told, Err(VolumeError::Panicked { .. })),
+            matches!(told, Err(StripeError::Panicked { .. })),
             "{told:?}"
         );
-        assert!(rig.volume.writer().append(&payload).is_err());
+        assert!(rig.stripes.writer().append(&payload).is_err());
         if let Ok((stripe, _)) = waited {
             let mut out = vec![0; UNIT];
-            rig.volume.reader().read(stripe, 0, &mut out).unwrap();
+            rig.stripes.reader().read(stripe, 0, &mut out).unwrap();
             assert!(out == payload, "it can still be read");
         }
     }
@@ -561,14 +565,14 @@ fn a_panic_while_reading_ahead_costs_neither_readers_nor_the_thread() {
     let stripes: Vec<StripeId> = (0..3).map(|_| rig.write_stripe(&payload)).collect();
     for &stripe in &stripes {
         *rig.map.before_read.lock() = Some(Box::new(|_| panic!("as a bug would")));
-        rig.volume.reader().prefetch(stripe);
+        rig.stripes.reader().prefetch(stripe);
         while rig.map.before_read.lock().is_some() {
             std::thread::yield_now();
         }
     }
     for stripe in stripes {
         let mut out = vec![0; UNIT];
-        rig.volume.reader().read(stripe, 0, &mut out).unwrap();
+        rig.stripes.reader().read(stripe, 0, &mut out).unwrap();
         assert!(out == payload);
     }
 }
@@ -594,14 +598,14 @@ struct LostFile {
 impl LostFile {
     /// Retires the segments of a 2+1 volume, and removes the file of the one with most stripes from a disk.
     fn of(rig: &Rig, lost: usize) -> Self {
-        rig.volume.writer().retire_segments().unwrap();
+        rig.stripes.writer().retire_segments().unwrap();
         let mut stripes = rig.map.stripes();
         stripes.sort_by_key(|(_, record)| (record.segment, record.offset));
         let full = stripes.chunk_by(|a, b| a.1.segment == b.1.segment);
         let full = full.max_by_key(|stripes| stripes.len()).unwrap();
         let segment = full[0].1.segment;
         assert!(full.len() > 4, "{}", full.len());
-        let slots = rig.volume.segments().record(segment).unwrap().slots;
+        let slots = rig.stripes.segments().record(segment).unwrap().slots;
         let member = MemberIndex(u16::try_from(lost).unwrap());
         let slot = slots.iter().position(|&s| s == Some(member)).unwrap();
         let name = crate::format::files::segment(segment);
@@ -629,7 +633,7 @@ impl LostFile {
 
     fn make(&self, rig: &Rig) {
         let made =
-            rig.volume
+            rig.stripes
                 .rebuilder()
                 .make_file(self.segment, self.target.member, &self.lacking);
         made.unwrap();
@@ -645,7 +649,7 @@ impl LostFile {
         };
         let (targets, most) = ([self.target], &|| u64::MAX);
         let rebuilt =
-            rig.volume
+            rig.stripes
                 .rebuilder()
                 .rebuild(self.segment, &self.lacking, &targets, most, &mut heed);
         assert!(rebuilt.unwrap().is_continue());

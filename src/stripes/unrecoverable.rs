@@ -31,13 +31,13 @@ impl UnrecoverableRanges {
     pub(crate) fn add(&self, stripe: StripeId, ranges: &[Range<u32>]) {
         let mut state = self.0.lock();
         let mut all = state.ranges.get(&stripe).cloned().unwrap_or_default();
-        all.extend(ranges.iter().cloned());
+        all.extend(filled(ranges));
         state.set(stripe, &all);
     }
 
     /// Notes all bytes of a stripe that are unrecoverable, if any are.
     pub(crate) fn set(&self, stripe: StripeId, ranges: &[Range<u32>]) {
-        let ranges = ranges.iter().cloned().collect();
+        let ranges = filled(ranges).collect();
         self.0.lock().set(stripe, &ranges);
     }
 
@@ -88,6 +88,11 @@ impl UnrecoverableRanges {
     }
 }
 
+/// Returns the ranges that are not empty; a set takes no others.
+fn filled(ranges: &[Range<u32>]) -> impl Iterator<Item = Range<u32>> {
+    ranges.iter().filter(|range| !range.is_empty()).cloned()
+}
+
 impl RememberedRanges {
     fn set(&mut self, stripe: StripeId, ranges: &RangeSet<u32>) {
         let before = if ranges.is_empty() {
@@ -129,6 +134,19 @@ mod tests {
         ranges.set(stripe, &[]);
         assert!(ranges.all().is_empty());
         assert_eq!(ranges.changes(), 4);
+    }
+
+    #[test]
+    fn empty_ranges_are_not_noted() {
+        let ranges = UnrecoverableRanges::default();
+        let (stripe, some, none) = (StripeId(1), 0..4096, 8192..8192);
+        ranges.add(stripe, std::slice::from_ref(&none));
+        ranges.set(stripe, std::slice::from_ref(&none));
+        assert_eq!((ranges.changes(), ranges.all().len()), (0, 0));
+        ranges.set(stripe, &[none.clone(), some.clone()]);
+        ranges.add(stripe, std::slice::from_ref(&none));
+        assert_eq!(ranges.all()[&stripe], [some]);
+        assert_eq!(ranges.changes(), 1);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::buffers::{Buffers, Fresh, Hold, Opening, Placed};
 use super::dirty::Dirty;
 use super::encoder::Encoder;
-use super::error::VolumeError;
+use super::error::StripeError;
 use super::records::{LostShard, StripeRecords};
 use super::segments::{Need, Reservation, Segments};
 use crate::format::StripeId;
@@ -50,10 +50,10 @@ impl Writer {
         }
     }
 
-    fn check_writable(&self) -> Result<(), VolumeError> {
+    fn check_writable(&self) -> Result<(), StripeError> {
         match self.members.access() {
             Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(VolumeError::ReadOnly),
+            Access::ReadOnly => Err(StripeError::ReadOnly),
         }
     }
 
@@ -64,9 +64,9 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::NoSpace`] if there is no room for another stripe; anything else means that the volume takes no
+    /// [`StripeError::NoSpace`] if there is no room for another stripe; anything else means that the volume takes no
     /// more bytes.
-    pub(crate) fn append(&self, data: &[u8]) -> Result<(Placed, Hold), VolumeError> {
+    pub(crate) fn append(&self, data: &[u8]) -> Result<(Placed, Hold), StripeError> {
         self.check_writable()?;
         loop {
             if let Some(placed) = self.buffers.append(data) {
@@ -88,7 +88,7 @@ impl Writer {
     /// # Errors
     ///
     /// As for [`Writer::append`].
-    pub(crate) fn open_stripe(&self) -> Result<(), VolumeError> {
+    pub(crate) fn open_stripe(&self) -> Result<(), StripeError> {
         let prepare = || self.number(self.segments.reserve(Need::New)?);
         self.buffers.open_stripe(|| self.flush_one_here(), prepare)
     }
@@ -103,7 +103,7 @@ impl Writer {
     /// # Panics
     ///
     /// If `payload` is longer than [`Writer::stripe_capacity`].
-    pub(crate) fn append_stripe(&self, payload: &[u8]) -> Result<(StripeId, Hold), VolumeError> {
+    pub(crate) fn append_stripe(&self, payload: &[u8]) -> Result<(StripeId, Hold), StripeError> {
         assert!(
             payload.len() <= self.stripe_capacity(),
             "a payload longer than a stripe"
@@ -120,7 +120,7 @@ impl Writer {
     }
 
     /// Gives the stripe a number for which room was reserved.
-    fn number(&self, reservation: Reservation) -> Result<Opening, VolumeError> {
+    fn number(&self, reservation: Reservation) -> Result<Opening, StripeError> {
         match self.records.next_stripe() {
             Ok(stripe) => Ok(Opening {
                 stripe,
@@ -128,7 +128,7 @@ impl Writer {
             }),
             Err(source) => {
                 self.segments.release(reservation)?;
-                Err(VolumeError::NoNumber(source))
+                Err(StripeError::NoNumber(source))
             }
         }
     }
@@ -139,7 +139,7 @@ impl Writer {
     /// # Errors
     ///
     /// If too few members are left, or no segment can be numbered.
-    pub(crate) fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), VolumeError> {
+    pub(crate) fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), StripeError> {
         if self.check_writable().is_err() {
             self.buffers.keep(stripe, payload);
             return Ok(());
@@ -147,7 +147,7 @@ impl Writer {
         let reservation = match self.segments.reserve(Need::Accepted) {
             Ok(reservation) => Some(reservation),
             // It waits for space like any other stripe that found none.
-            Err(VolumeError::NoSpace { .. }) => None,
+            Err(StripeError::NoSpace { .. }) => None,
             Err(error) => return Err(error),
         };
         self.buffers.restore(stripe, payload, reservation);
@@ -176,9 +176,9 @@ impl Writer {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::NoSpace`] if one of them found none: it can be read, and waits for [`Writer::retry`]. Anything
+    /// [`StripeError::NoSpace`] if one of them found none: it can be read, and waits for [`Writer::retry`]. Anything
     /// else that kept one of them, or an earlier one, from being so.
-    pub(crate) fn wait_flushed(&self) -> Result<(), VolumeError> {
+    pub(crate) fn wait_flushed(&self) -> Result<(), StripeError> {
         while self.flush_one_here() {}
         self.buffers.wait_flushed()
     }
@@ -221,7 +221,7 @@ impl Writer {
     /// # Errors
     ///
     /// If the index cannot be read.
-    pub(crate) fn sync(&self) -> Result<Vec<LostShard>, VolumeError> {
+    pub(crate) fn sync(&self) -> Result<Vec<LostShard>, StripeError> {
         let mut lost = Vec::new();
         let mut early = Vec::new();
         for shard in self.dirty.sync(&self.members) {
@@ -233,7 +233,7 @@ impl Writer {
                 lost.push(shard);
             }
         }
-        self.dirty.put_back(early);
+        self.dirty.keep_lost(early);
         Ok(lost)
     }
 
@@ -242,7 +242,7 @@ impl Writer {
     /// # Errors
     ///
     /// If the final record of one cannot be taken.
-    pub(crate) fn retire_segments(&self) -> Result<(), VolumeError> {
+    pub(crate) fn retire_segments(&self) -> Result<(), StripeError> {
         let retired = self.segments.retire_all();
         self.seal();
         retired
@@ -254,7 +254,7 @@ impl Writer {
     /// # Errors
     ///
     /// The error that kept a stripe from being flushed.
-    pub(crate) fn finish(&self) -> Result<(), VolumeError> {
+    pub(crate) fn finish(&self) -> Result<(), StripeError> {
         self.seal();
         let flushed = self.wait_flushed();
         self.close();

@@ -9,14 +9,17 @@ use scopeguard::{ScopeGuard, guard_on_unwind};
 use super::allowance::Allowance;
 use super::arrivals::Arrivals;
 use super::catalog::Catalog;
+use super::error::CommitError;
 use super::group::Group;
-use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::membership::{Access, Members};
 use crate::metadata::{IndexReplicas, Meta, Pending, StripeData};
-use crate::stripes::{Fresh, StripeRecords, Stripes, Unjournaled, VolumeError};
+use crate::stripes::{Fresh, StripeError, StripeRecords, Stripes, Unjournaled};
 
 /// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
 const JOURNALED_BYTES: usize = 128 << 10;
+
+/// Pieces of missing copies of the index to repair before a volume is closed.
+pub(crate) const MAX_REFILLED_AT_CLOSE: usize = 4096;
 
 /// The most pieces of a copy of the index that a commit without space moves: some hundred megabytes.
 const MAX_REFILLED_BY_COMMIT: usize = 128;
@@ -40,7 +43,7 @@ pub struct Commits {
     members: Arc<Members>,
     meta: Arc<Meta>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     records: Arc<StripeRecords>,
     catalog: Arc<Catalog>,
     pub(crate) group: Group,
@@ -49,6 +52,9 @@ pub struct Commits {
     closed: AtomicBool,
     /// Held through I/O, by checkpoints only.
     checkpointing: Mutex<()>,
+    /// Set while no commit may put stripe data into the journal, because a checkpoint is about to choose what the index
+    /// takes.
+    withholds_data: AtomicBool,
     /// Set if something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
     /// The members that wait for a checkpoint.
@@ -61,7 +67,7 @@ impl Commits {
         members: Arc<Members>,
         meta: Arc<Meta>,
         replicas: Arc<IndexReplicas>,
-        volume: Arc<Stripes>,
+        stripes: Arc<Stripes>,
         records: Arc<StripeRecords>,
         catalog: Arc<Catalog>,
         allowance: Arc<Allowance>,
@@ -70,13 +76,14 @@ impl Commits {
             members,
             meta,
             replicas,
-            volume,
+            stripes,
             records,
             catalog,
             group: Group::new(),
             poison: OnceLock::new(),
             closed: AtomicBool::new(false),
             checkpointing: Mutex::default(),
+            withholds_data: AtomicBool::new(false),
             to_checkpoint: AtomicBool::new(false),
             arrivals: Arrivals::default(),
             allowance,
@@ -108,9 +115,9 @@ impl Commits {
     /// 4. Take the records of all stripes written so far.
     /// 5. **Sync** the segment files, all members at once. Shards that did not make it are taken out of their records,
     ///    and those records join the others.
-    /// 6. Append one journal record with all of this, and **sync** it on all members. Where the members have no space,
-    ///    or the journal's files are full, commit it to the index; that waits for a checkpoint that is under way. Only
-    ///    now is it acknowledged.
+    /// 6. Append one journal record with all of this, **durably** on all members: one request to each writes and syncs
+    ///    it. Where the members have no space, or the journal's files are full, commit it to the index; that waits for a
+    ///    checkpoint that is under way. Only now is it acknowledged.
     pub(crate) fn commit(&self) -> Result<(), CommitError> {
         // A caller that waited for a failed commit leads the next one, and must not make it. The changes taken by the
         // failed one are in no journal, and later ones may build upon them.
@@ -141,7 +148,7 @@ impl Commits {
     /// Moves a copy of the index off a member without space for it, if another member can take it. Returns
     /// whether one was moved.
     fn move_index(&self) -> Result<bool, CommitError> {
-        if self.volume.writer().is_stuck() {
+        if self.stripes.writer().is_stuck() {
             return Ok(false);
         }
         let holders = self.replicas.holders();
@@ -153,7 +160,7 @@ impl Commits {
         let mut parts = vec![self.meta.rotate()]; // step 1
         let data = self.take_data(target == CommitTarget::JournalWithData); // step 2
         let flushed = self
-            .volume
+            .stripes
             .writer()
             .wait_flushed()
             .map_err(CommitError::from); // step 3
@@ -181,18 +188,18 @@ impl Commits {
 
     /// Lets stripes that found no space try again; those without references need none.
     fn retry_stuck(&self) -> Result<(), CommitError> {
-        if !self.volume.writer().is_stuck() {
+        if !self.stripes.writer().is_stuck() {
             return Ok(());
         }
         // Without a pin held, no reader is about to read a place that it found before its removal.
-        if self.volume.pins().has_passed(self.volume.pins().fence()) {
-            for stripe in self.volume.writer().stuck() {
+        if self.stripes.pins().has_passed(self.stripes.pins().fence()) {
+            for stripe in self.stripes.writer().stuck() {
                 if !self.catalog.has_backref(stripe)? {
-                    self.volume.writer().discard(stripe);
+                    self.stripes.writer().discard(stripe);
                 }
             }
         }
-        self.volume.writer().retry();
+        self.stripes.writer().retry();
         Ok(())
     }
 
@@ -200,7 +207,7 @@ impl Commits {
     /// stripe is sealed, also if all its bytes are in the journal already.
     fn take_data(&self, journal_data: bool) -> Vec<StripeData> {
         let fresh = if journal_data {
-            self.volume.writer().unjournaled(JOURNALED_BYTES)
+            self.stripes.writer().unjournaled(JOURNALED_BYTES)
         } else {
             Fresh::TooMany
         };
@@ -218,7 +225,7 @@ impl Commits {
                 }]
             }
             Fresh::TooMany => {
-                self.volume.writer().seal();
+                self.stripes.writer().seal();
                 Vec::new()
             }
         }
@@ -228,18 +235,18 @@ impl Commits {
     fn sync_stripes(&self, parts: &mut Vec<Pending>) -> Result<(), CommitError> {
         loop {
             parts.push(self.meta.take_stripes());
-            let lost = self.volume.writer().sync()?;
+            let lost = self.stripes.writer().sync()?;
             if lost.is_empty() {
                 return Ok(());
             }
-            log::warn!(
+            tracing::warn!(
                 "{} shards did not reach members that failed: they count as missing until they are rebuilt",
                 lost.len()
             );
-            let segment_of = |segment| self.volume.segments().record(segment);
+            let segment_of = |segment| self.stripes.segments().record(segment);
             if let Some(stripe) = self.records.forget_shards(&lost, segment_of)? {
                 let needed = self.members.shape().geometry().data_shards();
-                return Err(VolumeError::TooFewShards {
+                return Err(StripeError::TooFewShards {
                     stripe,
                     present: 0,
                     needed,
@@ -250,13 +257,15 @@ impl Commits {
     }
 
     fn takes_data(&self) -> bool {
-        !self.checkpointing.is_locked() && self.meta.journal_fill() < JOURNAL_FILL_WITH_DATA
+        !self.withholds_data.load(Ordering::SeqCst)
+            && self.meta.journal_fill() < JOURNAL_FILL_WITH_DATA
     }
 
     /// Moves the durable changes of the journal into the index.
     ///
-    /// The journal may be cut only when no data in it is needed any more: from the commit that
-    /// flushes the open stripe until the index is written, no commit puts data into it.
+    /// The journal may be cut only when no data in it is needed any more. From the commit that flushes the open stripe
+    /// until the records are chosen that the index takes, no commit puts data into it. Later data lies in later records,
+    /// which the index does not cover. So commits share the journal with a checkpoint that writes the index.
     ///
     /// # Errors
     ///
@@ -268,9 +277,12 @@ impl Commits {
         self.check_poison()?;
         let _one_at_a_time = self.checkpointing.lock();
         let came = self.arrivals.so_far();
+        self.withholds_data.store(true, Ordering::SeqCst);
+        let allow_data = || self.withholds_data.store(false, Ordering::SeqCst);
+        let _allowing = scopeguard::guard((), |()| allow_data());
         self.group.join(|| self.guarded(|| self.commit()))?;
         self.to_checkpoint.store(false, Ordering::SeqCst);
-        let done = self.guarded(|| self.meta.checkpoint());
+        let done = self.guarded(|| self.meta.checkpoint_beyond(allow_data));
         // The index has grown.
         self.allowance.forget();
         match done {
@@ -379,7 +391,7 @@ impl Commits {
 
     fn poison_because(&self, reason: &str) {
         if self.poison.set(reason.into()).is_ok() {
-            log::error!("the volume is read-only from now on: {reason}");
+            tracing::error!("the volume is read-only from now on: {reason}");
         }
     }
 

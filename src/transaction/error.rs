@@ -8,7 +8,7 @@ use crate::coding::EngineError;
 use crate::format::FormatError;
 use crate::membership::{MembersError, Remedy, VolumeStep};
 use crate::metadata::{MetaError, RecordError};
-use crate::stripes::{OpenError, VolumeError};
+use crate::stripes::{OpenError, StripeError};
 use crate::workers::WorkersError;
 
 /// The reason why something could not be read, written or made durable.
@@ -42,7 +42,7 @@ pub enum CommitError {
 
     /// An operation on stripes failed.
     #[error(transparent)]
-    Volume(VolumeError),
+    Stripes(StripeError),
 
     /// An operation on the index or the journal failed.
     #[error(transparent)]
@@ -78,13 +78,13 @@ impl From<OpenError> for CommitError {
     }
 }
 
-impl From<VolumeError> for CommitError {
-    fn from(error: VolumeError) -> Self {
+impl From<StripeError> for CommitError {
+    fn from(error: StripeError) -> Self {
         match error {
-            VolumeError::NoSpace { .. } => Self::NoSpace,
-            VolumeError::ReadOnly => Self::ReadOnly,
-            VolumeError::Closed => Self::Closed,
-            other => Self::Volume(other),
+            StripeError::NoSpace { .. } => Self::NoSpace,
+            StripeError::ReadOnly => Self::ReadOnly,
+            StripeError::Closed => Self::Closed,
+            other => Self::Stripes(other),
         }
     }
 }
@@ -134,7 +134,7 @@ impl CommitError {
             Self::ReadOnly => Some(VolumeStep::MountWritable.into()),
             Self::Closed
             | Self::Format(_)
-            | Self::Volume(_)
+            | Self::Stripes(_)
             | Self::Codec(_)
             | Self::Engine(_)
             | Self::Workers(_)

@@ -35,7 +35,7 @@ pub struct Growth {
     members: Arc<Members>,
     meta: Arc<Meta>,
     replicas: Arc<IndexReplicas>,
-    volume: Arc<Stripes>,
+    stripes: Arc<Stripes>,
     commits: Arc<Commits>,
     allowance: Arc<Allowance>,
     /// Held while the allowance is measured, and while room is made.
@@ -47,7 +47,7 @@ impl Growth {
         members: Arc<Members>,
         meta: Arc<Meta>,
         replicas: Arc<IndexReplicas>,
-        volume: Arc<Stripes>,
+        stripes: Arc<Stripes>,
         commits: Arc<Commits>,
         allowance: Arc<Allowance>,
     ) -> Self {
@@ -55,7 +55,7 @@ impl Growth {
             members,
             meta,
             replicas,
-            volume,
+            stripes,
             commits,
             allowance,
             measuring: Mutex::default(),
@@ -111,7 +111,7 @@ impl Growth {
         } else {
             self.meta.is_full()
         };
-        is_full || self.volume.writer().is_stuck()
+        is_full || self.stripes.writer().is_stuck()
     }
 
     fn waiting(&self) -> u64 {
@@ -163,7 +163,7 @@ impl Growth {
 
     /// Returns the bytes of a filesystem that the index may take; the room for compaction is kept.
     fn free_for_index(&self, space: Space) -> u64 {
-        let kept = self.volume.space().kept_from_index(space);
+        let kept = self.stripes.space().kept_from_index(space);
         space.free_bytes.saturating_sub(kept)
     }
 
@@ -234,7 +234,7 @@ impl Growth {
             if moved == holders {
                 break;
             }
-            log::info!("the index is on members {moved:?} now: {holders:?} had no room for it");
+            tracing::info!("the index is on members {moved:?} now: {holders:?} had no room for it");
         }
         Ok(())
     }
@@ -285,7 +285,7 @@ impl Growth {
     pub(crate) fn restore_reserve(&self) -> Result<(), CommitError> {
         let is_kept = || self.replicas.keep_reserve();
         if !is_kept() && self.replicas.compact()? && !is_kept() {
-            log::debug!("the index lacks a part of its reserve");
+            tracing::debug!("the index lacks a part of its reserve");
         }
         Ok(())
     }

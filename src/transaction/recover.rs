@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::extent_cache::ExtentCache;
 use super::{CommitError, OpenOptions, Transactions};
 use crate::coding;
 use crate::format::record::{LostBytes, Segment, SegmentStripe};
@@ -10,11 +11,14 @@ use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key}
 use crate::membership::{Access, CreateOptions, Members, RecoveredMembers};
 use crate::metadata::{Batch, Meta, MetaOptions, Numbers, StripeData};
 use crate::store::{Executor, StoreRef};
-use crate::stripes::{StripeRecords, Stripes, VolumeError, VolumeOptions};
+use crate::stripes::{StripeError, StripeOptions, StripeRecords, Stripes};
 use crate::workers::Workers;
 
 /// The distance that the counter of inodes on disk runs ahead of the numbers in use.
 const INODES_AHEAD: u64 = 4096;
+
+/// The part of the memory for the index that holds extents of files.
+const EXTENTS_PART: usize = 8;
 
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
@@ -69,15 +73,16 @@ impl Transactions {
         let members = Members::open_recovering(stores, claims, options.access, executor)?; // step 1
         let (engine, dispatch) = coding::open(&options.engine)?;
         let dispatch = Arc::new(dispatch);
+        let extents_bytes = options.index_cache_bytes / EXTENTS_PART;
         let meta_options = MetaOptions {
-            cache_bytes: options.index_cache_bytes,
+            cache_bytes: options.index_cache_bytes - extents_bytes,
             ..MetaOptions::default()
         };
         let opened = Meta::open(Arc::clone(&members), &meta_options)?; // step 2
         let (meta, replicas) = (Arc::new(opened.meta), opened.replicas);
         let records = Arc::new(StripeRecords::open(Arc::clone(&meta) as _)?);
         let inodes = Numbers::open(&*meta, key::NEXT_INO, Ino::ROOT.0 + 1, INODES_AHEAD)?;
-        let volume_options = VolumeOptions {
+        let volume_options = StripeOptions {
             engine,
             buffer_bytes: BUFFER_BYTES,
             cache_bytes: options.cache_bytes,
@@ -93,31 +98,32 @@ impl Transactions {
             .take(NEWEST_SEGMENTS)
             .map(|(segment, _)| *segment)
             .collect();
-        let volume = Stripes::open(
+        let stripes = Stripes::open(
             Arc::clone(&members),
             Arc::clone(&records),
             segments,
             &volume_options,
         )?;
-        note_lost(&meta, &volume)?;
+        note_lost(&meta, &stripes)?;
         let transactions = Self::new(
             members,
             (meta, replicas),
-            (volume, dispatch),
+            (stripes, dispatch),
             (records, inodes),
+            ExtentCache::new(extents_bytes),
         );
-        let census = transactions.volume.inventory().census();
+        let census = transactions.stripes.inventory().census();
         if options.access == Access::ReadWrite {
-            transactions.volume.inventory().remove_strays(&census); // step 3
+            transactions.stripes.inventory().remove_strays(&census); // step 3
             newest
                 .into_iter()
                 .try_for_each(|segment| transactions.cut_unfinished(segment))?;
         }
         let lacks_files = census.lacks_files(
-            &transactions.volume.segments().records(),
+            &transactions.stripes.segments().records(),
             &transactions.members.membership().live(),
         );
-        transactions.volume.damage().set_lacks_files(lacks_files);
+        transactions.stripes.damage().set_lacks_files(lacks_files);
         transactions.restore(opened.recovered.data)?; // step 4
         Ok(transactions)
     }
@@ -131,7 +137,7 @@ impl Transactions {
         if !self.commits.is_read_only() {
             match self.checkpoint() {
                 // Changes from the journal stay in the index until their stripes find space.
-                Err(CommitError::NoSpace) => log::warn!("the volume is full"),
+                Err(CommitError::NoSpace) => tracing::warn!("the volume is full"),
                 done => done?,
             }
             self.commits.refill_index(MAX_REFILLED_AT_OPEN)?; // step 5
@@ -141,14 +147,14 @@ impl Transactions {
 
     fn cut_unfinished(&self, segment: SegmentId) -> Result<(), CommitError> {
         let used = self.filled(segment)?;
-        Ok(self.volume.segments().cut_unfinished(segment, used)?)
+        Ok(self.stripes.segments().cut_unfinished(segment, used)?)
     }
 
     /// Returns how far a segment is filled with stripes. It halves the range in which the last one
     /// begins, again and again: a segment of short stripes has hundreds of thousands.
     fn filled(&self, segment: SegmentId) -> Result<u64, CommitError> {
         let len = self
-            .volume
+            .stripes
             .segments()
             .record(segment)
             .map_or(0, |record| record.len);
@@ -178,7 +184,7 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`VolumeError::BadRecord`] for bytes that no commit has journaled.
+    /// [`StripeError::BadRecord`] for bytes that no commit has journaled.
     fn restore(&self, data: Vec<StripeData>) -> Result<(), CommitError> {
         let mut stripes: BTreeMap<StripeId, Vec<u8>> = BTreeMap::new();
         for piece in data {
@@ -186,7 +192,7 @@ impl Transactions {
             if self.records.stripe(stripe)?.is_some() {
                 continue;
             }
-            let bad = |what| CommitError::from(VolumeError::BadRecord { stripe, what });
+            let bad = |what| CommitError::from(StripeError::BadRecord { stripe, what });
             let payload = stripes.entry(stripe).or_default();
             let start = piece.offset as usize;
             let end = start.checked_add(piece.bytes.len());
@@ -200,7 +206,7 @@ impl Transactions {
         }
         self.check_restored(&stripes)?;
         for (stripe, payload) in stripes {
-            self.volume.writer().restore(stripe, &payload)?;
+            self.stripes.writer().restore(stripe, &payload)?;
         }
         Ok(())
     }
@@ -215,7 +221,7 @@ impl Transactions {
             total = total.saturating_add(payload.len().next_multiple_of(row));
             if total > MAX_RESTORED_BYTES {
                 let what = "more stripes are journaled than can be in use at once";
-                return Err(VolumeError::BadRecord { stripe, what }.into());
+                return Err(StripeError::BadRecord { stripe, what }.into());
             }
         }
         Ok(())
@@ -223,10 +229,10 @@ impl Transactions {
 }
 
 /// Tells the volume which bytes are known to be lost.
-fn note_lost(meta: &Meta, volume: &Stripes) -> Result<(), CommitError> {
+fn note_lost(meta: &Meta, stripes: &Stripes) -> Result<(), CommitError> {
     let (from, end) = key::all_lost();
     for (key, value) in meta.scan(&from, &end, usize::MAX)? {
-        volume
+        stripes
             .damage()
             .unrecoverable()
             .add(key::parse_lost(&key)?, &LostBytes::decode(&value)?.0);

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use parking_lot::{Condvar, Mutex};
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
 /// Some threads; dropping this waits for none of them.
 #[derive(Debug, Default)]
@@ -21,7 +22,7 @@ struct AtWork {
 }
 
 impl Threads {
-    /// Starts a thread.
+    /// Starts a thread, on every CPU that the process may use.
     ///
     /// # Errors
     ///
@@ -35,6 +36,7 @@ impl Threads {
         let work = move || {
             // Everything that the work holds is dropped before it counts as done.
             let _present = present;
+            use_every_cpu();
             work();
         };
         thread::Builder::new()
@@ -52,6 +54,16 @@ impl Threads {
     }
 }
 
+/// Lets the calling thread run on every CPU that this process may use. A thread begins on the CPUs of the thread that
+/// started it, and one that serves a queue of requests is pinned to a single CPU.
+fn use_every_cpu() {
+    let process = rustix::process::getpid();
+    // Without it, the thread is slower and nothing else.
+    if let Ok(cpus) = sched_getaffinity(Some(process)) {
+        let _ = sched_setaffinity(None, &cpus);
+    }
+}
+
 /// A thread that is at work.
 struct Present(Arc<AtWork>);
 
@@ -66,7 +78,7 @@ impl Drop for Present {
     fn drop(&mut self) {
         if thread::panicking() {
             let current = thread::current();
-            log::error!("thread {} panicked", current.name().unwrap_or("unnamed"));
+            tracing::error!("thread {} panicked", current.name().unwrap_or("unnamed"));
         }
         *self.0.count.lock() -= 1;
         self.0.changed.notify_all();
@@ -77,6 +89,8 @@ impl Drop for Present {
 mod tests {
     use std::cell::RefCell;
     use std::sync::mpsc::{self, Receiver};
+
+    use rustix::thread::CpuSet;
 
     use super::*;
 
@@ -108,6 +122,29 @@ mod tests {
         threads.wait();
         assert_eq!(Arc::strong_count(&ours), 1, "the work holds nothing more");
         drop(release);
+    }
+
+    #[test]
+    fn a_thread_that_a_pinned_thread_starts_runs_on_every_cpu() {
+        let cpus = || sched_getaffinity(None).expect("the CPUs of this thread");
+        let all = cpus();
+        let only = (0..CpuSet::MAX_CPU)
+            .find(|&cpu| all.is_set(cpu))
+            .expect("one at least");
+        let (tell, told) = mpsc::channel();
+        // A thread of its own, as the one of this test may run others.
+        let pinned = thread::spawn(move || {
+            let mut one = CpuSet::new();
+            one.set(only);
+            sched_setaffinity(None, &one).expect("it is one of its own");
+            let threads = Threads::default();
+            threads
+                .start("free", move || tell.send(cpus()).expect("it is awaited"))
+                .expect("a thread");
+            threads.wait();
+        });
+        assert_eq!(told.recv(), Ok(all));
+        pinned.join().expect("no panic");
     }
 
     #[test]

@@ -110,7 +110,7 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
     below.unmount();
 }
 
-/// Also while the volume is opened, in whichever stage of that it is noticed: where halves are looked for there are most.
+/// Also while the volume is opened, in whichever stage of that it is noticed: where branches are looked for there are most.
 #[test]
 fn a_mount_waits_for_a_directory_that_hangs_as_long_as_it_was_told_and_goes_on_without_it() {
     if skip_mounts() {

@@ -5,6 +5,7 @@
 
 mod advice;
 mod bench;
+mod branches;
 mod chaos;
 mod check;
 mod control;
@@ -15,7 +16,6 @@ mod disks;
 mod extract;
 mod fio;
 mod full;
-mod halves;
 mod hang;
 mod kinds;
 mod members;
@@ -29,3 +29,4 @@ mod sandbox;
 mod scrub;
 mod session;
 mod support;
+mod transport;

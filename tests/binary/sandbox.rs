@@ -135,7 +135,7 @@ fn commands_on_directories_work_with_no_more_rights_than_they_need() {
     let changing = reading | DAC_OVERRIDE | CHOWN | SYS_RESOURCE;
     let filling = reading | DAC_OVERRIDE | CHOWN;
     let all = filling | FSETID | MKNOD | SETFCAP | SYS_ADMIN;
-    // The second one can be parted into halves, of which each is looked for.
+    // The second one can be parted into branches, each of which is looked for.
     for shape in [
         Shape::FOUR_TWO,
         Shape {

@@ -1,6 +1,7 @@
 //! Volumes on real directories, mounted by the real binary, gone without a trace afterwards, also
 //! when a test panics.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
@@ -27,6 +28,18 @@ pub(crate) const CAUCHYFS: &str = env!("CARGO_BIN_EXE_cauchyfs");
 
 /// Set to 1 where tests cannot mount; `scripts/test.sh` says so aloud.
 const SKIP: &str = "CAUCHYFS_SKIP_MOUNTS";
+
+/// Names the way on which requests of the kernel come in mounts that do not choose one; over `/dev/fuse` without it.
+pub(crate) const TRANSPORT: &str = "CAUCHYFS_TEST_TRANSPORT";
+
+/// Returns the option for the transport, unless it is among `options`.
+fn transport(options: &[&str]) -> Vec<OsString> {
+    if options.contains(&"--transport") {
+        return Vec::new();
+    }
+    let transport = std::env::var_os(TRANSPORT).unwrap_or_else(|| "classic".into());
+    vec!["--transport".into(), transport]
+}
 
 /// The time that anything that should happen soon may take on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
@@ -233,6 +246,7 @@ impl TestVolume {
             .arg("mount")
             .arg("--log-file")
             .arg(self.home.join("log"))
+            .args(transport(options))
             .args(options)
             .args(members.iter().map(|&index| &self.members[index]))
             .arg(&self.mountpoint)

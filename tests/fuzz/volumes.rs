@@ -60,7 +60,7 @@ pub(crate) struct Base {
     pub(crate) image: Image,
     /// Members that may still be damaged without loss.
     pub(crate) spare: usize,
-    /// Held for writing while a case of it is mounted: beside that mount, other cases would pass for halves of one volume.
+    /// Held for writing while a case of it is mounted: beside that mount, other cases would pass for branches of one volume.
     pub(crate) mounted_once: RwLock<()>,
     /// The records of its metadata.
     pub(crate) entries: BTreeMap<Vec<u8>, Vec<u8>>,

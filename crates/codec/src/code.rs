@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{CodecError, Geometry, bitmatrix::Width};
+use crate::{CodecError, Geometry, width::Width};
 
 /// The number of a code, as superblocks and segments record it. More are added, none is changed.
 ///
@@ -58,7 +58,8 @@ impl CodeId {
         if geometry.total_shards() > max {
             return Err(CodecError::GeometryTooWide {
                 code: self.name()?,
-                geometry,
+                data: geometry.data_shards(),
+                parity: geometry.parity_shards(),
                 max,
             });
         }

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::{
-    CodeId, CodecError, Engine, Geometry, Matrix, Pass, Plan, bitmatrix,
+    CodeId, CodecError, Engine, Geometry, Matrix, Plan, bitmatrix,
     decode::{Decoder, decode_matrix},
     packets::Packets,
     points,
@@ -140,55 +140,5 @@ impl Codec {
         let mut used = used.to_vec();
         used.sort_unstable();
         Ok(decode_matrix(self.generator(), &used, lost))
-    }
-
-    /// Returns a pass over one stripe, to be told how to go about it.
-    pub fn pass(&self) -> Pass<'_> {
-        Pass::new(self)
-    }
-
-    /// [`Pass::encode`], the usual way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pass::encode`].
-    pub fn encode(&self, data: &[&[u8]], parity: &mut [&mut [u8]]) -> Result<(), CodecError> {
-        self.pass().encode(data, parity)
-    }
-
-    /// [`Pass::reconstruct`], the usual way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pass::reconstruct`].
-    pub fn reconstruct(
-        &self,
-        present: &[(usize, &[u8])],
-        lost: &mut [(usize, &mut [u8])],
-    ) -> Result<(), CodecError> {
-        self.pass().reconstruct(present, lost)
-    }
-
-    /// [`Pass::verify`], the usual way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pass::verify`].
-    pub fn verify(&self, shards: &[&[u8]]) -> Result<Vec<usize>, CodecError> {
-        self.pass().verify(shards)
-    }
-
-    /// [`Pass::update`], the usual way.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Pass::update`].
-    pub fn update(
-        &self,
-        data_shard: usize,
-        delta: &[u8],
-        parity: &mut [&mut [u8]],
-    ) -> Result<(), CodecError> {
-        self.pass().update(data_shard, delta, parity)
     }
 }

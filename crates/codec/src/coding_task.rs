@@ -3,9 +3,10 @@
 use std::{fmt, ptr, slice, sync::Arc};
 
 use crate::{
-    CodecError, Matrix, Mismatch, Pass, Plan,
-    plan::{Mode, check_count, common_length},
-    shard_columns::{BLOCK_BYTES, ShardColumns},
+    BLOCK_BYTES, CodecError, Matrix, Mismatch, Mode, Plan,
+    cpu_pass::CpuPass,
+    job::{check_count, common_length},
+    shard_columns::ShardColumns,
 };
 
 /// Hardware that computes passes in the CPU's place, or decides for each pass what computes it.
@@ -44,25 +45,32 @@ pub trait Accelerator: Send + Sync + fmt::Debug {
 /// ```
 #[derive(Debug)]
 pub struct CodingTask<'p, 't> {
-    pass: Pass<'p>,
+    cpu: CpuPass<'p>,
+    /// Decides where the task is computed, if there is a choice.
+    accelerator: Option<&'p dyn Accelerator>,
     plan: Arc<Plan>,
     item: Item<'t>,
 }
 
 impl<'p, 't> CodingTask<'p, 't> {
-    /// Creates the task to apply a plan to an item as `pass` says.
+    /// Creates the task to apply a plan to an item; the accelerator decides where, if there is one.
     ///
     /// # Errors
     ///
     /// [`CodecError::ShardCount`] or [`CodecError::ShardLength`] if the item does not fit the plan.
     pub(super) fn new(
-        pass: Pass<'p>,
+        (cpu, accelerator): (CpuPass<'p>, Option<&'p dyn Accelerator>),
         plan: &Arc<Plan>,
         item: Item<'t>,
     ) -> Result<Self, CodecError> {
         item.check(plan)?;
         let plan = Arc::clone(plan);
-        Ok(Self { pass, plan, item })
+        Ok(Self {
+            cpu,
+            accelerator,
+            plan,
+            item,
+        })
     }
 
     /// Returns the matrix to apply.
@@ -89,14 +97,14 @@ impl<'p, 't> CodingTask<'p, 't> {
 
     /// Computes all of them, wherever is best: an accelerator gets those that it may have by one call.
     pub fn compute_all(tasks: &mut [Self]) {
-        let accelerator_of = |task: &Self| task.accelerator().map(ptr::from_ref);
+        let accelerator_of = |task: &Self| task.accelerator.map(ptr::from_ref);
         let is_same = |one: &Self, other: &Self| match (accelerator_of(one), accelerator_of(other))
         {
             (Some(one), Some(other)) => ptr::addr_eq(one, other),
             (one, other) => one.is_none() && other.is_none(),
         };
         for tasks in tasks.chunk_by_mut(is_same) {
-            match tasks[0].accelerator() {
+            match tasks[0].accelerator {
                 Some(accelerator) => accelerator.compute(tasks),
                 None => tasks.iter_mut().for_each(Self::compute_on_cpu),
             }
@@ -106,12 +114,6 @@ impl<'p, 't> CodingTask<'p, 't> {
     /// Computes it, wherever is best.
     pub(super) fn compute(&mut self) {
         Self::compute_all(slice::from_mut(self));
-    }
-
-    /// Returns the accelerator that decides where the task is computed, if there is a choice.
-    fn accelerator(&self) -> Option<&'p dyn Accelerator> {
-        self.pass
-            .accelerator_for(&self.plan, self.item.shard_bytes())
     }
 
     /// Computes all of it with the engine and the threads that it would have without an accelerator.
@@ -134,9 +136,9 @@ impl<'p, 't> CodingTask<'p, 't> {
                     piece.and_then(|piece| piece.with_checksums(sums))
                 };
                 let piece = piece.expect("checked before it was submitted");
-                self.pass.run_pieces(piece);
+                self.cpu.run_pieces(piece);
             }
-            Targets::Compared { shards, wrong } => self.pass.compare(sources, shards, wrong),
+            Targets::Compared { shards, wrong } => self.cpu.compare(sources, shards, wrong),
         }
     }
 
@@ -289,7 +291,7 @@ mod tests {
     use parking_lot::Mutex;
 
     use super::*;
-    use crate::{CodeId, Codec, Geometry, Mismatch, select};
+    use crate::{CodeId, Codec, Geometry, Pass, select};
 
     /// Leaves rubbish behind, as hardware may that fails, and has the CPU compute all of it.
     #[derive(Debug, Default)]

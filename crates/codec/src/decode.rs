@@ -6,38 +6,12 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::{
-    Geometry, Matrix, Plan, bitmatrix::Width, packets::Packets, schedule::Effort,
-    syndromes::Syndromes,
+    Geometry, Matrix, Plan, packets::Packets, schedule::Effort, shard_set::ShardSet,
+    syndromes::Syndromes, width::Width,
 };
 
 /// Bytes that the plans in one cache may take together, roughly.
 const CACHE_BYTES: usize = 4 << 20;
-
-/// A set of shard indices.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub(super) struct ShardSet([u64; 4]);
-
-impl ShardSet {
-    /// Adds a shard; returns whether it was not in the set before.
-    ///
-    /// # Panics
-    ///
-    /// If the index is 256 or more, which no geometry reaches.
-    pub(super) fn insert(&mut self, index: usize) -> bool {
-        let new = !self.contains(index);
-        self.0[index / 64] |= 1 << (index % 64);
-        new
-    }
-
-    pub(super) fn contains(self, index: usize) -> bool {
-        self.0[index / 64] >> (index % 64) & 1 == 1
-    }
-
-    /// Returns the members, in ascending order.
-    fn indices(self) -> Vec<usize> {
-        (0..256).filter(|&index| self.contains(index)).collect()
-    }
-}
 
 /// The plans of one generator other than to encode; decode plans used last are kept for the next stripe
 /// that lost the same.

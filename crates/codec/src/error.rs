@@ -1,7 +1,5 @@
 //! The reasons why coding was refused.
 
-use crate::Geometry;
-
 /// The reason why a codec could not be made, or would not run. Retrying the same call changes
 /// nothing.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -9,23 +7,26 @@ use crate::Geometry;
 pub enum CodecError {
     /// The numbers of shards form no code.
     #[error(
-        "geometry {data}+{parity}: needs at least 1 data and 1 parity shard, and at most {} together",
-        Geometry::MAX_TOTAL_SHARDS
+        "geometry {data}+{parity}: needs at least 1 data and 1 parity shard, and at most {most} together"
     )]
     Geometry {
         /// Data shards asked for.
         data: usize,
         /// Parity shards asked for.
         parity: usize,
+        /// The most shards, data and parity together, that any geometry has.
+        most: usize,
     },
 
     /// This code cannot have that many shards, though another code can.
-    #[error("code {code}: geometry {geometry} has more than {max} shards together")]
+    #[error("code {code}: geometry {data}+{parity} has more than {max} shards together")]
     GeometryTooWide {
         /// Name of the code.
         code: &'static str,
-        /// The geometry asked for.
-        geometry: Geometry,
+        /// Data shards asked for.
+        data: usize,
+        /// Parity shards asked for.
+        parity: usize,
         /// The most shards, data and parity together, that the code can tell apart.
         max: usize,
     },

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use crate::{CodecError, decode::ShardSet};
+use crate::{CodecError, shard_set::ShardSet};
 
 /// Data and parity shards of a stripe: k+m. Any m of them may be lost.
 ///
@@ -33,7 +33,11 @@ impl Geometry {
     /// [`CodecError::Geometry`] if either is 0, or both together exceed
     /// [`Self::MAX_TOTAL_SHARDS`].
     pub fn new(data: usize, parity: usize) -> Result<Self, CodecError> {
-        let refused = CodecError::Geometry { data, parity };
+        let refused = CodecError::Geometry {
+            data,
+            parity,
+            most: Self::MAX_TOTAL_SHARDS,
+        };
         if data.saturating_add(parity) > Self::MAX_TOTAL_SHARDS {
             return Err(refused);
         }

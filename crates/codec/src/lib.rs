@@ -2,40 +2,49 @@
 
 mod bitmatrix;
 mod bitset;
+mod block;
 mod code;
 mod coder;
 mod coding_task;
+mod cpu_pass;
 mod decode;
 mod engine;
 mod error;
 pub mod field;
 mod geometry;
 mod horner;
+mod job;
 mod matrix;
+mod mismatch;
 mod packets;
 mod pass;
 mod plan;
 mod points;
 mod random;
+mod run;
 mod schedule;
 mod search;
 mod shard_columns;
+mod shard_set;
 mod study;
 mod syndromes;
+mod width;
 mod worker_pool;
 
 pub use self::{
+    block::BLOCK_BYTES,
     code::CodeId,
     coder::Codec,
     coding_task::{Accelerator, CodingTask, Item, Targets},
     engine::{Candidate, Engine, candidates, engines, select},
     error::CodecError,
     geometry::Geometry,
+    job::{Job, Mode, Stores},
     matrix::Matrix,
-    pass::{Mismatch, Pass},
-    plan::{Job, Mode, Plan, Stores},
+    mismatch::Mismatch,
+    pass::Pass,
+    plan::Plan,
     search::{Freedom, SearchResult, search},
-    shard_columns::BLOCK_BYTES,
     study::{Studied, study},
     worker_pool::WorkerPool,
 };

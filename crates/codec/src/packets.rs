@@ -7,9 +7,9 @@
 //! other.
 
 use crate::{
-    BLOCK_BYTES, Engine, Job, Matrix, Mode,
-    bitmatrix::Width,
+    BLOCK_BYTES, Matrix,
     schedule::{Effort, Schedule},
+    width::Width,
 };
 
 /// The reason why the plan of an engine that runs packets has them.
@@ -49,40 +49,5 @@ impl Packets {
     /// Returns the packets of the block that `bytes` starts with.
     pub(super) fn of<'b>(&self, bytes: &'b [u8]) -> impl Iterator<Item = &'b [u8]> {
         bytes.chunks_exact(self.packet_bytes()).take(self.count())
-    }
-}
-
-/// Runs a job whose plan is for packets.
-pub(super) fn run(mut job: Job<'_, '_>, engine: &dyn Engine) {
-    if job.mode() == Mode::Add {
-        run_adding(&mut job, engine);
-        return;
-    }
-    let packets = job.plan().packets().expect(PACKETS);
-    let coded_bytes = packets.count() * packets.packet_bytes();
-    engine.run_packets(&mut job);
-    let shard_bytes = job.shard_bytes();
-    let whole = shard_bytes / BLOCK_BYTES * BLOCK_BYTES;
-    if coded_bytes < BLOCK_BYTES {
-        for block in (0..whole).step_by(BLOCK_BYTES) {
-            job.run_columns(engine, block + coded_bytes, block + BLOCK_BYTES);
-        }
-    }
-    if whole < shard_bytes {
-        job.run_columns(engine, whole, shard_bytes);
-    }
-}
-
-/// Computes the sums apart and adds them to the targets then: parts of a schedule build on targets.
-fn run_adding(job: &mut Job<'_, '_>, engine: &dyn Engine) {
-    let mut sums = vec![vec![0; job.shard_bytes()]; job.target_count()];
-    let mut targets: Vec<&mut [u8]> = sums.iter_mut().map(|sum| &mut sum[..]).collect();
-    let sum = Job::new(job.plan(), job.sources(), &mut targets, Mode::Assign);
-    sum.expect("sums are as many and as long as targets")
-        .run(engine);
-    for (row, sum) in sums.iter().enumerate() {
-        for (byte, sum) in job.target(row).iter_mut().zip(sum) {
-            *byte ^= sum;
-        }
     }
 }

@@ -4,8 +4,8 @@
 
 use crate::{
     Geometry,
-    bitmatrix::Width,
     schedule::{Effort, rounds},
+    width::Width,
 };
 
 /// One geometry, as `bench schedule` found that parity takes fewest XORs.

@@ -6,14 +6,17 @@
 mod draft;
 mod greedy;
 mod place;
+mod steps;
 
-use crate::{Matrix, bitset::BitSet, random::Random};
+use crate::{Matrix, random::Random};
 
 use self::{
     draft::Draft,
     greedy::{Ties, descend},
     place::Placed,
 };
+
+pub(super) use self::steps::{Schedule, StepPlace};
 
 /// The amount of work to put into a schedule.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,27 +47,6 @@ pub(super) fn rounds(bits: usize) -> u32 {
     u32::try_from(rounds.clamp(1, 1000)).unwrap_or(1000)
 }
 
-/// Steps that compute all outputs. Slots are numbered: inputs first, then one per step.
-#[derive(Debug)]
-pub(super) struct Schedule {
-    inputs: usize,
-    /// The slots that each step adds up. Every slot is computed before it is used.
-    steps: Vec<Vec<u16>>,
-    /// The place of each step's result.
-    places: Vec<StepPlace>,
-    scratch_count: usize,
-}
-
-/// The place of a step's result. Steps may share a place: a later step overwrites a result that no
-/// other step still needs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) enum StepPlace {
-    /// In a packet of the targets: it is that packet at last.
-    Output(u16),
-    /// In memory of its own.
-    Scratch(u16),
-}
-
 impl Schedule {
     /// Returns a schedule that computes every row of a matrix of bits from its columns.
     ///
@@ -81,38 +63,6 @@ impl Schedule {
                 Placed::new(draft).finish()
             }
         }
-    }
-
-    pub(super) fn inputs(&self) -> usize {
-        self.inputs
-    }
-
-    /// Returns how many scratch places there are.
-    pub(super) fn scratch_count(&self) -> usize {
-        self.scratch_count
-    }
-
-    /// Returns the steps in order: the slots that each adds up, and where it puts the sum.
-    pub(super) fn steps(&self) -> impl ExactSizeIterator<Item = (&[u16], StepPlace)> {
-        self.steps
-            .iter()
-            .map(Vec::as_slice)
-            .zip(self.places.iter().copied())
-    }
-
-    /// Returns how many XORs and copies of packets there are, counted as the literature does: a sum
-    /// of t packets is a copy and t−1 XORs, or only those if one of the packets is in place already.
-    pub(super) fn operations(&self) -> usize {
-        let is_in_place = |&term: &u16, place: StepPlace| {
-            let step = usize::from(term).checked_sub(self.inputs);
-            step.is_some_and(|step| self.places[step] == place)
-        };
-        self.steps()
-            .map(|(terms, place)| {
-                let in_place = terms.iter().any(|term| is_in_place(term, place));
-                terms.len() - usize::from(in_place)
-            })
-            .sum()
     }
 }
 
@@ -142,11 +92,7 @@ fn search(mut draft: Draft, seed: u32, rounds: u32) -> Placed {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{
-        Geometry,
-        bitmatrix::{Width, generator},
-        points,
-    };
+    use crate::{Geometry, bitmatrix::generator, points, width::Width};
 
     /// Follows a schedule symbolically: every slot as the set of inputs that it is the sum of, which
     /// must still be in its place whenever it is used.

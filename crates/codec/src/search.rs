@@ -4,11 +4,10 @@
 use std::fmt;
 
 use crate::{
-    CodeId, CodecError, Geometry,
-    bitmatrix::{self, Width},
-    points,
+    CodeId, CodecError, Geometry, bitmatrix, points,
     random::Random,
     schedule::{Effort, Schedule, rounds},
+    width::Width,
 };
 
 /// Steps without gain after which a climb is over.

@@ -1,12 +1,9 @@
 //! Columns of the shards of a job, which one thread goes over.
 
 use crate::{
-    CodecError, Engine, Job, Mode, Plan, Stores,
-    plan::{check_count, common_length},
+    BLOCK_BYTES, CodecError, Engine, Job, Mode, Plan, Stores,
+    job::{check_count, common_length},
 };
-
-/// Bytes that one checksum covers, and that pieces are aligned to.
-pub const BLOCK_BYTES: usize = 4096;
 
 /// Bytes of all shards together that are checksummed and computed before the next: so many that
 /// starting over costs little, and so few that they stay in the L2 cache in between.

@@ -20,7 +20,10 @@
     expect(dead_code, reason = "only GFNI, an extension of x86-64, multiplies")
 )]
 
-use crate::{Matrix, field, plan::MOST_TOGETHER};
+use crate::{Matrix, field};
+
+/// The most targets whose sums any engine keeps in registers together.
+pub(super) const MOST_TOGETHER: usize = 16;
 
 /// The recipe for lost data shards from syndromes. Sources are the present data shards and then the
 /// parities, in ascending order; targets are the lost shards, in ascending order.

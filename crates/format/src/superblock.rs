@@ -113,7 +113,7 @@ pub struct MemberEntry {
     /// True if it belongs to the current epoch. A member that does not may have missed writes.
     pub current: bool,
     /// True while its shards are on their way to other members, after which it is removed.
-    pub leaving: bool,
+    pub draining: bool,
     /// The path at which it was last seen, for messages; empty if that path is longer than [`MAX_PATH`], or
     /// has control characters.
     pub path: Vec<u8>,
@@ -203,7 +203,7 @@ impl Superblock {
         for entry in &self.members {
             assert!(entry.path.len() <= MAX_PATH, "too long a path");
             slot.put_slice(entry.id.0.as_bytes());
-            slot.put_u8(u8::from(entry.current) | u8::from(entry.leaving) << 1);
+            slot.put_u8(u8::from(entry.current) | u8::from(entry.draining) << 1);
             slot.put_u8(narrow(entry.path.len()));
             slot.put_slice(&entry.path);
         }
@@ -413,7 +413,7 @@ fn take_label(reader: &mut Reader<'_>, len: u8) -> Result<String, FormatError> {
 fn take_entry(reader: &mut Reader<'_>, features: Features) -> Result<MemberEntry, FormatError> {
     let id = MemberId(Uuid::from_bytes(reader.array()?));
     let newer = features.read_only & !KNOWN.read_only != 0;
-    let (current, leaving) = match reader.u8()? {
+    let (current, draining) = match reader.u8()? {
         state @ 0..4 => (state & 1 != 0, state & 2 != 0),
         // Nothing rewrites it: a volume with such features is read only.
         _ if newer => (false, false),
@@ -427,7 +427,7 @@ fn take_entry(reader: &mut Reader<'_>, features: Features) -> Result<MemberEntry
     Ok(MemberEntry {
         id,
         current,
-        leaving,
+        draining,
         path,
     })
 }
@@ -439,7 +439,7 @@ impl MemberEntry {
         Self {
             id: MemberId(Uuid::nil()),
             current: false,
-            leaving: false,
+            draining: false,
             path: Vec::new(),
         }
     }

@@ -285,7 +285,7 @@ fn records_of_scrubs() -> Vec<Decoder> {
                     ..Scrub::default()
                 },
                 Scrub {
-                    put_back: [0, 2, 0, 1 << 63],
+                    stale_copies: [0, 2, 0, 1 << 63],
                     ..Scrub::default()
                 },
             ],
@@ -394,7 +394,7 @@ fn superblock() -> Decoder {
     let entry = |id| MemberEntry {
         id: MemberId(Uuid::from_u128(id)),
         current: true,
-        leaving: false,
+        draining: false,
         path: b"/srv/d0".to_vec(),
     };
     let sample = Superblock {

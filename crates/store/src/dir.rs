@@ -12,7 +12,7 @@
 //! [`Store::punch`] does nothing; without `O_DIRECT` or locks it goes on without them.
 
 use std::collections::BTreeSet;
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,41 +20,32 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rustix::fs::{self as sys, FallocateFlags, OFlags, Timespec, Timestamps};
-use rustix::io::Errno;
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::name::{Name, invalid, is_dir};
 use super::{
     ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
 };
 use calls::retry;
+use filesystems::{DURABLE_WRITE_FILESYSTEMS, LOCAL_FILESYSTEMS, MEMORY_FILESYSTEMS};
 use handles::Handles;
 use own::{Failed, Oddity, Seen};
+use resident::Residence;
 use tree::{PathState, Tree};
 
 mod calls;
+mod filesystems;
 mod handles;
 pub(super) mod holders;
 mod lock;
 mod own;
+mod resident;
 mod roles;
 mod tree;
 mod trust;
 
 pub use own::Trust;
 pub use roles::FileRoles;
-
-/// Filesystems that take an operation and answer later, as `statfs(2)` numbers them: ext2 to ext4, XFS, Btrfs,
-/// tmpfs, F2FS, ZFS, bcachefs. Others may wait for a server, or for something unknown, in the very call that hands
-/// an operation over; FUSE does before the first write to a file.
-const LOCAL_FILESYSTEMS: [u32; 7] = [
-    0xef53,
-    0x5846_5342,
-    0x9123_683e,
-    0x0102_1994,
-    0xf2f5_2010,
-    0x2fc1_2fc1,
-    0xca45_1a4e,
-];
 
 /// Files of one directory that are reported as not its own at most.
 const MOST_REPORTED: usize = 100;
@@ -69,6 +60,11 @@ pub struct DirStore {
     handles: Handles,
     /// True if operations can be handed to the kernel without waiting for the server of the filesystem.
     is_local: bool,
+    /// True if one request writes bytes durably; otherwise a write and a sync do.
+    writes_durably: bool,
+    residence: Residence,
+    /// True if no operation on an open file waits for a device.
+    is_in_memory: bool,
     /// Cleared for good when the filesystem refuses `O_DIRECT`.
     takes_direct: AtomicBool,
     /// Cleared for good when a file was made that does not take its space.
@@ -97,14 +93,18 @@ impl DirStore {
             .map_err(|errno| StoreError::from_io(&label, "open", "directory", errno.into()))?;
         trust::check(&tree, roles.subdirectory, &label)?;
         let kind = tree.kind();
-        let is_local = kind.is_ok_and(|kind| LOCAL_FILESYSTEMS.contains(&kind));
+        let residence = kind.map_or(Residence::Unknown, Residence::of);
+        let is_one_of = |kinds: &[u32]| kind.is_ok_and(|kind| kinds.contains(&kind));
         Ok(Self {
             path,
             label,
             roles,
             tree,
             handles: Handles::new(),
-            is_local,
+            is_local: is_one_of(&LOCAL_FILESYSTEMS),
+            writes_durably: is_one_of(&DURABLE_WRITE_FILESYSTEMS),
+            is_in_memory: is_one_of(&MEMORY_FILESYSTEMS),
+            residence,
             takes_direct: AtomicBool::new(true),
             reserves: AtomicBool::new(true),
             reported: Mutex::default(),
@@ -175,7 +175,7 @@ impl DirStore {
     fn report(&self, name: &str, oddity: Oddity) {
         let mut reported = self.reported.lock();
         if reported.len() < MOST_REPORTED && reported.insert(name.to_owned()) {
-            log::warn!("{}: {name} is left alone: {oddity}", self.label);
+            tracing::warn!(path = self.label, "{name} is left alone: {oddity}");
         }
     }
 
@@ -253,9 +253,9 @@ impl DirStore {
 
     fn give_up_direct(&self) {
         if self.takes_direct.swap(false, Ordering::Relaxed) {
-            log::info!(
-                "{}: no O_DIRECT here, going through the page cache",
-                self.label
+            tracing::info!(
+                path = self.label,
+                "no O_DIRECT here, going through the page cache"
             );
         }
     }
@@ -327,7 +327,7 @@ impl DirStore {
 
     fn give_up_reserving(&self) {
         if self.reserves.swap(false, Ordering::Relaxed) {
-            log::info!("{}: no space can be reserved here", self.label);
+            tracing::info!(path = self.label, "no space can be reserved here");
         }
     }
 
@@ -365,7 +365,7 @@ impl DirStore {
             if !(self.roles.is_expendable)(&name) {
                 return Err(self.gone(&format!("{name} was {fate} by someone else")));
             }
-            log::warn!("{}: {name} was {fate} by someone else", self.label);
+            tracing::warn!(path = self.label, "{name} was {fate} by someone else");
             self.handles.forget(&name);
         }
         Ok(())
@@ -408,7 +408,7 @@ impl Store for DirStore {
         if let Err(first) = self.fill_new(parts, &file, len) {
             // The first failure is the one worth telling; the next create meets what is left.
             if let Err(second) = self.tree.unlink(parts) {
-                log::warn!("cannot remove half-made {name}: {}", failed(second));
+                tracing::warn!("cannot remove half-made {name}: {}", failed(second));
             }
             return Err(failed(first));
         }
@@ -518,6 +518,28 @@ impl Store for DirStore {
         Ok(())
     }
 
+    fn write_durably(&self, name: &str, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        if self.writes_durably {
+            let (wanted, aligned) = (data.len(), is_aligned(offset, data));
+            let written = self.transfer(name, "write", aligned, wanted, |file, done| {
+                let rest = [IoSlice::new(&data[done..])];
+                let offset = offset + done as u64;
+                rustix::io::pwritev2(file, &rest, offset, ReadWriteFlags::DSYNC)
+            });
+            match written {
+                Ok(done) if done == wanted => return Ok(()),
+                Ok(_) => return Err(self.failed("write", name)(Errno::IO)),
+                // In two steps it shows whether the bytes found no space, or were written and cannot be made durable.
+                Err(error) if error.kind() == StoreErrorKind::NoSpace => {}
+                Err(error) if error.kind() == StoreErrorKind::Unsupported => {}
+                Err(error) => return Err(error),
+            }
+        }
+        // A filesystem of another kind may ignore the wish. It obeys a sync.
+        self.write_at(name, offset, data)?;
+        self.sync(name).map_err(StoreError::of_written)
+    }
+
     fn sync(&self, name: &str) -> Result<(), StoreError> {
         let file = match self.handles.get(name).any() {
             Some(file) => file,
@@ -558,6 +580,18 @@ impl Store for DirStore {
         self.take_lock(hold)
     }
 
+    fn read_in_memory(&self, name: &str, offset: u64, buf: &mut [u8]) -> bool {
+        // A file that is not open is opened by a caller that may wait.
+        let file = self
+            .residence
+            .choose(self.wants_direct(name), || self.handles.get(name));
+        file.is_some_and(|file| self.residence.read(&file, offset, buf))
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.is_in_memory
+    }
+
     fn raw(&self, name: &str, usage: RawUse) -> Option<Arc<OwnedFd>> {
         if !self.is_local {
             return None;
@@ -565,8 +599,13 @@ impl Store for DirStore {
         let open = self.handles.get(name);
         match usage {
             RawUse::Sync => open.any(),
-            RawUse::Aligned if self.wants_direct(name) => open.direct,
-            RawUse::Aligned | RawUse::Unaligned => open.buffered,
+            RawUse::Durable { .. } if !self.writes_durably => None,
+            RawUse::Aligned | RawUse::Durable { aligned: true } if self.wants_direct(name) => {
+                open.direct
+            }
+            // The kernel would sync it on the thread that submits it, which nothing watches.
+            RawUse::Durable { .. } if !self.is_in_memory => None,
+            RawUse::Aligned | RawUse::Unaligned | RawUse::Durable { .. } => open.buffered,
         }
     }
 }

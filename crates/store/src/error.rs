@@ -202,6 +202,15 @@ impl StoreError {
         }
     }
 
+    /// Returns the failure of a sync after all bytes were written. Without space for them the bytes may become durable
+    /// later nevertheless, so the directory has failed.
+    pub(super) fn of_written(self) -> Self {
+        match self.kind {
+            StoreErrorKind::NoSpace => self.with_kind(StoreErrorKind::Io),
+            _ => self,
+        }
+    }
+
     /// Returns the same failure under another kind, where the place knows more than the errno.
     pub(super) fn with_kind(mut self, kind: StoreErrorKind) -> Self {
         self.kind = kind;

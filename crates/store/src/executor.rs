@@ -5,7 +5,7 @@
 //! timeout again: being slow under a long queue is not being hung. Where the kernel has `io_uring`,
 //! reads, writes and syncs of open files go to it from the calling thread itself, with no other
 //! thread woken. Everything else runs on worker threads, a few for each store, so that one hung
-//! store delays no other.
+//! store delays no other. Small operations on files in memory ([`Store::is_in_memory`]) run on the calling thread.
 //!
 //! [`Executor::run_hedged`] is for data that other stores have as well. It goes on without a store that does not
 //! answer within the hedge delay, and asks that store for nothing more until it has answered.
@@ -52,6 +52,10 @@ pub enum ExecutorKind {
     Inline,
 }
 
+/// The most bytes of a batch that the calling thread copies to or from files in memory by itself. That takes about as
+/// long as it takes to wake another thread and be woken by it.
+const COPIED_HERE: usize = 512 << 10;
+
 /// Runs batches of operations; see the [module](self).
 pub struct Executor {
     timeout: Duration,
@@ -82,11 +86,11 @@ impl Executor {
                         pools: pools(),
                     },
                     Err(error) if kind == ExecutorKind::Auto => {
-                        log::info!("no io_uring here ({error}), using threads");
+                        tracing::info!("no io_uring here ({error}), using threads");
                         threads()
                     }
                     Err(error) => {
-                        log::warn!(
+                        tracing::warn!(
                             "io_uring was asked for but is refused ({error}), using threads"
                         );
                         threads()
@@ -151,13 +155,14 @@ impl Executor {
             .enumerate()
             .map(|(index, request)| RequestInFlight::new(index, request));
         match &self.backend {
-            Backend::Inline => jobs.for_each(|job| {
-                let index = job.index;
-                outcomes[index] = Some(job.run());
-            }),
-            Backend::Threads(pools) => pools.run(jobs.collect(), leniency, &mut outcomes),
+            Backend::Inline => run_here(jobs, &mut outcomes),
+            Backend::Threads(pools) => {
+                let others = run_in_memory(jobs.collect(), &mut outcomes);
+                pools.run(others, leniency, &mut outcomes);
+            }
             Backend::Uring { rings, pools } => {
-                run_uring(rings, pools, jobs, leniency, &mut outcomes);
+                let others = run_in_memory(jobs.collect(), &mut outcomes);
+                run_uring(rings, pools, others, leniency, &mut outcomes);
             }
         }
         let answered = outcomes.into_iter();
@@ -316,11 +321,36 @@ impl Executor {
     }
 }
 
+/// Runs jobs on this thread, one after the other.
+fn run_here(jobs: impl IntoIterator<Item = RequestInFlight>, outcomes: &mut [Option<Outcome>]) {
+    for job in jobs {
+        let index = job.index;
+        outcomes[index] = Some(job.run());
+    }
+}
+
+/// Runs the jobs on files in memory on this thread, if they copy few bytes: waking other threads would take longer.
+/// Returns the jobs that are left.
+fn run_in_memory(
+    jobs: Vec<RequestInFlight>,
+    outcomes: &mut [Option<Outcome>],
+) -> Vec<RequestInFlight> {
+    let (in_memory, mut others): (Vec<_>, Vec<_>) =
+        jobs.into_iter().partition(RequestInFlight::is_in_memory);
+    let copied: usize = in_memory.iter().map(RequestInFlight::copied_bytes).sum();
+    if copied <= COPIED_HERE {
+        run_here(in_memory, outcomes);
+    } else {
+        others.extend(in_memory);
+    }
+    others
+}
+
 /// Gives the kernel what it can do itself, and the rest to the worker threads.
 fn run_uring(
     rings: &Rings,
     pools: &WorkerPools,
-    jobs: impl Iterator<Item = RequestInFlight>,
+    jobs: Vec<RequestInFlight>,
     leniency: Leniency,
     outcomes: &mut [Option<Outcome>],
 ) {

@@ -65,6 +65,11 @@ pub enum RawUse {
     Aligned,
     /// Reading or writing of any other shape.
     Unaligned,
+    /// Writing that ends when the bytes are durable.
+    Durable {
+        /// True if offset, length and memory are aligned to [`ALIGNMENT`].
+        aligned: bool,
+    },
     /// Syncing the file.
     Sync,
 }
@@ -241,6 +246,18 @@ pub trait Store: Send + Sync + Debug {
     /// `NotFound`, `NoSpace`.
     fn sync(&self, name: &str) -> Result<(), StoreError>;
 
+    /// Writes all of `data` like [`Store::write_at`], and makes it durable; earlier writes need not become so. A backing
+    /// filesystem that can do that takes it as one request.
+    ///
+    /// # Errors
+    ///
+    /// `NotFound`; `NoSpace`, and then a part of the bytes may have been written, but never all. A filesystem that finds
+    /// no space only while it makes the bytes durable has failed: `Io`.
+    fn write_durably(&self, name: &str, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        self.write_at(name, offset, data)?;
+        self.sync(name).map_err(StoreError::of_written)
+    }
+
     /// Returns the room on the backing filesystem.
     ///
     /// # Errors
@@ -264,6 +281,19 @@ pub trait Store: Send + Sync + Debug {
     ///
     /// `InUse` if another process has it in a way that does not go with `hold`.
     fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError>;
+
+    /// Fills `buf` from a file if its bytes are in memory, without waiting for a device or a server. Returns whether it
+    /// did; otherwise the content of `buf` is unspecified, and [`Store::read_at`] tells more.
+    fn read_in_memory(&self, name: &str, offset: u64, buf: &mut [u8]) -> bool {
+        let _ = (name, offset, buf);
+        false
+    }
+
+    /// Returns whether open files are read, written and synced without waiting for a device or a server, because their
+    /// bytes lie in memory. [`Executor`] then does so on the calling thread, which such an operation cannot hang.
+    fn is_in_memory(&self) -> bool {
+        false
+    }
 
     /// Returns a descriptor of the file fit for `usage`, if one is available without blocking. With it
     /// [`Executor`] can give the operation to the kernel itself. Stores that are not files never have one.

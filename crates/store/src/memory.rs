@@ -386,6 +386,10 @@ impl Store for MemStore {
         })
     }
 
+    fn read_in_memory(&self, name: &str, offset: u64, buf: &mut [u8]) -> bool {
+        self.read_at(name, offset, buf).is_ok()
+    }
+
     fn read_at(&self, name: &str, offset: u64, buf: &mut [u8]) -> Result<(), StoreError> {
         let wanted = buf.len();
         let whole = self.with_file("read", name, |file, _| Ok(file.read(offset, buf)))?;

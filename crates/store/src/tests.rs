@@ -148,6 +148,65 @@ fn bytes_are_read_back_at_every_alignment() {
 }
 
 #[test]
+fn bytes_written_durably_are_read_back_at_every_alignment() {
+    let pool = Pool::new(1 << 20);
+    for (store, _dir) in stores() {
+        for name in ["log.0", "index"] {
+            store.create(name, 64 << 10).expect("a new file");
+            for (offset, len) in [
+                (0, 4096),
+                (4096, 8192),
+                (1, 3),
+                (12_288, 4097),
+                (65_536, 4096),
+            ] {
+                let mut data = pool.buffer(len);
+                data.fill(0x5a);
+                store.write_durably(name, offset, &data).expect("room");
+                assert_eq!(read(&*store, name, offset, len), data[..], "{store:?}");
+            }
+        }
+        let absent = store.write_durably("log.1", 0, b"x");
+        assert_eq!(kind_of(absent), StoreErrorKind::NotFound);
+    }
+}
+
+/// A power cut keeps what was written durably, and may take what was only written.
+#[test]
+fn bytes_written_durably_survive_a_power_cut() {
+    let disk = MemDisk::new("disk", 1 << 20);
+    let store: StoreRef = Arc::new(disk.open());
+    store.create("log.0", 8192).expect("a new file");
+    let executor = Executor::new(ExecutorKind::Auto, PATIENCE);
+    let write = |offset, byte| {
+        let data = Bytes::from(vec![byte; 4096]);
+        StoreRequest::write_durably(&store, "log.0", offset, data)
+    };
+    executor.run_one(write(0, 7)).expect("room");
+    store.write_at("log.0", 4096, &[8; 4096]).expect("room");
+    disk.cut(CutPolicy::Drop);
+    let store = disk.open();
+    assert_eq!(read(&store, "log.0", 0, 4096), [7; 4096]);
+    assert_eq!(read(&store, "log.0", 4096, 4096), [0; 4096]);
+}
+
+/// A store that finds no space for bytes says so before it has all of them; later it has failed.
+#[test]
+fn no_space_is_the_answer_to_a_durable_write_only_if_not_all_bytes_were_written() {
+    let failing = |kind| {
+        let plan = FaultPlan::new();
+        let inner: StoreRef = Arc::new(MemStore::new("memory"));
+        inner.create("log.0", 4096).expect("a new file");
+        plan.add(Fault::at(1, Effect::NoSpace).of(Scope::Kind(kind)));
+        FaultStore::new(inner, 0, &plan)
+    };
+    let written = failing(CallKind::Write).write_durably("log.0", 0, b"x");
+    assert_eq!(kind_of(written), StoreErrorKind::NoSpace);
+    let synced = failing(CallKind::Sync).write_durably("log.0", 0, b"x");
+    assert_eq!(kind_of(synced), StoreErrorKind::Io);
+}
+
+#[test]
 fn a_read_past_the_end_is_short_and_a_write_past_it_grows_the_file() {
     let pool = Pool::new(1 << 20);
     for (store, _dir) in stores() {
@@ -262,9 +321,10 @@ fn names_that_lead_elsewhere_are_refused_by_every_method() {
                 kind_of(store.punch(name, 0, 1)),
                 kind_of(store.read_at(name, 0, &mut [0])),
                 kind_of(store.write_at(name, 0, &[0])),
+                kind_of(store.write_durably(name, 0, &[0])),
                 kind_of(store.sync(name)),
             ];
-            assert_eq!(kinds, [StoreErrorKind::InvalidName; 10], "{name:?}");
+            assert_eq!(kinds, [StoreErrorKind::InvalidName; 11], "{name:?}");
         }
     }
 }
@@ -324,7 +384,11 @@ fn every_executor_does_every_request_of_a_batch_and_answers_in_order() {
                     let mut data = pool.buffer(4096);
                     data.fill(round ^ u8::try_from(at).expect("small"));
                     let data = data.freeze();
-                    writes.push(StoreRequest::write(store, "chunks/01", at * 4096, data));
+                    writes.push(if at % 2 == 0 {
+                        StoreRequest::write(store, "chunks/01", at * 4096, data)
+                    } else {
+                        StoreRequest::write_durably(store, "chunks/01", at * 4096, data)
+                    });
                     let text = Bytes::from(format!("{round} {at:08}"));
                     writes.push(StoreRequest::write(store, "index", at * 10, text));
                 }
@@ -409,6 +473,46 @@ fn every_executor_passes_errors_on_in_their_place() {
             }
             let listed = executor.call(&store, "list", |store| store.list("chunks"));
             assert_eq!(listed.expect("names").len(), 1);
+        }
+    }
+}
+
+#[test]
+fn what_is_read_in_memory_is_what_was_written_or_nothing() {
+    let dir = tempfile::tempdir_in("/dev/shm").expect("tmpfs");
+    let on_tmpfs = open(dir.path()).expect("the directory that was just made");
+    let mut all = stores();
+    all.push((Arc::new(on_tmpfs), Some(dir)));
+    for (at, (store, _dir)) in all.iter().enumerate() {
+        for name in ["index", "chunks/01"] {
+            let mut out = [0; 100];
+            assert!(
+                !store.read_in_memory(name, 0, &mut out),
+                "absent: {store:?}"
+            );
+            store.create(name, 8192).expect("a new file");
+            for byte in [1, 2] {
+                store.write_at(name, 4000, &[byte; 4192]).expect("room");
+                let is_read = store.read_in_memory(name, 3999, &mut out);
+                if is_read {
+                    assert_eq!((out[0], &out[1..]), (0, &[byte; 99][..]), "{store:?}");
+                }
+                // The memory disk and tmpfs have everything in memory; the store of faults tells nothing.
+                match at {
+                    1 | 3 => assert!(is_read, "{store:?}"),
+                    2 => assert!(!is_read, "{store:?}"),
+                    _ => {}
+                }
+            }
+            assert!(
+                !store.read_in_memory(name, 8100, &mut out),
+                "too short: {store:?}"
+            );
+            store.remove(name).expect("a file");
+            assert!(
+                !store.read_in_memory(name, 0, &mut out),
+                "removed: {store:?}"
+            );
         }
     }
 }

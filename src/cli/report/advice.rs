@@ -7,9 +7,8 @@ use crate::membership::AbsenceReason;
 use super::super::sentences::mountpoint_word;
 use super::super::shell::{quoted, quoted_words};
 use super::super::size::format_size;
-use super::{
-    IndexReport, MemberReport, MemberState, RebuildState, ScrubState, StatusReport, VolumeState,
-};
+use crate::control::report::{IndexReport, MemberReport, MemberState, StatusReport, VolumeState};
+use crate::maintenance::{RebuildState, ScrubState};
 
 #[cfg(test)]
 mod tests;

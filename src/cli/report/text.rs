@@ -5,12 +5,25 @@ use std::path::Path;
 
 use super::super::size::{format_count, format_size};
 use super::super::terminal::{Escaped, join_lines};
-use super::{
-    CodedReport, CodingReport, IndexReport, LACKS_COPIES, LACKS_SHARDS, MemberState, RebuildReport,
-    RebuildState, RedundancyReport, ScrubReport, ScrubState, StatusReport, VolumeState,
+use super::{LACKS_COPIES, LACKS_SHARDS};
+use crate::cli::failure::Outcome;
+use crate::control::report::{
+    CodedReport, CodingReport, IndexReport, MemberState, RebuildReport, RedundancyReport,
+    ScrubReport, StatusReport, VolumeState,
 };
+use crate::fuse::Transport;
+use crate::maintenance::{RebuildState, ScrubState};
 
 impl StatusReport {
+    /// Returns how a command that shows this report ends.
+    pub(in crate::cli) fn outcome(&self) -> Outcome {
+        match self.state {
+            VolumeState::Healthy => Outcome::Done,
+            VolumeState::Degraded => Outcome::Degraded,
+            VolumeState::Failed => Outcome::Lost,
+        }
+    }
+
     /// Writes it for people: state first, then members, then what to do next. `mountpoint` is where the volume is
     /// mounted.
     pub(in crate::cli) fn for_people(&self, mountpoint: Option<&Path>) -> String {
@@ -30,10 +43,11 @@ impl StatusReport {
                 self.geometry.parity,
                 self.geometry.code,
                 self.engine,
-                if self.mounted {
-                    "mounted"
-                } else {
-                    "not mounted"
+                match (self.mounted, self.transport) {
+                    (false, _) => "not mounted",
+                    (true, None) => "mounted",
+                    (true, Some(Transport::Uring)) => "mounted over io_uring",
+                    (true, Some(Transport::Classic)) => "mounted over /dev/fuse",
                 },
             ),
         );

@@ -10,7 +10,7 @@
 //! | a user's, of its own volume | through a helper | none | dangerous ones, mounting, unmounting |
 //! | a user's, of a foreign volume | through a helper | none | the same, programs, `io_uring` |
 //!
-//! The daemon of a foreign volume also takes memory up to a limit. [`crate::cli::mounter`] is the helper. A daemon of an
+//! The daemon of a foreign volume also takes memory up to a limit. [`crate::control::mounter`] is the helper. A daemon of an
 //! ordinary user needs it because `fusermount3`, a setuid program, has no effect for a process that can gain no
 //! privileges.
 //!
@@ -34,11 +34,11 @@ use rustix::process::geteuid;
 use rustix::thread::CapabilitySet;
 
 use super::{members, note, superblocks_at, system};
-use crate::cli::directories::Directories;
-use crate::cli::failure::{Failure, Fault};
-use crate::cli::mounter::Mounting;
+use crate::cli::directories::{Directories, MEMBER_TIMEOUT};
+use crate::cli::failure::Failure;
 use crate::cli::size::format_size;
-use crate::cli::volume::MEMBER_TIMEOUT;
+use crate::control::fault::Fault;
+use crate::control::mounter::Mounting;
 use crate::membership::directory;
 use crate::store::{StoreErrorKind, Trust};
 
@@ -76,7 +76,7 @@ impl Needs<'_> {
         let others = others.into_iter().filter_map(|(path, access)| {
             let granted = Grant::new(path, access);
             granted
-                .inspect_err(|error| log::info!("{} cannot be opened: {error}", path.display()))
+                .inspect_err(|error| tracing::info!("{} cannot be opened: {error}", path.display()))
                 .ok()
         });
         grants.extend(others);
@@ -103,12 +103,14 @@ pub(in crate::cli) fn begin_daemon(needs: &Needs<'_>) -> Result<Confined, Failur
     let mounting = if geteuid().is_root() && !is_foreign {
         Mounting::Itself
     } else {
-        Mounting::helper(needs.mountpoint)?
+        Mounting::helper(needs.mountpoint).map_err(|error| {
+            Failure::environment(format!("cannot start a process that mounts: {error}"))
+        })?
     };
     let confined = confine_daemon(&mounting);
     if is_foreign {
         confined.map_err(unconfined)?;
-        log::info!(
+        tracing::info!(
             "a member is owned by another user: no programs, no io_uring, no GPU, limited memory, no other files"
         );
         note(calls::deny_to_daemon(Daemon::Foreign).map_err(unconfined)?);
@@ -116,7 +118,7 @@ pub(in crate::cli) fn begin_daemon(needs: &Needs<'_>) -> Result<Confined, Failur
         let everything = Grant::new(Path::new("/"), Access::Read);
         restrict_files(needs.grants().into_iter().chain(everything))?;
     } else {
-        confined.unwrap_or_else(|error| log::warn!("the daemon keeps all its rights: {error}"));
+        confined.unwrap_or_else(|error| tracing::warn!("the daemon keeps all its rights: {error}"));
     }
     Ok(Confined {
         mounting,
@@ -175,7 +177,7 @@ impl Confined {
         if !self.mounting.is_helper()
             && let Err(error) = calls::deny_to_daemon(Daemon::Mounted)
         {
-            log::warn!("the daemon keeps the right to mount: {error}");
+            tracing::warn!("the daemon keeps the right to mount: {error}");
         }
     }
 }

@@ -285,6 +285,36 @@ mod tests {
     }
 
     #[test]
+    fn too_few_directories_are_counted_in_the_advice() {
+        let more = DirectoryChoice::More {
+            shards: 6,
+            missing: 2,
+        };
+        assert_eq!(
+            advice(&Remedy::from(more), None),
+            "each of the 6 shards of a stripe goes to a directory of its own: name 2 more, or choose fewer shards"
+        );
+    }
+
+    #[test]
+    fn only_a_volume_that_was_never_written_to_may_come_of_a_creation_that_was_cut_off() {
+        let all = |readable, unfinished| {
+            let choice = DirectoryChoice::All {
+                recovers_superblocks: false,
+                readable,
+                unfinished,
+            };
+            advice(&Remedy::from(choice), None)
+        };
+        let hint = "; nothing was ever written to these: if a `cauchyfs create` was cut off, empty them and run it again";
+        let cut_off = all(false, true);
+        assert!(cut_off.ends_with(hint), "{cut_off}");
+        for other in [all(false, false), all(true, false), all(true, true)] {
+            assert!(!other.contains("cut off"), "{other}");
+        }
+    }
+
+    #[test]
     fn each_remedy_crosses_the_control_socket_as_itself() {
         for remedy in remedies() {
             let line = serde_json::to_string(&remedy).unwrap();

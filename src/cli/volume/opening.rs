@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{VolumeFailure, VolumeOptions, executor, note_silent, survey, usable_stores};
+use super::VolumeOptions;
 use crate::cli::directories::Directories;
-use crate::cli::failure::{Failure, Fault};
+use crate::cli::failure::Failure;
 use crate::cli::mounts;
-use crate::cli::report::MemberReport;
+use crate::cli::survey::{executor, note_silent, survey, usable_stores};
+use crate::control::fault::Fault;
+use crate::control::report::MemberReport;
+use crate::control::volume_failure::VolumeFailure;
 use crate::maintenance::Maintenance;
 use crate::membership::{AbsenceReason, MembersError, Unusable};
 use crate::metadata::MetaError;
@@ -77,7 +80,7 @@ pub(super) fn open_volume(
             }
             _ if started.elapsed() >= LEAVE_TIMEOUT => return Err(failure),
             _ => {
-                log::info!("{in_use}; waiting");
+                tracing::info!("{in_use}; waiting");
                 std::thread::sleep(LEAVE_POLL);
             }
         }

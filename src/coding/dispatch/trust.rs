@@ -67,7 +67,7 @@ impl Trust {
     /// A pass was computed wrongly: no device is trusted any more.
     pub(super) fn lose(&self) {
         if !self.is_lost.swap(true, Ordering::Relaxed) {
-            log::error!("GPUs compute wrong results on this machine; coding on the CPU only");
+            tracing::error!("GPUs compute wrong results on this machine; coding on the CPU only");
         }
     }
 

@@ -106,7 +106,7 @@ impl Station {
         if missing == LANES || error.is_final() {
             self.give_up(&error.to_string());
         } else if missing == 1 {
-            log::warn!("GPU {name}: {error}; it is given less to do at a time");
+            tracing::warn!(gpu = name, "{error}; it is given less to do at a time");
         }
     }
 
@@ -118,7 +118,10 @@ impl Station {
             None => {
                 let missing = self.missing_lanes.fetch_sub(1, Ordering::Relaxed) - 1;
                 let name = self.device.name();
-                log::info!("GPU {name}: there is room for a lane again, {missing} are missing");
+                tracing::info!(
+                    gpu = name,
+                    "there is room for a lane again, {missing} are missing"
+                );
             }
         }
     }
@@ -126,7 +129,10 @@ impl Station {
     fn give_up(&self, reason: &str) {
         if !self.given_up.swap(true, Ordering::Relaxed) {
             let name = self.device.name();
-            log::warn!("GPU {name}: {reason}; it is not used any more, and the CPU goes on");
+            tracing::warn!(
+                gpu = name,
+                "{reason}; it is not used any more, and the CPU goes on"
+            );
         }
     }
 
@@ -141,9 +147,12 @@ impl Station {
             self.give_up(&error.to_string());
         } else if !self.has_failed.swap(true, Ordering::Relaxed) {
             let name = self.device.name();
-            log::warn!("GPU {name}: {error}; the CPU does what failed, now and in future");
+            tracing::warn!(
+                gpu = name,
+                "{error}; the CPU does what failed, now and in future"
+            );
         } else {
-            log::debug!("GPU {}: {error}", self.device.name());
+            tracing::debug!(gpu = self.device.name(), "{error}");
         }
     }
 }

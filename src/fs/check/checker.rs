@@ -33,7 +33,7 @@ impl Checker<'_> {
         repair: Edit,
     ) -> Result<(), FsError> {
         if self.repair {
-            self.transactions.apply(repair.into_batch())?;
+            repair.apply(self.transactions)?;
             self.transactions.clock().tick()?;
         }
         self.note(kind, ino, self.repair);

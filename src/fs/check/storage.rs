@@ -9,7 +9,7 @@ use crate::format::{
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::inodes::read_inode;
-use crate::fs::run::Run;
+use crate::fs::run::{self, Run};
 use crate::transaction::Transactions;
 
 use super::checker::Checker;
@@ -31,7 +31,7 @@ pub(super) fn check_extents(check: &mut Checker<'_>) -> Result<(), FsError> {
         let Some((ino, _)) = check.decoded(key::parse_extent(key), None) else {
             return Ok(());
         };
-        let run = match Run::parse(key, value) {
+        let run = match run::parse(key, value) {
             Ok(run) => run,
             Err(FsError::Format(error)) => {
                 check.lost(FindingKind::Damaged(error), Some(ino));

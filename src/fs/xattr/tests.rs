@@ -51,13 +51,17 @@ fn the_names_of_a_file_are_counted_once_however_many_are_added() {
     for number in 0..300 {
         set(&fs, ino, &name(number), b"value").unwrap();
         let listed = fs.xattrs().list(ROOT, ino).unwrap().len();
-        assert_eq!(fs.xattrs.list_lens.get(ino), Some(listed), "after {number}");
+        assert_eq!(
+            fs.xattrs.inodes.list_lens().get(ino),
+            Some(listed),
+            "after {number}"
+        );
     }
     set(&fs, ino, &name(7), b"another").unwrap();
     fs.xattrs().remove(ino, &name(8)).unwrap();
     set(&fs, ino, &name(300), b"value").unwrap();
     let listed = fs.xattrs().list(ROOT, ino).unwrap().len();
-    assert_eq!(fs.xattrs.list_lens.get(ino), Some(listed));
+    assert_eq!(fs.xattrs.inodes.list_lens().get(ino), Some(listed));
     set(&fs, ino, acl::ACCESS, &access_acl()).unwrap();
     set(&fs, ino, &name(301), b"value").unwrap();
     let listed = fs.xattrs().list(ROOT, ino).unwrap();
@@ -66,7 +70,7 @@ fn the_names_of_a_file_are_counted_once_however_many_are_added() {
             .windows(acl::ACCESS.len())
             .any(|part| part == acl::ACCESS)
     );
-    assert_eq!(fs.xattrs.list_lens.get(ino), Some(listed.len()));
+    assert_eq!(fs.xattrs.inodes.list_lens().get(ino), Some(listed.len()));
     let plain = Changes {
         permissions: Some(0o600),
         ..Changes::default()
@@ -74,11 +78,31 @@ fn the_names_of_a_file_are_counted_once_however_many_are_added() {
     fs.attributes().set(ROOT, ino, plain).unwrap();
     set(&fs, ino, &name(302), b"value").unwrap();
     let listed = fs.xattrs().list(ROOT, ino).unwrap();
-    assert_eq!(fs.xattrs.list_lens.get(ino), Some(listed.len()));
+    assert_eq!(fs.xattrs.inodes.list_lens().get(ino), Some(listed.len()));
     fs.close().unwrap();
     drop(fs);
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     assert_eq!(open(&disks).xattrs().list(ROOT, ino).unwrap(), listed);
+}
+
+/// Edits of other parts change attributes as well: those of ACLs and capabilities.
+#[test]
+fn every_edit_of_attributes_is_counted_at_the_next_change() {
+    let (_disks, fs, ino) = made();
+    set(&fs, ino, &name(0), b"value").unwrap();
+    let listed = |fs: &Fs| fs.xattrs().list(ROOT, ino).unwrap().len();
+    for (number, is_put) in [(1, true), (0, false)] {
+        let mut edit = Edit::default();
+        if is_put {
+            edit.put_xattr(ino, &name(number), Vec::new());
+        } else {
+            edit.delete_xattr(ino, &name(number));
+        }
+        fs.inodes.apply(edit).unwrap();
+        set(&fs, ino, &name(10 + number), b"value").unwrap();
+        let known = fs.inodes.list_lens().get(ino);
+        assert_eq!(known, Some(listed(&fs)), "{is_put}");
+    }
 }
 
 #[test]

@@ -22,7 +22,7 @@ impl Reaper {
     pub(super) fn audit_segments(&self, queues: &mut Queues) -> Result<(), CommitError> {
         // If one cannot be looked at, all are, again, by the next call.
         let mut left = queues.unaudited.take().unwrap_or_else(|| {
-            let segments = self.volume.segments().records().into_iter();
+            let segments = self.stripes.segments().records().into_iter();
             segments.map(|(segment, _)| segment).collect()
         });
         for _ in 0..SEGMENTS_AT_ONCE {
@@ -47,7 +47,7 @@ impl Reaper {
     ///
     /// If the index cannot be read.
     pub fn measure_segments(&self) -> Result<(), CommitError> {
-        let segments = self.volume.segments().records().into_iter();
+        let segments = self.stripes.segments().records().into_iter();
         let mut taken: HashMap<SegmentId, u64> =
             segments.map(|(segment, _)| (segment, 0)).collect();
         self.catalog.for_each_stripe(|_, stripe| {
@@ -56,20 +56,21 @@ impl Reaper {
             }
         })?;
         for (segment, taken) in taken {
-            self.volume.segments().set_taken(segment, taken);
+            self.stripes.segments().set_taken(segment, taken);
         }
         Ok(())
     }
 
     fn audit_segment(&self, queues: &mut Queues, segment: SegmentId) -> Result<(), CommitError> {
-        if self.volume.segments().record(segment).is_none()
-            || self.volume.segments().is_writing(segment)
+        if self.stripes.segments().record(segment).is_none()
+            || self.stripes.segments().is_writing(segment)
         {
             return Ok(());
         }
         let Some(places) = self.places_in(segment)? else {
-            log::warn!(
-                "segment {segment}: the records of its stripes are damaged: it is left as it is"
+            tracing::warn!(
+                %segment,
+                "the records of its stripes are damaged: it is left as it is"
             );
             return Ok(());
         };
@@ -77,19 +78,19 @@ impl Reaper {
             queues.closed_segments.push(segment);
             return Ok(());
         };
-        self.volume.segments().cut_unfinished(segment, last.end)?;
+        self.stripes.segments().cut_unfinished(segment, last.end)?;
         let mut gap_start = 0;
         let mut taken = 0;
         for place in places {
             if place.start > gap_start {
-                self.volume
+                self.stripes
                     .segments()
                     .free_range(segment, gap_start..place.start);
             }
             taken += place.end - place.start;
             gap_start = gap_start.max(place.end);
         }
-        self.volume.segments().set_taken(segment, taken);
+        self.stripes.segments().set_taken(segment, taken);
         Ok(())
     }
 

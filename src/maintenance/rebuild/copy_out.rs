@@ -37,7 +37,7 @@ struct Endangered {
 /// Copying of readable stripes out of segments that cannot be rebuilt.
 pub(super) struct CopyOut {
     pub(super) members: Arc<Members>,
-    pub(super) volume: Arc<Stripes>,
+    pub(super) stripes: Arc<Stripes>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) foreground: Arc<Foreground>,
     pub(super) status: Arc<RebuildStatus>,
@@ -56,12 +56,12 @@ impl CopyOut {
         let Some(locks) = round.locks else {
             return nothing;
         };
-        let capacity = self.volume.writer().stripe_capacity();
+        let capacity = self.stripes.writer().stripe_capacity();
         let endangered = self.endangered_in(segment)?;
         let mut copied = false;
         for stripes in packs(&endangered, capacity) {
             // The room kept back is not for this, because copying frees no space on the full members.
-            if !has_room(&self.volume, capacity as u64) {
+            if !has_room(&self.stripes, capacity as u64) {
                 if copied {
                     break;
                 }
@@ -98,8 +98,8 @@ impl CopyOut {
     /// Returns the stripes of a segment that something refers to and that tolerate fewer losses than new ones would,
     /// the worst first.
     fn endangered_in(&self, segment: SegmentId) -> Result<Vec<Endangered>, CommitError> {
-        let found = self.volume.inventory().files_of(segment);
-        let (Some(record), Some(files)) = (self.volume.segments().record(segment), found) else {
+        let found = self.stripes.inventory().files_of(segment);
+        let (Some(record), Some(files)) = (self.stripes.segments().record(segment), found) else {
             return Ok(Vec::new());
         };
         let draining = self.members.membership().draining();
@@ -123,7 +123,7 @@ impl CopyOut {
                 tally(&|member| files.hold(member, &stripe) && !draining.contains(&member));
             let is_worth_it =
                 online.losses_tolerated() >= 0 && staying.losses_tolerated() < attainable;
-            if is_worth_it && !self.volume.writer().is_busy(id) && self.catalog.has_backref(id)? {
+            if is_worth_it && !self.stripes.writer().is_busy(id) && self.catalog.has_backref(id)? {
                 let lacking = staying.existing.saturating_sub(staying.present) as u64;
                 let height = u64::from(stripe.height);
                 let found = Endangered {

@@ -53,8 +53,8 @@ impl Rebuild {
 
     /// Returns the slots of a segment whose members are online, but have no file of its length.
     fn slots_without_file(&self, segment: SegmentId) -> Vec<usize> {
-        let found = self.volume.inventory().files_of(segment);
-        let (Some(record), Some(files)) = (self.volume.segments().record(segment), found) else {
+        let found = self.stripes.inventory().files_of(segment);
+        let (Some(record), Some(files)) = (self.stripes.segments().record(segment), found) else {
             return Vec::new();
         };
         let lacks_file = |slot: &usize| {
@@ -71,8 +71,8 @@ impl Rebuild {
         segment: SegmentId,
         slots: &[usize],
     ) -> Result<Vec<(MemberIndex, LostShard)>, CommitError> {
-        let found = self.volume.inventory().files_of(segment);
-        let (Some(record), Some(files)) = (self.volume.segments().record(segment), found) else {
+        let found = self.stripes.inventory().files_of(segment);
+        let (Some(record), Some(files)) = (self.stripes.segments().record(segment), found) else {
             return Ok(Vec::new());
         };
         let mut lost = Vec::new();

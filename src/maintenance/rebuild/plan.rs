@@ -91,12 +91,12 @@ pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Optio
 pub(super) fn missing(
     scope: RebuildScope,
     members: &Members,
-    volume: &Stripes,
+    stripes: &Stripes,
     catalog: &Catalog,
 ) -> Result<Vec<SegmentPlan>, CommitError> {
     let online = members.membership().live();
-    let segments: HashMap<SegmentId, Segment> = volume.segments().records().into_iter().collect();
-    let census = volume.inventory().census();
+    let segments: HashMap<SegmentId, Segment> = stripes.segments().records().into_iter().collect();
+    let census = stripes.inventory().census();
     let draining = members.membership().draining();
     let mut plans = moves_of(&segments, &draining);
     catalog.for_each_stripe(|_, stripe| {
@@ -106,7 +106,7 @@ pub(super) fn missing(
         }
     })?;
     for (id, segment) in &segments {
-        if !volume.segments().is_writing(*id) {
+        if !stripes.segments().is_writing(*id) {
             add_files(&mut plans, *id, segment, &census, &online);
         }
     }

@@ -30,7 +30,7 @@ use crate::transaction::foreground::Foreground;
 /// Rebuild of single segments.
 pub(super) struct SegmentRebuild {
     pub(super) members: Arc<Members>,
-    pub(super) volume: Arc<Stripes>,
+    pub(super) stripes: Arc<Stripes>,
     pub(super) records: Arc<StripeRecords>,
     pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,
@@ -47,6 +47,7 @@ impl SegmentRebuild {
         plan: &SegmentPlan,
         round: &mut Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
+        let _in_segment = tracing::error_span!("rebuild", segment = %plan.segment).entered();
         if plan.drains_kept_member(&self.members.membership().draining()) {
             // It lacks less than planned, or nothing.
             return Ok(SegmentOutcome::Improved);
@@ -60,7 +61,7 @@ impl SegmentRebuild {
             return Ok(SegmentOutcome::Needless);
         }
         if !job.missing.is_empty() {
-            let segment_of = |segment| self.volume.segments().record(segment);
+            let segment_of = |segment| self.stripes.segments().record(segment);
             self.records.forget_shards(&job.missing, segment_of)?;
             self.commits.sync()?;
             job.forget_missing();
@@ -73,10 +74,7 @@ impl SegmentRebuild {
                 return Ok(SegmentOutcome::Stopped);
             }
             Err(TargetError { member, source }) => {
-                log::warn!(
-                    "segment {}: member {member} gets no shards: {source}",
-                    job.segment
-                );
+                tracing::warn!("member {member} gets no shards: {source}");
                 round.refusing.insert(member);
                 self.abandon(&job);
                 return Ok(SegmentOutcome::Blocked(match source.kind() {
@@ -114,19 +112,19 @@ impl SegmentRebuild {
         round: &Round<'_>,
     ) -> Result<Result<SegmentJob, Obstacle>, CommitError> {
         let segment = plan.segment;
-        let Some(record) = self.volume.segments().record(segment) else {
+        let Some(record) = self.stripes.segments().record(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
-        if self.volume.segments().is_writing(segment) {
+        if self.stripes.segments().is_writing(segment) {
             return Ok(Err(Obstacle::Passing));
         }
         // Members may have come or gone since the plan was made. So the members themselves say which written shards
         // they lack.
-        let Some(files) = self.volume.inventory().files_of(segment) else {
+        let Some(files) = self.stripes.inventory().files_of(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
         let Some(all) = self.catalog.stripes_in(segment)? else {
-            log::warn!("segment {segment}: records of its stripes do not agree: its slots stay");
+            tracing::warn!("records of its stripes do not agree: its slots stay");
             return Ok(Err(Obstacle::Unreadable));
         };
         let is_unreadable = planning::is_unreadable(&record, &all, &files);
@@ -172,7 +170,7 @@ impl SegmentRebuild {
                 // The member went away again, and its shards wait for it.
                 None if round.scope == RebuildScope::Online => None,
                 None => {
-                    let mut homes = self.volume.rebuilder().homes_for_slot(record, bytes);
+                    let mut homes = self.stripes.rebuilder().homes_for_slot(record, bytes);
                     homes.retain(|member| !is_refusing(member) && !is_taken(member));
                     if let Some(goal) = plan.goals.get(&slot) {
                         homes.retain(|member| member == goal);
@@ -199,7 +197,7 @@ impl SegmentRebuild {
             if job.is_moved(target) {
                 self.reaper.lock().reclaim_file(job.segment, target.member);
             }
-            self.volume.rebuilder().make_file(
+            self.stripes.rebuilder().make_file(
                 job.segment,
                 target.member,
                 &job.stripes_for(target),
@@ -209,7 +207,7 @@ impl SegmentRebuild {
         let mut step = PacedStep::begin(&self.foreground);
         let mut handle_batch = |rebuilt: RebuiltStripes| {
             for (stripe, error) in rebuilt.failed {
-                log::debug!("stripe {stripe} is not rebuilt: {error}");
+                tracing::debug!("stripe {stripe} is not rebuilt: {error}");
                 failed.push(stripe);
             }
             self.status.add_written(rebuilt.bytes, round.elapsed());
@@ -222,7 +220,7 @@ impl SegmentRebuild {
             }
         };
         let most_bytes = || round.pace.step_bytes();
-        let written = self.volume.rebuilder().rebuild(
+        let written = self.stripes.rebuilder().rebuild(
             job.segment,
             &job.stripes,
             &job.targets,
@@ -234,7 +232,7 @@ impl SegmentRebuild {
         }
         let step = PacedStep::begin(&self.foreground);
         for target in &job.targets {
-            self.volume
+            self.stripes
                 .rebuilder()
                 .sync_file(job.segment, target.member)?;
         }
@@ -260,7 +258,7 @@ impl SegmentRebuild {
         }
         let online = self.members.membership().live();
         let is_online = |target: &RebuildTarget| online.contains(&target.member);
-        let Some(record) = self.volume.segments().record(job.segment) else {
+        let Some(record) = self.stripes.segments().record(job.segment) else {
             return Ok(Some(Obstacle::Passing));
         };
         if !job.targets.iter().all(is_online) {
@@ -273,9 +271,8 @@ impl SegmentRebuild {
             .iter()
             .find(|target| self.gives_up(job, target, &failed))
         {
-            log::warn!(
-                "segment {} stays on member {}: {} of its stripes cannot be read in full, and the member has their remaining shards",
-                job.segment,
+            tracing::warn!(
+                "its slot on member {} stays: {} of its stripes cannot be read in full, and the member has their remaining shards",
                 job.record.slots[target.slot].unwrap_or(target.member),
                 failed.len()
             );
@@ -287,7 +284,7 @@ impl SegmentRebuild {
                 ..record
             };
             self.records.put_segment(job.segment, &moved)?;
-            self.volume.segments().set_slots(job.segment, moved.slots);
+            self.stripes.segments().set_slots(job.segment, moved.slots);
             let left = job.targets.iter().filter(|target| job.is_moved(target));
             for member in left.filter_map(|target| job.record.slots[target.slot]) {
                 if online.contains(&member) {
@@ -341,7 +338,7 @@ impl SegmentRebuild {
             .filter(|incomplete| !failed.contains(&incomplete.stripe))
             .map(|incomplete| (incomplete.stripe, incomplete.shards))
             .collect();
-        let segment_of = |segment| self.volume.segments().record(segment);
+        let segment_of = |segment| self.stripes.segments().record(segment);
         self.records.restore_shards(&rebuilt, segment_of)?;
         // The shards that a slot does not hold any more because it moved.
         let given_up = incomplete
@@ -359,7 +356,7 @@ impl SegmentRebuild {
         let has_room = |stripe: &StripeId| is_new || written.contains(stripe);
         for (stripe, record) in job.all.iter().filter(|(stripe, _)| has_room(stripe)) {
             if self.records.stripe(*stripe)?.is_none() {
-                self.volume.rebuilder().free_rebuilt(record, &job.targets);
+                self.stripes.rebuilder().free_rebuilt(record, &job.targets);
             }
         }
         Ok(())
@@ -368,7 +365,7 @@ impl SegmentRebuild {
     /// Leaves a segment as it was: removes the new files.
     fn abandon(&self, job: &SegmentJob) {
         for member in job.newcomers() {
-            self.volume.rebuilder().drop_file(job.segment, member);
+            self.stripes.rebuilder().drop_file(job.segment, member);
         }
     }
 }

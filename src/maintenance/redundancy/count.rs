@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::{ControlFlow, Range};
 
 use super::live::KnownLives;
-use super::stretches::{Stretch, StretchId, Stretches};
+use super::stretch_len::StretchId;
+use super::stretches::{Stretch, Stretches};
 use super::{LostStripe, Redundancy, RedundancyCounter, RedundancyRow};
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{Backref, Stripe};
@@ -25,8 +26,8 @@ impl RedundancyCounter {
     ) -> Result<Redundancy, CommitError> {
         // Taken before anything is read, so that later changes are counted by the next count.
         let dirty = self.meta.take_dirty_groups();
-        let known = self.volume.segments().records();
-        let (census, segments) = take_census(&self.volume);
+        let known = self.stripes.segments().records();
+        let (census, segments) = take_census(&self.stripes);
         self.note_files(known, &census);
         let mut count = Count::new(self, segments);
         let outdated = stretches.outdated(dirty, &count.segments, &count.unrecoverable_ranges);
@@ -149,7 +150,7 @@ impl<'c> Count<'c> {
     fn new(counter: &'c RedundancyCounter, segments: HashMap<SegmentId, SegmentCensus>) -> Self {
         Self {
             counter,
-            unrecoverable_ranges: counter.volume.damage().unrecoverable().all(),
+            unrecoverable_ranges: counter.stripes.damage().unrecoverable().all(),
             segments,
             stretches: BTreeMap::new(),
             lives: KnownLives::new(counter.limits),
@@ -163,7 +164,7 @@ impl<'c> Count<'c> {
         if self.doubtful.is_empty() {
             return Ok(());
         }
-        self.segments = take_census(&self.counter.volume).1;
+        self.segments = take_census(&self.counter.stripes).1;
         for (stripe, record, live) in std::mem::take(&mut self.doubtful) {
             self.count(stripe, &record, live)?;
             self.stretch(stripe).is_provisional = true;
@@ -180,7 +181,7 @@ impl<'c> Count<'c> {
         let segment = self.segments.get(&record.segment);
         let is_whole = segment.is_some_and(|segment| segment.is_whole(record));
         let is_fresh =
-            segment.is_none() || self.counter.volume.segments().is_writing(record.segment);
+            segment.is_none() || self.counter.stripes.segments().is_writing(record.segment);
         if is_fresh && !is_whole {
             self.doubtful.push((stripe, *record, live));
             Ok(())
@@ -267,7 +268,7 @@ impl<'c> Count<'c> {
         Redundancy {
             rows: rows.into_values().collect(),
             unrecoverable,
-            is_cut: self.counter.volume.damage().unrecoverable().is_truncated(),
+            is_cut: self.counter.stripes.damage().unrecoverable().is_truncated(),
         }
     }
 }
@@ -282,9 +283,9 @@ fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
 }
 
 /// Lists the segments, and then their files: a file is there before its segment is known.
-fn take_census(volume: &Stripes) -> (Census, HashMap<SegmentId, SegmentCensus>) {
-    let segments = volume.segments().records().into_iter();
-    let census = volume.inventory().quick_census();
+fn take_census(stripes: &Stripes) -> (Census, HashMap<SegmentId, SegmentCensus>) {
+    let segments = stripes.segments().records().into_iter();
+    let census = stripes.inventory().quick_census();
     let of_segments = segments
         .map(|(id, record)| (id, census.of_segment(id, record)))
         .collect();
@@ -298,7 +299,7 @@ impl RedundancyCounter {
         &self,
         meanwhile: impl FnOnce(),
     ) -> Result<Redundancy, CommitError> {
-        let mut count = Count::new(self, take_census(&self.volume).1);
+        let mut count = Count::new(self, take_census(&self.stripes).1);
         meanwhile();
         let mut stretches = Stretches::new(self.limits);
         self.count_in(&mut count, &stretches, key::stripes())?;
@@ -313,7 +314,7 @@ impl RedundancyCounter {
 
     /// Returns how many stretches have to be counted, if it is not all; they are taken for counted then.
     pub(in crate::maintenance) fn outdated_stretches(&self) -> Option<usize> {
-        let count = Count::new(self, take_census(&self.volume).1);
+        let count = Count::new(self, take_census(&self.stripes).1);
         let mut stretches = self.counting.lock();
         let dirty = self.meta.take_dirty_groups();
         let outdated = stretches.outdated(dirty, &count.segments, &count.unrecoverable_ranges);

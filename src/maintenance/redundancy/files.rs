@@ -22,10 +22,10 @@ impl RedundancyCounter {
     ///
     /// If the index cannot be read.
     pub fn missing_shards(&self) -> Result<Vec<MissingShards>, CommitError> {
-        let census = self.volume.inventory().census();
+        let census = self.stripes.inventory().census();
         let live = self.members.membership().live();
         let segments: HashMap<SegmentId, Segment> =
-            self.volume.segments().records().into_iter().collect();
+            self.stripes.segments().records().into_iter().collect();
         let mut missing: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
         self.catalog.for_each_stripe(|_, record| {
             let Some(segment) = segments.get(&record.segment) else {
@@ -58,10 +58,10 @@ impl RedundancyCounter {
     ///
     /// If the index cannot be read.
     pub fn files_lacking_shards(&self) -> Result<BTreeSet<(MemberIndex, SegmentId)>, CommitError> {
-        let census = self.volume.inventory().census();
+        let census = self.stripes.inventory().census();
         let live = self.members.membership().live();
         let segments: HashMap<SegmentId, Segment> =
-            self.volume.segments().records().into_iter().collect();
+            self.stripes.segments().records().into_iter().collect();
         let mut lacking = BTreeSet::new();
         let (from, end) = key::stripes();
         self.catalog.visit(&from, &end, |key, value| {
@@ -97,7 +97,7 @@ impl RedundancyCounter {
     pub fn may_lack_shards(&self) -> Result<bool, CommitError> {
         let (from, end) = key::repairs();
         let noted = !self.meta.scan(&from, &end, 1)?.is_empty();
-        Ok(noted || self.volume.damage().lacks_files())
+        Ok(noted || self.stripes.damage().lacks_files())
     }
 
     /// Returns whether stripes that files refer to are known to lack shards. It counts only if segment files
@@ -110,7 +110,7 @@ impl RedundancyCounter {
         if self.notes_live_stripe()? {
             return Ok(true);
         }
-        if !self.volume.damage().lacks_files() {
+        if !self.stripes.damage().lacks_files() {
             return Ok(false);
         }
         let parity = self.members.shape().geometry().parity_shards();
@@ -127,10 +127,10 @@ impl RedundancyCounter {
     ///
     /// If the index cannot be read.
     pub fn may_have_lost_data(&self) -> Result<bool, CommitError> {
-        if self.volume.damage().lacks_files() || self.has_lost_segments() {
+        if self.stripes.damage().lacks_files() || self.has_lost_segments() {
             return Ok(true);
         }
-        for (stripe, lost) in self.volume.damage().unrecoverable().all() {
+        for (stripe, lost) in self.stripes.damage().unrecoverable().all() {
             if self.catalog.live_within(stripe, &lost)? > 0 {
                 return Ok(true);
             }
@@ -141,7 +141,7 @@ impl RedundancyCounter {
             let Some(record) = self.records.stripe(stripe)? else {
                 return Ok(false);
             };
-            let Some(segment) = self.volume.segments().record(record.segment) else {
+            let Some(segment) = self.stripes.segments().record(record.segment) else {
                 return Ok(true);
             };
             let shards = record.written.iter();
@@ -190,13 +190,13 @@ impl RedundancyCounter {
     /// counted, or read.
     #[must_use]
     pub fn lacks_files(&self) -> bool {
-        self.volume.damage().lacks_files()
+        self.stripes.damage().lacks_files()
     }
 
     /// Checks with one call to each member whether segment files are gone or too short.
     pub fn look_for_files(&self) {
-        let segments = self.volume.segments().records();
-        self.note_files(segments, &self.volume.inventory().census());
+        let segments = self.stripes.segments().records();
+        self.note_files(segments, &self.stripes.inventory().census());
     }
 
     /// Notes it if segment files turned out to be gone or too short, by a census of which these segments were known
@@ -204,14 +204,14 @@ impl RedundancyCounter {
     pub(super) fn note_files(&self, mut segments: Vec<(SegmentId, Segment)>, census: &Census) {
         segments.retain(|(id, known)| {
             let is_as_it_was = self
-                .volume
+                .stripes
                 .segments()
                 .record(*id)
                 .is_some_and(|now| now == *known);
-            is_as_it_was && !self.volume.segments().is_writing(*id)
+            is_as_it_was && !self.stripes.segments().is_writing(*id)
         });
         if census.lacks_files(&segments, &self.members.membership().live()) {
-            self.volume.damage().set_lacks_files(true);
+            self.stripes.damage().set_lacks_files(true);
         }
     }
 
@@ -220,7 +220,7 @@ impl RedundancyCounter {
     fn most_absent_of_a_segment(&self) -> u8 {
         let live = self.members.membership().live();
         let is_absent = |slot: &&Option<MemberIndex>| slot.is_none_or(|m| !live.contains(&m));
-        let segments = self.volume.segments().records();
+        let segments = self.stripes.segments().records();
         let absent = segments.iter().map(|(_, segment)| {
             let absent = segment.slots.iter().filter(is_absent).count();
             u8::try_from(absent).unwrap_or(u8::MAX)
@@ -238,6 +238,6 @@ impl RedundancyCounter {
             let held = holders.filter(|member| live.contains(member)).count();
             held < usize::from(segment.data_shards)
         };
-        self.volume.segments().records().iter().any(is_lost)
+        self.stripes.segments().records().iter().any(is_lost)
     }
 }

@@ -2,10 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::stretch_len::StretchId;
 use crate::format::StripeId;
-
-use super::CountLimits;
-use super::stretches::StretchId;
+use crate::transaction::CountLimits;
 
 /// Mark of an unknown number.
 const UNKNOWN: u32 = u32::MAX;

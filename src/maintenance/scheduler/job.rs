@@ -47,8 +47,9 @@ impl BackgroundJob {
     }
 
     /// Repeats the step until `stop` is set. Logs a failure once, until another failure comes or a step succeeds. If a
-    /// step panics, the volume is read-only from then on.
+    /// step panics, the volume is read-only from then on. Each line that the thread logs names the job.
     pub(super) fn repeat(&self, commits: &Commits, stop: &StopSignal) {
+        let _in_job = tracing::error_span!("background", job = self.name).entered();
         let mut logged = String::new();
         while stop.sleep_until(self.interval, &self.is_urgent) {
             let done = catch_unwind(AssertUnwindSafe(|| commits.guarded(|| (self.step)())));
@@ -58,7 +59,7 @@ impl BackgroundJob {
                 Err(_) => "it panicked".to_owned(),
             };
             if failure != logged && !failure.is_empty() {
-                log::warn!("background work: {failure}");
+                tracing::warn!("{failure}");
             }
             logged = failure;
         }

@@ -174,10 +174,10 @@ impl MemberReturns {
             };
             match joined {
                 Ok(_) => {
-                    log::info!("member {member} is back at {path}");
+                    tracing::info!("member {member} is back at {path}");
                     absentee.note_return(Instant::now());
                     if absentee.returns(Instant::now()) == MOST_RETURNS {
-                        log::warn!(
+                        tracing::warn!(
                             "member {member} comes and goes; it does not rejoin by itself within an hour"
                         );
                     }
@@ -227,7 +227,7 @@ fn start_attempt(path: &Path) -> OpeningAttempt {
         .name("look".to_owned())
         .spawn(open);
     if let Err(error) = started {
-        log::debug!("no thread can open the directory of an absent member: {error}");
+        tracing::debug!("no thread can open the directory of an absent member: {error}");
     }
     OpeningAttempt {
         path,

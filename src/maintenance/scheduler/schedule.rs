@@ -6,7 +6,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::job::BackgroundJob;
-use super::rebuild::{RebuildOrders, RebuildScheduler};
+use super::rebuild_scheduling::{RebuildOrders, RebuildScheduler};
 use super::returns::MemberReturns;
 use super::scrub::ScrubScheduler;
 use super::stop::StopSignal;

@@ -8,7 +8,7 @@ use cauchyfs_testkit::{disks, executor, stores};
 use parking_lot::Mutex;
 
 use super::job::BackgroundJob;
-use super::rebuild::RebuildScheduler;
+use super::rebuild_scheduling::RebuildScheduler;
 use super::scrub::ScrubScheduler;
 use super::*;
 use crate::codec::Geometry;

@@ -53,7 +53,7 @@ impl Scrubber {
         let mut wrong: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
         let mut rows: BTreeMap<i16, RedundancyRow> = BTreeMap::new();
         let mut segments: Vec<SegmentId> = self
-            .volume
+            .stripes
             .segments()
             .records()
             .iter()
@@ -63,9 +63,13 @@ impl Scrubber {
         for segment in segments {
             let mut from = 0;
             loop {
-                let _pin = self.volume.pins().pin();
+                let _pin = self.stripes.pins().pin();
                 let run = self.next_run(segment, from, BATCH_BYTES)?;
-                for verdict in self.volume.inspector().inspect(&run.live, Remedy::Report)? {
+                for verdict in self
+                    .stripes
+                    .inspector()
+                    .inspect(&run.live, Remedy::Report)?
+                {
                     read.bytes += verdict.bytes;
                     for member in self.holders_of(segment, verdict.stripe, &verdict.wrong)? {
                         *wrong.entry((member, segment)).or_default() += 1;
@@ -100,7 +104,8 @@ impl Scrubber {
             return Ok(Vec::new());
         }
         let record = self.records.stripe(stripe)?;
-        let (Some(record), Some(segment)) = (record, self.volume.segments().record(segment)) else {
+        let (Some(record), Some(segment)) = (record, self.stripes.segments().record(segment))
+        else {
             return Ok(Vec::new());
         };
         Ok(shards
@@ -116,7 +121,7 @@ impl Scrubber {
         rows: &mut BTreeMap<i16, RedundancyRow>,
     ) -> Result<(), CommitError> {
         let parity = self
-            .volume
+            .stripes
             .segments()
             .record(segment)
             .map_or(0, |segment| i16::from(segment.parity_shards));

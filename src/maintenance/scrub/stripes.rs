@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::super::compaction::InodeLocks;
 use super::super::pace::Pace;
 use super::Scrubber;
-use super::second_pass::{DefectCounts, Passed, add_counted, add_defects};
+use super::passed::{DefectCounts, Passed, add_counted, add_defects};
 use super::{MAX_REST, batch_bytes};
 use crate::format::record::{LostBytes, Scrub, SegmentStripe, ShardSet};
 use crate::format::{Record, SegmentId, StripeId, key};
@@ -37,7 +37,7 @@ impl Scrubber {
         locks: &dyn InodeLocks,
     ) -> Result<bool, CommitError> {
         let segments = self
-            .volume
+            .stripes
             .segments()
             .records()
             .into_iter()
@@ -81,16 +81,19 @@ impl Scrubber {
         passed.counted.repaired += restored.values().sum::<u64>();
         add_defects(&mut passed.found, restored);
         // Taken before the search for backrefs, so that no stripe of the run is freed meanwhile.
-        let pin = self.volume.pins().pin();
+        let pin = self.stripes.pins().pin();
         let run = self.next_run(segment, from, batch_bytes(bytes_per_second))?;
         let before = self
-            .volume
+            .stripes
             .segments()
             .record(segment)
             .map(|record| record.slots);
-        let verdicts = self.volume.inspector().inspect(&run.live, Remedy::Repair)?;
+        let verdicts = self
+            .stripes
+            .inspector()
+            .inspect(&run.live, Remedy::Repair)?;
         let after = self
-            .volume
+            .stripes
             .segments()
             .record(segment)
             .map(|record| record.slots);
@@ -129,12 +132,13 @@ impl Scrubber {
         let lost = self.catalog.live_within(stripe, &verdict.lost)?;
         let wrong = wrong_in(verdict) + u64::from(verdict.inconsistent.is_some());
         if let Some(inconsistent) = &verdict.inconsistent {
-            log::warn!("{inconsistent}; it is rewritten");
+            tracing::warn!("{inconsistent}; it is rewritten");
         }
         let is_loss_dead = verdict.is_lost_for_good && !verdict.lost.is_empty() && lost == 0;
         if is_loss_dead {
-            log::warn!(
-                "stripe {stripe}: parity cannot replace bytes that no file holds any more; the rest is rewritten"
+            tracing::warn!(
+                %stripe,
+                "parity cannot replace bytes that no file holds any more; the rest is rewritten"
             );
         }
         let is_to_move = is_loss_dead || verdict.inconsistent.is_some();
@@ -167,7 +171,7 @@ impl Scrubber {
         let (_, end) = key::segment_stripes(segment);
         let from = key::segment_stripe(segment, from);
         let total = self
-            .volume
+            .stripes
             .segments()
             .record(segment)
             .map_or(1, |record| record.slots.len() as u64);

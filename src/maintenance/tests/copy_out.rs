@@ -100,7 +100,7 @@ fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member()
     let segment = files::parse_segment(&damaged.name).unwrap();
     let slots = fs
         .transactions
-        .volume
+        .stripes
         .segments()
         .record(segment)
         .unwrap()
@@ -123,7 +123,7 @@ fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member()
     assert!(left.iter().all(|(stripe, _)| waiting.contains(stripe)));
     assert_eq!(
         fs.transactions
-            .volume
+            .stripes
             .segments()
             .record(segment)
             .unwrap()

@@ -110,14 +110,14 @@ fn stripes_written_during_a_count_are_not_counted_as_lost() {
     let fs = rig.open(&[]);
     fs.write(0, &pattern(0, 100_000)).unwrap();
     fs.sync().unwrap();
-    let before = fs.transactions.volume.segments().records().len();
+    let before = fs.transactions.stripes.segments().records().len();
     let counted = fs.maintenance.redundancy.redundancy_with(|| {
         for file in 1..200 {
             fs.write(file, &pattern(file, 50_000)).unwrap();
         }
         fs.sync().unwrap();
     });
-    assert!(fs.transactions.volume.segments().records().len() > before);
+    assert!(fs.transactions.stripes.segments().records().len() > before);
     let counted = counted.unwrap();
     assert_eq!(counted.rows.len(), 1, "{:?}", counted.rows);
     assert_eq!(counted.rows[0].losses_tolerated, 1);
@@ -163,7 +163,7 @@ fn stripes_written_while_a_member_is_slow_to_answer_count() {
     assert_eq!(fs.redundancy().len(), 1);
     let hanging = Fault::at(1, Effect::Hang).of(Scope::MemberKind(1, CallKind::List));
     plan.add(hanging.lasting());
-    let known = fs.transactions.volume.segments().records().len();
+    let known = fs.transactions.stripes.segments().records().len();
     for round in 0..2 {
         fs.write(2 + round, &pattern(round, 90_000)).unwrap();
         fs.transactions.checkpoint().unwrap();
@@ -177,7 +177,7 @@ fn stripes_written_while_a_member_is_slow_to_answer_count() {
             "round {round}"
         );
     }
-    assert!(fs.transactions.volume.segments().records().len() > known);
+    assert!(fs.transactions.stripes.segments().records().len() > known);
     plan.clear();
     plan.release();
 }
@@ -229,7 +229,7 @@ fn disturb(fs: &TestFs, rig: &Rig, random: &mut StdRng, lost: &mut Option<usize>
             let stripe = fs.stripes().first().copied().unwrap_or(StripeId(1));
             let bytes = 0..7;
             fs.transactions
-                .volume
+                .stripes
                 .damage()
                 .unrecoverable()
                 .add(stripe, std::slice::from_ref(&bytes));

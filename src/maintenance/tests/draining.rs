@@ -39,7 +39,7 @@ fn a_member_kept_while_draining_has_its_remaining_shards_and_takes_new_data() {
     let progress = fs.rebuild_while(&wait).unwrap();
     assert_eq!((progress.bytes_left, progress.bytes_waiting), (0, 0));
     // No more than the segment that was being moved.
-    let segments = fs.transactions.volume.segments().records().into_iter();
+    let segments = fs.transactions.stripes.segments().records().into_iter();
     let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(REMOVED)));
     assert!(held.count() > 0, "{before} shards before");
     assert!(left.get().is_some() && shards_of(&fs) > 0);
@@ -125,7 +125,7 @@ fn shards_of_a_replaced_member_go_to_its_heir_and_not_to_the_emptiest_member() {
     let old = MemberIndex(4);
     let new = fs.maintenance.joining().join(JoinAs::New, &store).unwrap();
     let slots = |fs: &TestFs, member| {
-        let segments = fs.transactions.volume.segments().records().into_iter();
+        let segments = fs.transactions.stripes.segments().records().into_iter();
         let held = segments.filter(|(_, segment)| segment.slots.contains(&Some(member)));
         held.map(|(segment, _)| segment).collect::<Vec<_>>()
     };

@@ -105,7 +105,7 @@ fn an_added_directory_takes_new_data_at_once_and_lost_shards() {
     let record = fs.transactions.stripe(newest).unwrap().unwrap();
     let segment = fs
         .transactions
-        .volume
+        .stripes
         .segments()
         .record(record.segment)
         .unwrap();
@@ -638,13 +638,13 @@ fn unrecoverable_ranges_count_again_once_their_member_returns() {
     lost[1].fail(None);
     join(&fs, JoinAs::Returning, lost[1]).unwrap();
     // A joining member does not wait until all of it is read; and a search that has to stop looks at nothing.
-    let all = fs.transactions.volume.damage().unrecoverable().all().len();
+    let all = fs.transactions.stripes.damage().unrecoverable().all().len();
     assert!(all > 1);
     let look = |stripes: usize| {
         let left = Cell::new(stripes);
         let goes_on = || left.replace(left.get().saturating_sub(1)) > 0;
         fs.maintenance.recheck().run(&goes_on).unwrap();
-        fs.transactions.volume.damage().unrecoverable().all().len()
+        fs.transactions.stripes.damage().unrecoverable().all().len()
     };
     assert_eq!(look(0), all);
     assert_eq!(look(1), all - 1);

@@ -51,7 +51,7 @@ fn stripe_data_that_ends_with_the_longest_stripe_is_restored() {
     let mut last = [0; 1];
     let restored = fs
         .transactions
-        .volume
+        .stripes
         .reader()
         .read(StripeId(FIRST), 2 * half - 1, &mut last);
     restored.unwrap();

@@ -75,7 +75,7 @@ fn named_by_records(fs: &TestFs, count: usize) -> Vec<u64> {
         let record = fs.transactions.stripe(stripe).unwrap().unwrap();
         let segment = fs
             .transactions
-            .volume
+            .stripes
             .segments()
             .record(record.segment)
             .unwrap();
@@ -145,7 +145,7 @@ fn stripes_that_die_while_they_are_rebuilt_take_no_space() {
             fs.write(file, &pattern(file, 30_000)).unwrap();
         }
         fs.transactions.checkpoint().unwrap();
-        fs.transactions.volume.writer().retire_segments().unwrap();
+        fs.transactions.stripes.writer().retire_segments().unwrap();
         fs.sync().unwrap();
         if is_moved {
             fs.lose(&rig, 0);

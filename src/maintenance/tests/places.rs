@@ -101,7 +101,7 @@ fn a_record_with_a_wrong_height_takes_no_redundancy_of_its_neighbours() {
     assert!(files.len() > 4, "{files:?}");
     let slots = fs
         .transactions
-        .volume
+        .stripes
         .segments()
         .record(segment)
         .unwrap()
@@ -114,7 +114,7 @@ fn a_record_with_a_wrong_height_takes_no_redundancy_of_its_neighbours() {
     assert!(progress.bytes_unreadable > 0, "{progress:?}");
     let after = fs
         .transactions
-        .volume
+        .stripes
         .segments()
         .record(segment)
         .unwrap()

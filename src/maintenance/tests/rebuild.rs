@@ -279,7 +279,7 @@ fn stripes_endangered_by_a_loss_during_a_rebuild_are_rebuilt_next() {
     fs.close();
     let fs = rig.open(&[FIRST]);
     // A member with some of the segments that lack shards, and without the others.
-    let segments = fs.transactions.volume.segments().records();
+    let segments = fs.transactions.stripes.segments().records();
     let holds = |segment: &crate::format::record::Segment, disk: usize| {
         let index = crate::format::MemberIndex(disk as u16);
         segment.slots.contains(&Some(index))
@@ -426,7 +426,7 @@ fn a_stopped_rebuild_continues_from_where_it_stopped() {
     fill_amply(&fs, &mut model);
     fs.close();
     let fs = base.open(&[]);
-    let segments = fs.transactions.volume.segments().records();
+    let segments = fs.transactions.stripes.segments().records();
     let longest = segments.iter().map(|(_, segment)| segment.len).max();
     let longest = longest.expect("there are some");
     drop(fs);
@@ -515,7 +515,7 @@ fn assert_no_strays(rig: &Rig, away: &[usize], context: &str) {
     let fs = rig.open(away);
     let segments: BTreeMap<_, _> = fs
         .transactions
-        .volume
+        .stripes
         .segments()
         .records()
         .into_iter()
@@ -624,7 +624,7 @@ fn files_written_and_removed_during_a_rebuild_are_right_afterwards() {
 fn assert_gaps_are_free(fs: &TestFs, rig: &Rig, gone: &[usize], context: &str) {
     let mut taken = vec![0; rig.disks.len()];
     let mut writing = vec![false; rig.disks.len()];
-    for (id, segment) in fs.transactions.volume.segments().records() {
+    for (id, segment) in fs.transactions.stripes.segments().records() {
         let stripes = fs.transactions.catalog.stripes_in(id).unwrap().unwrap();
         for member in segment.slots.iter().flatten() {
             let member = usize::from(member.0);
@@ -632,7 +632,7 @@ fn assert_gaps_are_free(fs: &TestFs, rig: &Rig, gone: &[usize], context: &str) {
                 .iter()
                 .map(|(_, s)| u64::from(s.height))
                 .sum::<u64>();
-            writing[member] |= fs.transactions.volume.segments().is_writing(id);
+            writing[member] |= fs.transactions.stripes.segments().is_writing(id);
         }
     }
     for (disk, expected) in taken.into_iter().enumerate() {

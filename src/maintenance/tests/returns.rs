@@ -84,7 +84,7 @@ fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
     let rig = Rig::new(2, 2, 7);
     let (fs, mut model) = filled(&rig);
     fs.transactions.checkpoint().unwrap();
-    let before = fs.transactions.volume.segments().records();
+    let before = fs.transactions.stripes.segments().records();
     fs.lose(&rig, 5);
     fs.lose(&rig, 6);
     // Their shards on both members go elsewhere or wait.
@@ -107,7 +107,7 @@ fn a_returned_member_gets_its_missed_shards_and_those_of_absent_members_wait() {
     assert!(progress.bytes_done > 0 && progress.bytes_waiting == 0);
     fs.assert_shards_lie_on(&rig, &[6], "caught up");
     for (id, segment) in before {
-        let now = fs.transactions.volume.segments().record(id).unwrap();
+        let now = fs.transactions.stripes.segments().record(id).unwrap();
         assert_eq!(now.slots, segment.slots, "segment {id}");
     }
     assert_eq!(fs.redundancy()[0].0, 1, "{:?}", fs.redundancy());
@@ -123,7 +123,7 @@ fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
     let rig = Rig::new(2, 1, 5);
     let (fs, model) = filled(&rig);
     fs.transactions.checkpoint().unwrap();
-    let before = fs.transactions.volume.segments().records();
+    let before = fs.transactions.stripes.segments().records();
     fs.lose(&rig, 4);
     fs.take_back(&rig, 4);
     let store = rig.disks[4].open();
@@ -148,7 +148,7 @@ fn a_member_lost_again_while_it_gets_its_shards_keeps_its_slots() {
             .contains(&crate::format::MemberIndex(4))
     );
     for (id, segment) in before {
-        let now = fs.transactions.volume.segments().record(id).unwrap();
+        let now = fs.transactions.stripes.segments().record(id).unwrap();
         assert_eq!(now.slots, segment.slots, "segment {id}");
     }
     assert_holds(&fs, &model, "gone again");
@@ -194,7 +194,7 @@ fn a_returned_member_keeps_no_file_of_a_segment_that_moved() {
         reap_all(&fs);
         let is_named = |(name, _): &(String, u64)| {
             let record = files::parse_segment(name)
-                .and_then(|id| fs.transactions.volume.segments().record(id));
+                .and_then(|id| fs.transactions.stripes.segments().record(id));
             let index = Some(crate::format::MemberIndex(3));
             record.is_some_and(|record| record.slots.contains(&index))
         };

@@ -523,11 +523,11 @@ fn an_old_copy_counts_for_nothing_on_a_read_only_mount_either() {
             rig.disks[back] = backup.disks[back].fork();
             let look = TestFs::open(rig.fork().stores(&[]), Access::ReadOnly).unwrap();
             let fs = rig.open(&[]);
-            let put_back = |fs: &TestFs| -> Vec<_> {
+            let unverified = |fs: &TestFs| -> Vec<_> {
                 let members = fs.transactions.members().stale_copies().unverified();
                 members.into_keys().collect()
             };
-            assert_eq!(put_back(&look), put_back(&fs), "{back}");
+            assert_eq!(unverified(&look), unverified(&fs), "{back}");
             assert_eq!(look.redundancy(), fs.redundancy(), "{back}");
         }
     }

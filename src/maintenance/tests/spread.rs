@@ -161,7 +161,7 @@ fn shards_that_find_no_room_cause_no_second_round_of_moves() {
                 // So that segments are on all kinds of members.
                 let disk = random.random_range(0..5);
                 rig.leave(disk, random.random_range(2..8) << 20);
-                fs.transactions.volume.writer().retire_segments().unwrap();
+                fs.transactions.stripes.writer().retire_segments().unwrap();
             }
             model.insert(file, pattern(file, 200_000));
             fs.write(file, &model[&file]).unwrap();
@@ -202,7 +202,7 @@ fn full_members_give_shards_to_emptier_ones_if_that_makes_room_for_missing_shard
     (3..5).for_each(|disk| rig.leave(disk, 0));
     write(0..20, &mut model);
     (3..5).for_each(|disk: usize| rig.disks[disk].set_capacity(2 * DISK));
-    fs.transactions.volume.writer().retire_segments().unwrap();
+    fs.transactions.stripes.writer().retire_segments().unwrap();
     write(20..28, &mut model);
     fs.lose(&rig, 4);
     (0..3).for_each(|disk| rig.leave(disk, 0));

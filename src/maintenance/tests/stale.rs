@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::membership::MembersError;
-use crate::stripes::VolumeError;
+use crate::stripes::StripeError;
 
 /// Writes some files from number `first` on, of every kind of length.
 fn fill(fs: &TestFs, first: u64, model: &mut Model) {
@@ -47,7 +47,7 @@ fn a_volume_goes_on_with_stale_members_and_reports_the_bytes_lost_without_the_ot
     for (&file, expected) in &meanwhile {
         match fs.read(file) {
             Ok(bytes) => assert!(bytes == *expected, "file {file} has other bytes"),
-            Err(CommitError::Volume(VolumeError::TooFewShards { stripe, .. })) => {
+            Err(CommitError::Stripes(StripeError::TooFewShards { stripe, .. })) => {
                 assert!(damaged.contains(&stripe), "{stripe}");
                 lost += 1;
             }

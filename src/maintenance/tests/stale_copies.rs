@@ -157,9 +157,9 @@ fn a_copy_from_before_a_commit_to_the_index_alone_is_known_for_one() {
     let bytes = pattern(77, 150_000);
     fs.write(50, &bytes).unwrap();
     model.insert(50, bytes);
-    fs.transactions.volume.writer().seal();
-    fs.transactions.volume.writer().wait_flushed().unwrap();
-    assert!(fs.transactions.volume.writer().sync().unwrap().is_empty());
+    fs.transactions.stripes.writer().seal();
+    fs.transactions.stripes.writer().wait_flushed().unwrap();
+    assert!(fs.transactions.stripes.writer().sync().unwrap().is_empty());
     let meta = &fs.transactions.meta;
     meta.append_to_index(vec![meta.rotate(), meta.take_stripes()])
         .unwrap();

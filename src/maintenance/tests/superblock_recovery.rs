@@ -509,10 +509,10 @@ fn directories_that_are_ahead_recover_their_superblocks_wherever_that_is_interru
     assert!(call > 10, "{call} calls");
 }
 
-/// Where a volume can go on in two halves, only its owner gives up the one that has lost its superblock.
+/// Where a volume can go on as two branches, only its owner gives up the one that has lost its superblock.
 #[test]
-fn a_half_that_lost_its_superblock_neither_becomes_a_member_nor_is_left_out() {
-    for (data, parity, halves) in [
+fn a_branch_that_lost_its_superblock_neither_becomes_a_member_nor_is_left_out() {
+    for (data, parity, branches) in [
         (1, 1, [[0], [1]].map(Vec::from)),
         (2, 2, [vec![0, 1], vec![2, 3]]),
     ] {
@@ -520,35 +520,39 @@ fn a_half_that_lost_its_superblock_neither_becomes_a_member_nor_is_left_out() {
             let context = format!("{data}+{parity}, {here} records here, {there} there");
             let (base, _) = written(data, parity, data + parity, false);
             let mut mixed = base.fork();
-            for (half, others, count) in [(0, 1, here), (1, 0, there)] {
+            for (branch, others, count) in [(0, 1, here), (1, 0, there)] {
                 let apart = base.fork();
                 if count > 0 {
-                    let fs = apart.open(&halves[others]);
+                    let fs = apart.open(&branches[others]);
                     for file in 50..50 + count {
                         fs.write(file, &pattern(file, 9_000)).unwrap();
                         fs.sync().unwrap();
                     }
                     fs.close();
                 }
-                for &disk in &halves[half] {
+                for &disk in &branches[branch] {
                     mixed.disks[disk] = apart.disks[disk].fork();
                 }
             }
-            lose_superblocks(&mixed, &halves[1]);
+            lose_superblocks(&mixed, &branches[1]);
             let segments = |rig: &Rig| {
                 let list = |&disk: &usize| rig.disks[disk].open().list(files::SEGMENTS).unwrap();
-                halves[1].iter().map(list).collect::<Vec<_>>()
+                branches[1].iter().map(list).collect::<Vec<_>>()
             };
             let before = segments(&mixed);
             let (found, others) = identify(&mixed).unwrap();
             if here == 0 {
                 // No other members went on.
-                assert_eq!((found, others), (claim_of(&halves[1]), vec![]), "{context}");
+                assert_eq!(
+                    (found, others),
+                    (claim_of(&branches[1]), vec![]),
+                    "{context}"
+                );
                 continue;
             }
             assert_eq!(
                 (found, others.len()),
-                (RecoveredMembers::new(), halves[1].len()),
+                (RecoveredMembers::new(), branches[1].len()),
                 "{context}"
             );
             let is_told = |other: &Unusable| {
@@ -568,7 +572,7 @@ fn a_half_that_lost_its_superblock_neither_becomes_a_member_nor_is_left_out() {
                 fs.write(90, b"works").unwrap();
                 fs.close();
             }
-            TestFs::open(mixed.stores(&halves[1]), Access::ReadOnly)
+            TestFs::open(mixed.stores(&branches[1]), Access::ReadOnly)
                 .unwrap()
                 .close();
             assert_eq!(segments(&mixed), before, "{context}");
@@ -576,9 +580,9 @@ fn a_half_that_lost_its_superblock_neither_becomes_a_member_nor_is_left_out() {
     }
 }
 
-/// A member that hangs, or fails, may be the half that is ahead, or all that is known of the others.
+/// A member that hangs, or fails, may be the branch that is ahead, or all that is known of the others.
 #[test]
-fn a_half_is_not_left_out_while_it_may_be_ahead() {
+fn a_branch_is_not_left_out_while_it_may_be_ahead() {
     let (rig, _) = written(1, 1, 2, false);
     lose_superblocks(&rig, &[1]);
     let open = |member: usize, nth: u64, access: Access| {

@@ -39,7 +39,7 @@ fn a_returned_member_is_stale_until_it_is_admitted() {
 }
 
 #[test]
-fn two_halves_mounted_apart_are_refused_together_and_open_alone() {
+fn two_branches_mounted_apart_are_refused_together_and_open_alone() {
     let disks = Disks::volume(1, 1, 2);
     drop(disks.open([0]).expect("one is enough"));
     drop(disks.open([1]).expect("one is enough"));
@@ -67,28 +67,28 @@ fn two_halves_mounted_apart_are_refused_together_and_open_alone() {
         }
     }
     for alone in [0, 1] {
-        disks.open([alone]).expect("either half is whole");
+        disks.open([alone]).expect("either branch is whole");
     }
-    // The way out: one half is emptied, and the other goes on.
+    // The way out: one branch is emptied, and the other goes on.
     disks.directories[1].wipe();
     let members = disks
         .open([0, 1])
-        .expect("the empty half counts as missing");
+        .expect("the empty branch counts as missing");
     assert_eq!(members.membership().live(), indices([0]));
     assert_eq!(members.unusable()[0].path, "/d1");
 }
 
 #[test]
-fn halves_of_several_members_are_named_in_full() {
+fn branches_of_several_members_are_named_in_full() {
     let disks = Disks::volume(1, 3, 4);
     drop(disks.open([0, 2]).expect("enough members"));
     drop(disks.open([1, 3]).expect("enough members"));
-    let error = disks.open(0..4).expect_err("both halves were written to");
+    let error = disks.open(0..4).expect_err("both branches were written to");
     let MembersError::SplitBrain { branches } = error else {
         panic!("{error}");
     };
     let paths: BTreeSet<_> = branches.into_iter().map(|branch| branch.paths).collect();
-    let expected = [["/d0", "/d2"], ["/d1", "/d3"]].map(|half| half.map(String::from).to_vec());
+    let expected = [["/d0", "/d2"], ["/d1", "/d3"]].map(|branch| branch.map(String::from).to_vec());
     assert_eq!(paths, expected.into());
 }
 
@@ -314,7 +314,7 @@ fn returned_members_do_not_replace_members_without_which_the_others_could_be_mou
             );
         } else {
             assert!(heads.iter().all(|head| head.epoch <= Epoch(3)), "{heads:?}");
-            drop(apart.expect("no half has gone on without them"));
+            drop(apart.expect("no branch has gone on without them"));
         }
         let members = disks.open(0..9).expect("there is one history");
         members.epochs().admit_stale().expect("nothing fails");
@@ -367,7 +367,9 @@ fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
     drop(members);
     let left = disks.fork().open([0, 1, 6, 7, 8]);
     assert!(matches!(left, Err(MembersError::TooFew { .. })), "{left:?}");
-    disks.open(2..6).expect("no half has gone on without them");
+    disks
+        .open(2..6)
+        .expect("no branch has gone on without them");
 }
 
 #[test]
@@ -375,7 +377,7 @@ fn returned_members_make_up_for_members_lost_since() {
     let disks = Disks::volume(4, 2, 6);
     drop(disks.open(2..6).expect("enough members"));
     let before: Vec<_> = (0..6).map(|index| disks.block(index)).collect();
-    // Half of the epoch: the other half may go on elsewhere.
+    // Half of the epoch: the others may go on elsewhere.
     let error = disks.open([0, 1, 4, 5]).expect_err("too few are current");
     assert!(
         error

@@ -23,6 +23,20 @@ fn released_directories_can_be_used_by_others_and_nothing_reaches_them_any_more(
     assert_eq!(next.membership().epoch(), Epoch(1));
 }
 
+/// An unmount may release the directories while a command still changes the members.
+#[test]
+fn a_change_of_members_after_the_release_ends_and_is_refused() {
+    let disks = Disks::volume(2, 1, 4);
+    let members = open(disks.stores(0..4)).expect("all members are there");
+    assert!(members.release().is_empty());
+    let epoch = members.membership().epoch();
+    let refused = members.changes().set_draining(MemberIndex(3), true);
+    assert!(matches!(refused, Err(MembersError::NotNow)), "{refused:?}");
+    assert_eq!(members.membership().epoch(), epoch);
+    let again = open(disks.stores(0..4)).expect("no other process uses them");
+    assert_eq!(again.membership().draining(), []);
+}
+
 #[test]
 fn a_directory_on_which_an_operation_hangs_stays_locked_when_the_others_are_released() {
     let disks = Disks::volume(2, 1, 3);

@@ -18,7 +18,11 @@ fn a_superseded_half_is_recognised_before_it_parts_the_volume() {
     let disks = Disks::volume(2, 2, 4);
     let second = survey(&disks, [2, 3]);
     assert_eq!(second.epochs().may_have_gone_on(), ["/d0", "/d1"]);
-    assert_eq!(ahead(&second, &disks, [0, 1]), None, "no half has gone on");
+    assert_eq!(
+        ahead(&second, &disks, [0, 1]),
+        None,
+        "no branch has gone on"
+    );
     drop(disks.open([0, 1]).expect("enough members"));
     let second = survey(&disks, [2, 3]);
     assert_eq!(second.epochs().may_have_gone_on(), ["/d0", "/d1"]);
@@ -30,7 +34,7 @@ fn a_superseded_half_is_recognised_before_it_parts_the_volume() {
         "they were left behind, and go nowhere alone but where they are parted"
     );
     assert_eq!(ahead(&first, &disks, [2, 3]), None);
-    // If the volume is parted already, either half is the owner's choice.
+    // If the volume is parted already, either branch is the owner's choice.
     drop(disks.open([2, 3]).expect("enough members"));
     for (here, others) in [([0, 1], [2, 3]), ([2, 3], [0, 1])] {
         assert_eq!(ahead(&survey(&disks, here), &disks, others), None);

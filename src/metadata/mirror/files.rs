@@ -191,7 +191,7 @@ impl CopyFiles {
             }
         }
         if let Err(error) = self.disk.remove(member, &self.name) {
-            log::warn!("member {member} keeps an index file that is of no use: {error}");
+            tracing::warn!("member {member} keeps an index file that is of no use: {error}");
         }
     }
 }

@@ -46,7 +46,7 @@ impl CopyWriter {
         };
         match self.create_file(member) {
             Ok(()) => {
-                log::info!("copying the index to member {member}");
+                tracing::info!("copying the index to member {member}");
                 let holders = self.copies.members();
                 let replaces = holders.into_iter().find(|holder| self.is_to_move(*holder));
                 self.incoming = Some(IncomingCopy {
@@ -163,7 +163,7 @@ impl CopyWriter {
             slot: 1,
         });
         self.write_heads(durable)?;
-        log::info!("member {member} has a copy of the index");
+        tracing::info!("member {member} has a copy of the index");
         self.reserve.make(member);
         self.give_up_replaced(incoming.replaces);
         Ok(())

@@ -20,8 +20,10 @@ impl RepairLog {
     /// Logs once for each member that its copy is being repaired: there may be millions of pages.
     pub(super) fn log_once(&self, member: MemberIndex, page: u64) {
         if self.logged.lock().insert(member) {
-            log::warn!(
-                "member {member}: repairing pages of its copy of the index, the first is page {page}"
+            tracing::warn!(
+                %member,
+                page,
+                "repairing pages of its copy of the index, of which this is the first"
             );
         }
     }

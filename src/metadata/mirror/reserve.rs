@@ -69,7 +69,7 @@ impl Reserve {
             Ok(()) => true,
             Err(error) => {
                 if error.kind() != StoreErrorKind::NoSpace {
-                    log::warn!("member {member} keeps no space in reserve: {error}");
+                    tracing::warn!("member {member} keeps no space in reserve: {error}");
                 }
                 false
             }
@@ -80,7 +80,7 @@ impl Reserve {
     pub(super) fn release(&mut self, holders: &[MemberIndex]) {
         self.complete.clear();
         for member in holders {
-            log::debug!("the index takes the reserve of member {member}");
+            tracing::debug!("the index takes the reserve of member {member}");
             self.remove_file(*member);
         }
     }
@@ -93,7 +93,7 @@ impl Reserve {
 
     fn remove_file(&self, member: MemberIndex) {
         if let Err(error) = self.disk.remove(member, &name()) {
-            log::warn!("member {member} goes on keeping space in reserve: {error}");
+            tracing::warn!("member {member} goes on keeping space in reserve: {error}");
         }
     }
 }

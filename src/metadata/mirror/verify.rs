@@ -111,7 +111,7 @@ impl CopyWriter {
             return Vec::new();
         }
         for member in &short {
-            log::warn!("member {member}: its copy of the index was cut short; another is made");
+            tracing::warn!(%member, "its copy of the index was cut short; another is made");
             self.give_up(*member);
         }
         short
@@ -149,9 +149,9 @@ impl CopyWriter {
         };
         let wrong = slots.filter(is_wrong).count() as u64;
         if wrong > 0 {
-            log::warn!(
-                "member {}: {wrong} heads of its copy of the index are wrong",
-                copy.member
+            tracing::warn!(
+                member = %copy.member,
+                "{wrong} heads of its copy of the index are wrong"
             );
         }
         wrong

@@ -284,7 +284,7 @@ impl CopyWriter {
 
     /// Gives a member no copy after all, and removes what it has of one.
     pub(super) fn cancel_copy(&mut self, member: MemberIndex, error: &StoreError) {
-        log::warn!("member {member} gets no copy of the index: {error}");
+        tracing::warn!("member {member} gets no copy of the index: {error}");
         self.incoming = None;
         self.placement.refuse(member);
         if !error.is_member_failure() {
@@ -359,7 +359,7 @@ impl CopyWriter {
             self.copies.note_len(copy.member, len);
             let cut = match self.copies.files().truncate(copy.member, len) {
                 Err(error) if error.kind() == StoreErrorKind::NoSpace => {
-                    log::debug!("{error}: the unused end of the file stays");
+                    tracing::debug!("{error}: the unused end of the file stays");
                     Ok(())
                 }
                 other => other,
@@ -410,7 +410,7 @@ impl CopyWriter {
                 return undone;
             }
             for member in full {
-                log::warn!("member {member} has no space for its copy of the index");
+                tracing::warn!("member {member} has no space for its copy of the index");
                 self.give_up(member);
             }
         }

@@ -165,7 +165,7 @@ impl<T, C: Deref<Target = Containment>> Drop for ContainedValue<T, C> {
         if self.boundary.is_intact() {
             // A panic here is noted for every later call; closing has nothing to return it to.
             if let Err(failure) = self.boundary.call(|| drop(value)) {
-                log::warn!("a copy of the index cannot be closed in order: {failure}");
+                tracing::warn!("a copy of the index cannot be closed in order: {failure}");
             }
         } else {
             mem::forget(value);

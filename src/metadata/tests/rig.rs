@@ -344,8 +344,8 @@ pub(super) fn verify(
             .named()
             .collect()
     });
-    let put_back: Vec<MemberIndex> = members.stale_copies().unverified().into_keys().collect();
-    assert_eq!(named.unwrap_or_default(), put_back, "{case}");
+    let unverified: Vec<MemberIndex> = members.stale_copies().unverified().into_keys().collect();
+    assert_eq!(named.unwrap_or_default(), unverified, "{case}");
     let mut range = progress.acknowledged..=progress.started;
     let reached = range
         .find(|count| script.states[*count] == found)

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use super::{Placed, Sealed};
+use super::sealed::Sealed;
 use crate::format::{BLOCK_SIZE, StripeId};
 use crate::store::Buffer;
 use crate::stripes::layout;
@@ -11,6 +11,17 @@ use crate::stripes::segments::Reservation;
 
 /// Alignment of a write of less than a block, so that none straddles more cache lines than it must.
 const SMALL_ALIGNMENT: usize = 64;
+
+/// The place of some bytes of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Placed {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The offset in its payload, in bytes.
+    pub offset: u32,
+    /// The number of bytes.
+    pub len: u32,
+}
 
 /// Bytes of a stripe that no journal record holds yet.
 #[derive(Clone, Debug, PartialEq, Eq)]

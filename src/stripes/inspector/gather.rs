@@ -134,7 +134,7 @@ impl Inspector {
                     }
                 }
             }
-            Err(error) => log::debug!("{error}: its shards are not looked at"),
+            Err(error) => tracing::debug!("{error}: its shards are not looked at"),
             Ok(None) => {}
         }
     }

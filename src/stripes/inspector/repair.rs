@@ -5,23 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::Inspector;
+use super::findings::ShardRepair;
 use crate::format::{MemberIndex, ShardIndex};
-use crate::store::{Buffer, Op};
+use crate::store::Op;
 use crate::stripes::locator::{Located, Rows, mismatches};
 use crate::stripes::segment_handle::SegmentHandle;
-
-/// The bytes of one shard to be written.
-#[derive(Debug)]
-pub(super) struct ShardRepair {
-    pub(super) shard: ShardIndex,
-    pub(super) member: MemberIndex,
-    /// True if the shard is right afterwards, all of it.
-    pub(super) is_whole: bool,
-    /// The shard.
-    pub(super) bytes: Buffer,
-    /// The ranges of it to be written.
-    pub(super) ranges: Vec<Range<usize>>,
-}
 
 impl Inspector {
     /// Writes shards of stripes of one segment, each with its place among the stripes; syncs them and

@@ -3,39 +3,14 @@
 
 use std::ops::Range;
 
-use super::{FoundShard, Inspector};
+use super::Inspector;
+use super::findings::{Fixed, FoundShard, Restored};
 use crate::codec::{BLOCK_BYTES, CodecError, CodingTask, Mismatch};
 use crate::format::BLOCK_SIZE;
-use crate::store::Buffer;
-use crate::stripes::error::VolumeError;
+use crate::stripes::error::StripeError;
 use crate::stripes::layout;
 use crate::stripes::locator::{Located, Rows};
 use crate::stripes::ranges::joined;
-
-/// The result of restoring one stripe.
-#[derive(Debug, Default)]
-pub(super) struct Restored {
-    /// The shards that were not right, as far as they could be computed.
-    pub(super) fixed: Vec<Fixed>,
-    /// The ranges of the payload that cannot be had.
-    pub(super) lost: Vec<Range<u32>>,
-    /// True if they could not be had either if all members were there.
-    pub(super) is_lost_for_good: bool,
-    /// The rows in which what is right does not fit together.
-    pub(super) inconsistent: Vec<Range<u32>>,
-}
-
-/// A shard that was not right.
-#[derive(Debug)]
-pub(super) struct Fixed {
-    pub(super) shard: usize,
-    /// The shard, right in `ranges` and where it was right before.
-    pub(super) bytes: Buffer,
-    /// The ranges that were recomputed, in order.
-    pub(super) ranges: Vec<Range<usize>>,
-    /// True if that is all that was not right.
-    pub(super) is_whole: bool,
-}
 
 impl Inspector {
     /// Computes what is not right of a stripe.
@@ -47,7 +22,7 @@ impl Inspector {
         &self,
         located: &Located,
         found: &[FoundShard],
-    ) -> Result<Restored, VolumeError> {
+    ) -> Result<Restored, StripeError> {
         let mut restored = Restored::default();
         for (shard, found) in found.iter().enumerate() {
             if !matches!(found, FoundShard::Right(_)) {
@@ -80,7 +55,7 @@ impl Inspector {
         found: &[FoundShard],
         rows: &Range<usize>,
         restored: &mut Restored,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<(), StripeError> {
         let right = |shard: usize| found[shard].is_right_in(rows);
         let present: Vec<(usize, &[u8])> = (0..found.len())
             .filter(|&shard| right(shard))
@@ -121,7 +96,7 @@ impl Inspector {
                 .map(|fixed| (fixed.shard, &mut fixed.bytes[rows.clone()]))
                 .collect();
             let reconstructed = pass.reconstruct(&present, &mut outputs);
-            reconstructed.map_err(|source| VolumeError::Codec {
+            reconstructed.map_err(|source| StripeError::Codec {
                 stripe: located.id,
                 source,
             })?;
@@ -159,7 +134,7 @@ impl Inspector {
         stripes: &[Located],
         found: &[Vec<FoundShard>],
         restored: &mut [Restored],
-    ) -> Result<(), VolumeError> {
+    ) -> Result<(), StripeError> {
         let of_stripes = stripes.iter().zip(found).zip(&*restored).enumerate();
         let whole: Vec<Whole<'_>> = of_stripes
             .filter(|(_, (_, restored))| restored.fixed.iter().all(|fixed| fixed.is_whole))
@@ -203,7 +178,7 @@ impl Inspector {
         &self,
         whole: &Whole<'_>,
         mut mismatches: Vec<Mismatch>,
-    ) -> Result<Vec<Mismatch>, VolumeError> {
+    ) -> Result<Vec<Mismatch>, StripeError> {
         self.coder.repeat_on_cpu(&whole.located.codec, |pass| {
             let compared = pass.mismatches(&whole.shards);
             mismatches = compared.map_err(|source| whole.refused(source))?;
@@ -240,9 +215,9 @@ impl<'a> Whole<'a> {
         }
     }
 
-    fn refused(&self, source: CodecError) -> VolumeError {
+    fn refused(&self, source: CodecError) -> StripeError {
         let stripe = self.located.id;
-        VolumeError::Codec { stripe, source }
+        StripeError::Codec { stripe, source }
     }
 }
 

@@ -5,11 +5,12 @@ use std::sync::OnceLock;
 
 use bytes::Bytes;
 
+use super::Inspector;
+use super::findings::FoundShard;
 use super::gather::Raw;
-use super::{FoundShard, Inspector};
 use crate::membership::ErrorClass;
 use crate::stripes::damage::Finding;
-use crate::stripes::error::VolumeError;
+use crate::stripes::error::StripeError;
 use crate::stripes::layout;
 use crate::stripes::locator::{Located, Rows, mismatches};
 
@@ -22,7 +23,7 @@ struct ShardCheck {
     shard: usize,
     bytes: Bytes,
     /// `None` if there are no checksums.
-    bad: OnceLock<Result<Option<Vec<Range<usize>>>, VolumeError>>,
+    bad: OnceLock<Result<Option<Vec<Range<usize>>>, StripeError>>,
 }
 
 impl Inspector {
@@ -35,7 +36,7 @@ impl Inspector {
         &self,
         stripes: &[Located],
         raw: Vec<Vec<Raw>>,
-    ) -> Result<Vec<Vec<FoundShard>>, VolumeError> {
+    ) -> Result<Vec<Vec<FoundShard>>, StripeError> {
         let mut found = Vec::with_capacity(stripes.len());
         let mut checks = Vec::new();
         for (stripe, (located, raw)) in stripes.iter().zip(raw).enumerate() {
@@ -104,7 +105,7 @@ impl Inspector {
         located: &Located,
         shard: usize,
         bytes: &[u8],
-    ) -> Result<Option<Vec<Range<usize>>>, VolumeError> {
+    ) -> Result<Option<Vec<Range<usize>>>, StripeError> {
         let rows = Rows {
             shard: layout::shard(shard),
             range: 0..bytes.len(),
@@ -125,7 +126,7 @@ impl Inspector {
         located: &Located,
         rows: &Rows,
         bytes: &[u8],
-    ) -> Result<bool, VolumeError> {
+    ) -> Result<bool, StripeError> {
         let sums = self.locator.sums_of(located, rows)?;
         Ok(sums.is_some_and(|sums| !mismatches(rows, bytes, &sums).is_empty()))
     }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use super::super::layout::{self, slot_of};
 use super::super::segment_handle::SegmentHandle;
-use super::{IncompleteStripe, RebuildTarget, shard_of};
+use super::incomplete::{IncompleteStripe, RebuildTarget, shard_of};
 use crate::codec::Codec;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};

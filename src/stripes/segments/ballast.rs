@@ -85,7 +85,7 @@ impl Segments {
                 Some(len != bytes)
             }
             Err(error) => {
-                log::debug!("member {member} keeps no space back: {error}");
+                tracing::debug!("member {member} keeps no space back: {error}");
                 None
             }
         }

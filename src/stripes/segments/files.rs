@@ -7,7 +7,7 @@ use super::{Need, Segments};
 use crate::format::MemberIndex;
 use crate::format::record::Segment;
 use crate::store::{Op, Space, StoreErrorKind};
-use crate::stripes::error::VolumeError;
+use crate::stripes::error::StripeError;
 use crate::stripes::layout;
 use crate::stripes::placement::{Candidate, Placement, place};
 use crate::stripes::segment_handle::SegmentHandle;
@@ -65,9 +65,9 @@ pub(crate) fn promised(
 impl Segments {
     /// Makes the files of a new segment on the members with the most room; what was accepted has all that
     /// is kept back for it.
-    pub(super) fn open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
+    pub(super) fn open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, StripeError> {
         match self.try_open_segment(need) {
-            Err(VolumeError::NoSpace { .. })
+            Err(StripeError::NoSpace { .. })
                 if need == Need::Accepted && self.give_all_ballast() =>
             {
                 self.try_open_segment(need)
@@ -76,12 +76,12 @@ impl Segments {
         }
     }
 
-    fn try_open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, VolumeError> {
+    fn try_open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, StripeError> {
         // The sizes that members turned down although they seemed to have room for them.
         let mut refused: HashMap<MemberIndex, u64> = HashMap::new();
         for _ in 0..MAX_TRIES {
             let place = self.find_place(need, &refused)?;
-            let id = self.records.next_segment().map_err(VolumeError::NoNumber)?;
+            let id = self.records.next_segment().map_err(StripeError::NoNumber)?;
             let record = Segment {
                 data_shards: layout::shard(self.geometry.data_shards()).0,
                 parity_shards: layout::shard(self.geometry.parity_shards()).0,
@@ -105,7 +105,7 @@ impl Segments {
         &self,
         need: Need,
         refused: &HashMap<MemberIndex, u64>,
-    ) -> Result<Placement, VolumeError> {
+    ) -> Result<Placement, StripeError> {
         let mut candidates = self.candidates(need);
         for candidate in &mut candidates {
             if let Some(&len) = refused.get(&candidate.member) {
@@ -114,7 +114,7 @@ impl Segments {
         }
         let wanted = self.wanted(need);
         if candidates.len() < wanted.data_shards {
-            return Err(VolumeError::Failed {
+            return Err(StripeError::Failed {
                 live: candidates.len(),
                 needed: wanted.data_shards,
             });
@@ -207,8 +207,8 @@ impl Segments {
         taken
     }
 
-    fn no_space(&self) -> VolumeError {
-        VolumeError::NoSpace {
+    fn no_space(&self) -> StripeError {
+        StripeError::NoSpace {
             needed: self.geometry.total_shards(),
         }
     }

@@ -6,68 +6,15 @@ use std::sync::atomic::Ordering;
 
 use bytes::Bytes;
 
+use super::lost::{Lost, shift};
 use super::{Fetched, ShardReader};
 use crate::format::{BLOCK_SIZE, ShardIndex};
 use crate::membership::{Access, Wait};
 use crate::store::{Buffer, Op};
-use crate::stripes::error::VolumeError;
+use crate::stripes::error::StripeError;
 use crate::stripes::layout;
 use crate::stripes::locator::{Located, Rows, mismatches};
 use crate::stripes::ranges::joined;
-
-/// Rows of a shard of which something is lost.
-#[derive(Debug)]
-pub(super) struct Lost<'a> {
-    /// Their place among the rows that were asked for.
-    pub(super) index: usize,
-    rows: &'a Rows,
-    /// The bytes, right but for what is lost.
-    pub(super) buffer: Buffer,
-    /// The ranges of bytes in the shard that are lost.
-    ranges: Vec<Range<usize>>,
-    /// True if they were read and are wrong, so that they can be repaired; else they are absent.
-    wrong: bool,
-}
-
-impl<'a> Lost<'a> {
-    /// Rows that were read, and are wrong in these ranges of the shard.
-    pub(super) fn wrong(
-        index: usize,
-        rows: &'a Rows,
-        buffer: Buffer,
-        ranges: Vec<Range<usize>>,
-    ) -> Self {
-        Self {
-            index,
-            rows,
-            buffer,
-            ranges,
-            wrong: true,
-        }
-    }
-
-    /// Rows that could not be read at all; `buffer` is to take them.
-    pub(super) fn absent(index: usize, rows: &'a Rows, buffer: Buffer) -> Self {
-        Self {
-            index,
-            rows,
-            buffer,
-            ranges: vec![rows.range.clone()],
-            wrong: false,
-        }
-    }
-
-    /// Takes what was decoded of `rows`.
-    fn take(&mut self, rows: &Range<usize>, decoded: Buffer) {
-        let have = &self.rows.range;
-        if rows == have {
-            self.buffer = decoded;
-            return;
-        }
-        let both = have.start.max(rows.start)..have.end.min(rows.end);
-        self.buffer[shift(&both, have.start)].copy_from_slice(&decoded[shift(&both, rows.start)]);
-    }
-}
 
 /// Rows of shards that were read and are right.
 pub(super) type Have<'a> = [(&'a Rows, Bytes)];
@@ -92,7 +39,7 @@ impl ShardReader {
         located: &Located,
         have: &Have<'_>,
         lost: &mut [Lost<'_>],
-    ) -> Result<(), VolumeError> {
+    ) -> Result<(), StripeError> {
         for rows in joined(lost.iter().flat_map(|lost| lost.ranges.clone())) {
             let is_hit = |lost: &Lost<'_>| lost.ranges.iter().any(|range| overlaps(range, &rows));
             let mut hit: Vec<_> = lost.iter_mut().filter(|lost| is_hit(lost)).collect();
@@ -124,9 +71,9 @@ impl ShardReader {
         lost: &[ShardIndex],
         wrong: &[Wrong],
         have: &Have<'_>,
-    ) -> Result<Vec<Buffer>, VolumeError> {
+    ) -> Result<Vec<Buffer>, StripeError> {
         match self.decode_at_once(located, rows, lost, wrong, have) {
-            Err(VolumeError::TooFewShards { .. }) if rows.len() > BLOCK_SIZE => {}
+            Err(StripeError::TooFewShards { .. }) if rows.len() > BLOCK_SIZE => {}
             other => return other,
         }
         let mut whole: Vec<Buffer> = lost.iter().map(|_| self.pool.buffer(rows.len())).collect();
@@ -151,7 +98,7 @@ impl ShardReader {
         lost: &[ShardIndex],
         wrong: &[Wrong],
         have: &Have<'_>,
-    ) -> Result<Vec<Buffer>, VolumeError> {
+    ) -> Result<Vec<Buffer>, StripeError> {
         let gathered = self.gather(located, rows, lost, have)?;
         let found_wrong = gathered.wrong.iter().map(|wrong| wrong.shard);
         let targets: Vec<ShardIndex> = lost.iter().copied().chain(found_wrong).collect();
@@ -172,14 +119,14 @@ impl ShardReader {
                 .map(|(shard, bytes)| (usize::from(shard.0), &mut **bytes))
                 .collect();
             let reconstructed = pass.reconstruct(&present, &mut outputs);
-            reconstructed.map_err(|source| VolumeError::Codec {
+            reconstructed.map_err(|source| StripeError::Codec {
                 stripe: located.id,
                 source,
             })?;
             self.are_right(located, rows, targets.iter().copied().zip(&decoded))
         })?;
         if !is_right {
-            return Err(VolumeError::BadRecord {
+            return Err(StripeError::BadRecord {
                 stripe: located.id,
                 what: "reconstructed bytes do not match",
             });
@@ -201,7 +148,7 @@ impl ShardReader {
         rows: &Range<usize>,
         lost: &[ShardIndex],
         have: &Have<'_>,
-    ) -> Result<Gathered, VolumeError> {
+    ) -> Result<Gathered, StripeError> {
         let needed = located.data_shards();
         let mut gathered = Gathered {
             present: Vec::with_capacity(needed),
@@ -223,7 +170,7 @@ impl ShardReader {
         self.gather_from(located, rows, &mut untried, Wait::Full, &mut gathered)?;
         if gathered.present.len() < needed {
             let present = gathered.present.len();
-            return Err(VolumeError::TooFewShards {
+            return Err(StripeError::TooFewShards {
                 stripe: located.id,
                 present,
                 needed,
@@ -240,7 +187,7 @@ impl ShardReader {
         untried: &mut Vec<ShardIndex>,
         patience: Wait,
         gathered: &mut Gathered,
-    ) -> Result<(), VolumeError> {
+    ) -> Result<(), StripeError> {
         let needed = located.data_shards();
         let mut slow = Vec::new();
         while gathered.present.len() < needed && !untried.is_empty() {
@@ -292,7 +239,7 @@ impl ShardReader {
         located: &Located,
         rows: &Range<usize>,
         mut shards: impl Iterator<Item = (ShardIndex, &'b Buffer)>,
-    ) -> Result<bool, VolumeError> {
+    ) -> Result<bool, StripeError> {
         shards.try_fold(true, |right, (shard, bytes)| {
             if !right || located.is_implied(shard) {
                 return Ok(right);
@@ -363,8 +310,4 @@ impl Wrong {
 
 fn overlaps(a: &Range<usize>, b: &Range<usize>) -> bool {
     a.start < b.end && b.start < a.end
-}
-
-fn shift(range: &Range<usize>, by: usize) -> Range<usize> {
-    range.start - by..range.end - by
 }

@@ -55,9 +55,9 @@ fn write(rig: &Rig) -> Vec<StripeId> {
 }
 
 fn write_one(rig: &Rig, seed: u64, len: usize) -> StripeId {
-    let (placed, _hold) = rig.volume.writer().append(&pattern(seed, len)).unwrap();
-    rig.volume.writer().seal();
-    rig.volume.writer().wait_flushed().unwrap();
+    let (placed, _hold) = rig.stripes.writer().append(&pattern(seed, len)).unwrap();
+    rig.stripes.writer().seal();
+    rig.stripes.writer().wait_flushed().unwrap();
     placed.stripe
 }
 
@@ -112,8 +112,8 @@ fn write_while_held_up(rig: &Rig) -> Vec<(StripeId, Vec<u8>)> {
     let stripe = |seed: u64| {
         let blocks = [2, 16, 16, 9, 16, 1, 16][usize::try_from(seed).unwrap()];
         let payload = pattern(seed, blocks * BLOCK_SIZE - 7);
-        let (placed, _hold) = rig.volume.writer().append(&payload).unwrap();
-        rig.volume.writer().seal();
+        let (placed, _hold) = rig.stripes.writer().append(&payload).unwrap();
+        rig.stripes.writer().seal();
         while seed == 0 && rig.map.before_flushed.lock().is_some() {
             std::thread::yield_now();
         }
@@ -128,7 +128,7 @@ fn write_while_held_up(rig: &Rig) -> Vec<(StripeId, Vec<u8>)> {
 fn check(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], context: &str) {
     let ids: Vec<StripeId> = stripes.iter().map(|(stripe, _)| *stripe).collect();
     for verdict in rig
-        .volume
+        .stripes
         .inspector()
         .inspect(&ids, Remedy::Report)
         .unwrap()
@@ -139,7 +139,7 @@ fn check(rig: &Rig, stripes: &[(StripeId, Vec<u8>)], context: &str) {
     rig.disks[0].delete();
     for (stripe, payload) in stripes {
         let mut read = vec![0; payload.len()];
-        rig.volume.reader().read(*stripe, 0, &mut read).unwrap();
+        rig.stripes.reader().read(*stripe, 0, &mut read).unwrap();
         assert!(read == *payload, "{context}: stripe {stripe}");
     }
 }
@@ -150,7 +150,7 @@ fn stripes_that_wait_to_be_flushed_are_encoded_by_one_call_where_that_is_preferr
         let counting = Counting::new(prefers_many);
         let rig = Rig::with(2, 1, 3, 1, Some(Arc::clone(&counting) as _), None);
         let stripes = write_while_held_up(&rig);
-        rig.volume.writer().wait_flushed().unwrap();
+        rig.stripes.writer().wait_flushed().unwrap();
         assert_eq!(*counting.calls.lock(), expected);
         check(&rig, &stripes, "healthy");
     }
@@ -165,7 +165,7 @@ fn a_device_that_encodes_all_waiting_stripes_changes_no_byte() {
             let rig = Rig::with_dispatch(2, 1, 3, 1, Some(dispatch));
             drop(fault(device.clone(), device.operations() + operation));
             let stripes = write_while_held_up(&rig);
-            rig.volume.writer().wait_flushed().unwrap();
+            rig.stripes.writer().wait_flushed().unwrap();
             check(
                 &rig,
                 &stripes,
@@ -190,7 +190,7 @@ fn buffers_stay_free_while_several_callers_encode_ahead() {
         let taken = buffers.take_unencoded();
         assert_eq!(numbers(&taken), expected, "{limit}");
         assert!(buffers.take_unencoded().is_empty(), "{limit}: by another");
-        buffers.put_back(taken);
+        buffers.requeue(taken);
         let again = buffers.take_unencoded();
         assert_eq!(numbers(&again), expected, "{limit}");
     }
@@ -217,8 +217,8 @@ impl Accelerator for Panicking {
 fn every_caller_waiting_for_a_stripe_learns_that_its_encoding_panicked() {
     let rig = Rig::with(2, 1, 3, 1, Some(Arc::new(Panicking) as _), None);
     write_while_held_up(&rig);
-    let told = rig.volume.writer().wait_flushed();
-    let is_told = matches!(told, Err(VolumeError::Panicked { .. }));
+    let told = rig.stripes.writer().wait_flushed();
+    let is_told = matches!(told, Err(StripeError::Panicked { .. }));
     assert!(is_told, "{told:?}");
 }
 
@@ -229,7 +229,7 @@ fn inspection_has_all_stripes_that_are_whole_compared_by_one_call() {
     let stripes = write(&rig);
     counting.calls.lock().clear();
     let verdicts = rig
-        .volume
+        .stripes
         .inspector()
         .inspect(&stripes, Remedy::Report)
         .unwrap();
@@ -256,7 +256,7 @@ fn a_failing_device_changes_no_byte_of_a_rebuild_and_no_verdict_of_an_inspection
             disk.write_at(&lost.name, damaged.record.offset + 5000, &[1, 2, 3])
                 .unwrap();
             let verdicts = rig
-                .volume
+                .stripes
                 .inspector()
                 .inspect(&stripes, Remedy::Repair)
                 .unwrap();
@@ -284,7 +284,7 @@ fn an_inconsistency_that_only_a_trusted_device_finds_is_no_verdict_and_costs_it_
             drop(device.clone().lying_from(device.operations()));
         }
         let verdicts = rig
-            .volume
+            .stripes
             .inspector()
             .inspect(&stripes, Remedy::Repair)
             .unwrap();
@@ -338,7 +338,7 @@ fn a_device_with_false_findings_is_not_believed_about_clean_stripes() {
     let rig = Rig::with(2, 1, 3, 0, Some(Arc::clone(&slandering) as _), None);
     let stripes = write(&rig);
     let verdicts = rig
-        .volume
+        .stripes
         .inspector()
         .inspect(&stripes, Remedy::Report)
         .unwrap();
@@ -368,7 +368,7 @@ fn work_of_all_kinds_gets_done_side_by_side_on_one_device() {
     std::thread::scope(|scope| {
         scope.spawn(|| lost.rebuild(&rig));
         scope.spawn(|| {
-            rig.volume
+            rig.stripes
                 .inspector()
                 .inspect(&others, Remedy::Report)
                 .unwrap()

@@ -21,7 +21,7 @@ use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Op, Outcome, StoreError, StoreErrorKind};
 use crate::stripes::buffers::Sealed;
 use crate::stripes::encoded::Encoded;
-use crate::stripes::error::VolumeError;
+use crate::stripes::error::StripeError;
 use crate::stripes::layout;
 use crate::stripes::records::{FlushedStripe, LostShard};
 use crate::stripes::segment_handle::SegmentHandle;
@@ -41,22 +41,23 @@ impl Writer {
         let unwinding = guard_on_unwind((), |()| {
             let stripe = sealed.stripe;
             self.buffers
-                .done(sealed, Err(VolumeError::Panicked { stripe }));
+                .done(sealed, Err(StripeError::Panicked { stripe }));
         });
-        let outcome = self.write_and_record(sealed);
+        let span = tracing::debug_span!("flush", stripe = %sealed.stripe);
+        let outcome = span.in_scope(|| self.write_and_record(sealed));
         ScopeGuard::into_inner(unwinding);
         match &outcome {
             Ok(()) => {}
-            Err(error @ VolumeError::NoSpace { .. }) => {
+            Err(error @ StripeError::NoSpace { .. }) => {
                 // It is tried again with every commit, and those say that they find no space.
-                log::debug!("stripe {} waits for space: {error}", sealed.stripe);
+                tracing::debug!("stripe {} waits for space: {error}", sealed.stripe);
             }
-            Err(error) => log::error!("stripe {}: cannot be flushed: {error}", sealed.stripe),
+            Err(error) => tracing::error!(stripe = %sealed.stripe, "cannot be flushed: {error}"),
         }
         self.buffers.done(sealed, outcome);
     }
 
-    fn write_and_record(&self, sealed: &Sealed) -> Result<(), VolumeError> {
+    fn write_and_record(&self, sealed: &Sealed) -> Result<(), StripeError> {
         let encoded = match sealed.take_encoded() {
             Some(encoded) => encoded,
             None => self.encoder.encode(sealed)?,
@@ -80,12 +81,12 @@ impl Writer {
             for sealed in all() {
                 let stripe = sealed.stripe;
                 self.buffers
-                    .done(sealed, Err(VolumeError::Panicked { stripe }));
+                    .done(sealed, Err(StripeError::Panicked { stripe }));
             }
         });
         self.encoder.encode_all(all());
         ScopeGuard::into_inner(unwinding);
-        self.buffers.put_back(others);
+        self.buffers.requeue(others);
     }
 
     /// Writes the shards, again and elsewhere as long as that promises more of them on members.
@@ -93,7 +94,7 @@ impl Writer {
         &self,
         encoded: &Encoded,
         mut reservation: Option<Reservation>,
-    ) -> Result<Attempt, VolumeError> {
+    ) -> Result<Attempt, StripeError> {
         let mut best: Option<Attempt> = None;
         // Every further try follows the failure or the filling up of at least one member.
         for _ in 0..=2 * self.members.membership().count() {
@@ -122,7 +123,7 @@ impl Writer {
     }
 
     /// Accepts the best attempt, if the stripe can be read back from it.
-    fn accept(&self, encoded: &Encoded, best: Option<Attempt>) -> Result<Attempt, VolumeError> {
+    fn accept(&self, encoded: &Encoded, best: Option<Attempt>) -> Result<Attempt, StripeError> {
         let implied = self.members.shape().geometry().total_shards() - encoded.shards.len();
         let needed = self.members.shape().geometry().data_shards() - implied;
         match best {
@@ -135,9 +136,9 @@ impl Writer {
                 let source = other.and_then(|attempt| attempt.last_error);
                 if source.as_ref().map(StoreError::kind) == Some(StoreErrorKind::NoSpace) {
                     let needed = self.members.shape().geometry().total_shards();
-                    return Err(VolumeError::NoSpace { needed });
+                    return Err(StripeError::NoSpace { needed });
                 }
-                Err(VolumeError::NotWritten {
+                Err(StripeError::NotWritten {
                     stripe: encoded.stripe,
                     written,
                     needed,
@@ -152,7 +153,7 @@ impl Writer {
         &self,
         encoded: &Encoded,
         reservation: Option<Reservation>,
-    ) -> Result<Allocated, VolumeError> {
+    ) -> Result<Allocated, StripeError> {
         let height = encoded.height as u64;
         let reserved = match reservation {
             Some(reserved) if self.segments.is_fit(&reserved) => reserved,
@@ -241,7 +242,7 @@ impl Writer {
     }
 
     /// Leaves a place that a better one was found for.
-    fn give_up(&self, encoded: &Encoded, attempt: &Attempt) -> Result<(), VolumeError> {
+    fn give_up(&self, encoded: &Encoded, attempt: &Attempt) -> Result<(), StripeError> {
         let place = &attempt.place;
         self.segments.punch(
             place.segment.id,
@@ -251,7 +252,7 @@ impl Writer {
         self.segments.complete(place.segment.id)
     }
 
-    fn record(&self, encoded: &Encoded, attempt: &Attempt) -> Result<(), VolumeError> {
+    fn record(&self, encoded: &Encoded, attempt: &Attempt) -> Result<(), StripeError> {
         let place = &attempt.place;
         let segment = place.segment.id;
         let stripe = encoded.stripe;
@@ -272,7 +273,7 @@ impl Writer {
         self.dirty
             .add(&place.segment, attempt.written.iter().map(lost));
         let recorded = self.records.put_flushed(flushed);
-        recorded.map_err(|source| VolumeError::NotRecorded { stripe, source })?;
+        recorded.map_err(|source| StripeError::NotRecorded { stripe, source })?;
         self.segments.set_recorded(segment);
         Ok(())
     }

@@ -2,7 +2,7 @@
 
 use std::arch::is_aarch64_feature_detected;
 
-use crate::plan::Job;
+use crate::job::Job;
 
 use super::{Engine, bitsliced, packets, plain, scalar, vector::arm::Neon16};
 

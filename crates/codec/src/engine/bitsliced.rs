@@ -12,7 +12,7 @@ use std::{marker::PhantomData, mem::MaybeUninit};
 
 use crate::{
     horner::{Chunk, Row, Slot},
-    plan::{Job, Mode, Stores},
+    job::{Job, Mode, Stores},
 };
 
 use super::vector::TimesTwo;

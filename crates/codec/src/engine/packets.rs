@@ -9,8 +9,8 @@ use std::marker::PhantomData;
 
 use crate::{
     BLOCK_BYTES,
+    job::Job,
     packets::{PACKETS, Packets},
-    plan::Job,
     schedule::StepPlace,
 };
 

@@ -1,7 +1,7 @@
 //! The loop that bench holds all others against: read every source, write every target, and do no
 //! more than XOR.
 
-use crate::plan::{Job, Stores};
+use crate::job::{Job, Stores};
 
 use super::vector::Vector;
 

@@ -4,8 +4,8 @@
 use crate::{
     BLOCK_BYTES,
     field::PRODUCTS,
+    job::{Job, Mode},
     packets::PACKETS,
-    plan::{Job, Mode},
     schedule::StepPlace,
 };
 

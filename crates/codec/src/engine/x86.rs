@@ -1,6 +1,6 @@
 //! The engines of x86-64: which instructions each needs, and which loop it runs.
 
-use crate::plan::Job;
+use crate::job::Job;
 
 use super::{
     Engine, affine, bitsliced, packets, plain, scalar,

@@ -1,6 +1,8 @@
 //! The places of the results of a draft's steps, and the order in which the steps run.
 
-use super::{Schedule, StepPlace, draft::Draft};
+use super::draft::Draft;
+use super::steps::{Schedule, StepPlace};
+use crate::bitset::BitSet;
 
 /// A draft in which some partial sums lie where a step goes on with them.
 pub(super) struct Placed {
@@ -42,7 +44,7 @@ impl Placed {
     /// Returns how many XORs and copies of packets there are: a sum of t packets is a copy and t−1
     /// XORs, and no copy where the first of them is in place already.
     pub(super) fn operations(&self) -> usize {
-        let terms: usize = self.draft.steps.iter().map(super::BitSet::count).sum();
+        let terms: usize = self.draft.steps.iter().map(BitSet::count).sum();
         terms - self.heirs.iter().flatten().count()
     }
 

@@ -82,7 +82,7 @@ impl Context {
     pub(super) fn free(&self, what: &'static str, free: impl FnOnce() -> DriverResult) {
         let freed = self.enter().and_then(|()| check(free(), what));
         if let Err(error) = freed {
-            log::debug!("{}: {error}", self.name);
+            tracing::debug!(gpu = self.name, "{error}");
         }
     }
 
@@ -99,7 +99,7 @@ impl Context {
     /// Takes note that the driver does not take batches.
     pub(super) fn refuses_batches(&self, error: &DeviceError) {
         self.takes_batches.store(false, Ordering::Relaxed);
-        log::debug!("{}: copies one by one: {error}", self.name);
+        tracing::debug!(gpu = self.name, "copies one by one: {error}");
     }
 
     pub(super) fn name(&self) -> &str {
@@ -112,7 +112,7 @@ impl Drop for Context {
         // SAFETY: it was retained once, and everything that belongs to it holds a reference to it.
         let answer = unsafe { calls::cuDevicePrimaryCtxRelease_v2(self.device) };
         if let Err(error) = check(answer, "close a device") {
-            log::debug!("{}: {error}", self.name);
+            tracing::debug!(gpu = self.name, "{error}");
         }
     }
 }
@@ -144,7 +144,7 @@ fn those_that_open<T>(
         return Err(refused.swap_remove(0).1);
     }
     for (index, error) in &refused {
-        log::warn!("GPU {index}: {error}; it is left out");
+        tracing::warn!(gpu = index, "{error}; it is left out");
     }
     Ok(opened)
 }

@@ -415,7 +415,7 @@ impl Slot {
         self.under_way.clear();
         while was_used && let Err(error) = self.stream.finish() {
             // The first failure is the one that is reported.
-            log::debug!("after a failure: {error}");
+            tracing::debug!("after a failure: {error}");
             if error.is_final() {
                 break; // a lost device uses nothing
             }

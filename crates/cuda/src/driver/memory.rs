@@ -163,7 +163,7 @@ pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceEr
     PINNED.write().remove(&memory.as_ptr().addr());
     // Memory is registered for the process: the driver may well unpin it when the device is lost.
     if let Err(error) = context.enter() {
-        log::debug!("{}: {error}", context.name());
+        tracing::debug!(gpu = context.name(), "{error}");
     }
     // SAFETY: the driver refuses what was not pinned.
     let answer = unsafe { calls::cuMemHostUnregister(memory.as_mut_ptr().cast()) };

@@ -18,8 +18,8 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// Names no stripe: bytes of a page cache were refused here, and reading them fails.
-    pub const REFUSED: StripeId = StripeId(u64::MAX);
+    /// Names no stripe: the writeback of these bytes failed, and reading them fails.
+    pub const FAILED_WRITEBACK: StripeId = StripeId(u64::MAX);
 }
 
 impl Record for Extent {
@@ -40,9 +40,9 @@ impl Record for Extent {
             stripe: StripeId(reader.u64()?),
             stripe_offset: reader.u32()?,
         };
-        // A refused write lies in no stripe, and may be longer than one.
+        // A failed writeback lies in no stripe, and may be longer than one.
         let most = match extent.stripe {
-            Self::REFUSED => u32::MAX,
+            Self::FAILED_WRITEBACK => u32::MAX,
             _ => MAX_STRIPE_BYTES,
         };
         check_end(&reader, (extent.len, extent.stripe_offset), most)?;

@@ -35,25 +35,28 @@ pub struct Scrub {
     pub lost: u64,
     /// The members that are stale copies and are not verified yet, a bit for each. A scrub begins, or goes
     /// on, by itself for them.
-    pub put_back: [u64; 4],
+    pub stale_copies: [u64; 4],
 }
 
 impl Scrub {
     /// Names the stale copies that are not verified yet, and no others.
     #[must_use]
     pub fn naming(self, members: impl IntoIterator<Item = MemberIndex>) -> Self {
-        let mut put_back = [0; 4];
+        let mut stale_copies = [0; 4];
         for MemberIndex(member) in members {
-            if let Some(word) = put_back.get_mut(usize::from(member / 64)) {
+            if let Some(word) = stale_copies.get_mut(usize::from(member / 64)) {
                 *word |= 1 << (member % 64);
             }
         }
-        Self { put_back, ..self }
+        Self {
+            stale_copies,
+            ..self
+        }
     }
 
     /// Returns the members that it names.
     pub fn named(&self) -> impl Iterator<Item = MemberIndex> + use<> {
-        let bits = self.put_back;
+        let bits = self.stale_copies;
         let is_set = move |member: &u16| bits[usize::from(member / 64)] >> (member % 64) & 1 == 1;
         (0..256).filter(is_set).map(MemberIndex)
     }
@@ -63,8 +66,8 @@ impl Record for Scrub {
     fn encode(&self) -> Bytes {
         let mut value = Vec::with_capacity(114);
         value.put_u8(VERSION);
-        let has_put_back = self.put_back != [0; 4];
-        value.put_u8(u8::from(self.is_finished) | u8::from(has_put_back) << 1);
+        let has_stale_copies = self.stale_copies != [0; 4];
+        value.put_u8(u8::from(self.is_finished) | u8::from(has_stale_copies) << 1);
         for number in [
             self.segment.0,
             self.offset,
@@ -79,8 +82,8 @@ impl Record for Scrub {
         ] {
             value.put_u64_le(number);
         }
-        if has_put_back {
-            for bits in self.put_back {
+        if has_stale_copies {
+            for bits in self.stale_copies {
                 value.put_u64_le(bits);
             }
         }
@@ -106,14 +109,14 @@ impl Record for Scrub {
             wrong: reader.u64()?,
             missing: reader.u64()?,
             lost: reader.u64()?,
-            put_back: [0; 4],
+            stale_copies: [0; 4],
         };
         if flags & 2 == 2 {
-            for bits in &mut scrub.put_back {
+            for bits in &mut scrub.stale_copies {
                 *bits = reader.u64()?;
             }
-            if scrub.put_back == [0; 4] {
-                return Err(reader.bad("members put back", 0_u8));
+            if scrub.stale_copies == [0; 4] {
+                return Err(reader.bad("stale copies", 0_u8));
             }
         }
         reader.finish()?;

@@ -1,5 +1,7 @@
 //! Stripes, the checksums of their shards, and what they lack.
 
+use std::ops::Range;
+
 use bytes::{BufMut, Bytes};
 
 use super::{MAX_SEGMENT_BYTES, Record, VERSION};
@@ -187,16 +189,40 @@ impl Record for ShardSums {
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
+        let sums = Self::encoded(bytes)?.iter();
+        Ok(Self(sums.copied().map(u32::from_le_bytes).collect()))
+    }
+}
+
+impl ShardSums {
+    /// Returns the checksums of some blocks from the encoded record, which is not decoded as a whole; `None` if it has
+    /// not all of them.
+    ///
+    /// # Errors
+    ///
+    /// If the record is of another version, or its length makes no sense.
+    pub fn decode_blocks(
+        bytes: &[u8],
+        blocks: Range<usize>,
+    ) -> Result<Option<impl Iterator<Item = u32>>, FormatError> {
+        let sums = Self::encoded(bytes)?;
+        Ok(sums
+            .get(blocks)
+            .map(|sums| sums.iter().copied().map(u32::from_le_bytes)))
+    }
+
+    /// Returns the checksums as they are encoded.
+    fn encoded(bytes: &[u8]) -> Result<&[[u8; 4]], FormatError> {
         let mut reader = Reader::new("sums", bytes);
         reader.version(VERSION)?;
         let (sums, stray) = reader.rest().as_chunks();
-        if !stray.is_empty() {
-            return Err(FormatError::Trailing {
-                what: "sums",
-                extra: stray.len(),
-            });
+        if stray.is_empty() {
+            return Ok(sums);
         }
-        Ok(Self(sums.iter().copied().map(u32::from_le_bytes).collect()))
+        Err(FormatError::Trailing {
+            what: "sums",
+            extra: stray.len(),
+        })
     }
 }
 

@@ -156,6 +156,14 @@ proptest! {
     fn stripes_round_trip(stripe in stripe(), sums in prop::collection::vec(any::<u32>(), 0..50)) {
         round_trip(&stripe, false);
         round_trip(&RepairNote { missing: stripe.written }, false);
+        let encoded = ShardSums(sums.clone()).encode();
+        for start in 0..sums.len() + 2 {
+            for end in start..sums.len() + 2 {
+                let decoded = ShardSums::decode_blocks(&encoded, start..end).unwrap();
+                let decoded: Option<Vec<u32>> = decoded.map(Iterator::collect);
+                prop_assert_eq!(decoded.as_deref(), sums.get(start..end));
+            }
+        }
         round_trip(&ShardSums(sums), true);
     }
 
@@ -166,11 +174,11 @@ proptest! {
     }
 
     #[test]
-    fn scrubs_round_trip(numbers: [u64; 10], put_back: [u64; 4], is_finished: bool, lost in prop::collection::vec((0..MAX_STRIPE_BYTES, 1..=4096_u32), 0..20)) {
+    fn scrubs_round_trip(numbers: [u64; 10], stale_copies: [u64; 4], is_finished: bool, lost in prop::collection::vec((0..MAX_STRIPE_BYTES, 1..=4096_u32), 0..20)) {
         let [segment, offset, end, began, last_finished, bytes, repaired, wrong, missing, lost_bytes] = numbers;
         let scrub = Scrub {
             is_finished, segment: SegmentId(segment), offset, end: SegmentId(end), began, last_finished,
-            bytes, repaired, wrong, missing, lost: lost_bytes, put_back,
+            bytes, repaired, wrong, missing, lost: lost_bytes, stale_copies,
         };
         round_trip(&scrub, false);
         round_trip(&LostBytes(lost.into_iter().map(|(start, len)| start..(start + len).min(MAX_STRIPE_BYTES)).collect()), true);
@@ -411,7 +419,7 @@ fn values_that_no_volume_can_have_are_refused() {
     }
     let refused_write = Extent {
         len: 1 << 30,
-        stripe: Extent::REFUSED,
+        stripe: Extent::FAILED_WRITEBACK,
         stripe_offset: 0,
     };
     assert_eq!(Extent::decode(&refused_write.encode()), Ok(refused_write));

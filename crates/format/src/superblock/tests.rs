@@ -18,8 +18,8 @@ fn path() -> impl Strategy<Value = Vec<u8>> {
 }
 
 prop_compose! {
-    fn entry()(id: u128, current: bool, leaving: bool, path in path()) -> MemberEntry {
-        MemberEntry { id: MemberId(Uuid::from_u128(id)), current, leaving, path }
+    fn entry()(id: u128, current: bool, draining: bool, path in path()) -> MemberEntry {
+        MemberEntry { id: MemberId(Uuid::from_u128(id)), current, draining, path }
     }
 }
 
@@ -57,7 +57,7 @@ fn largest() -> Superblock {
     let entry = MemberEntry {
         id: MemberId(Uuid::max()),
         current: true,
-        leaving: true,
+        draining: true,
         path: vec![b'p'; MAX_PATH],
     };
     Superblock {

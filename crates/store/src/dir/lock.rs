@@ -108,9 +108,9 @@ impl DirStore {
             Attempt::Held(holder) => return Err(StoreError::in_use(&self.label, holder)),
         }
         if locks.is_empty() {
-            log::warn!(
-                "{}: no file locks here, a second daemon is not kept out",
-                self.label
+            tracing::warn!(
+                path = self.label,
+                "no file locks here, a second daemon is not kept out"
             );
         }
         Ok(StoreLock::new(locks))
@@ -132,8 +132,8 @@ impl DirStore {
             return;
         }
         match sys::fchmod(top, seen.mode - OTHERS) {
-            Ok(()) => log::info!("{}: closed to other users (mode 0700)", self.label),
-            Err(errno) => log::debug!("{}: stays open to other users: {errno}", self.label),
+            Ok(()) => tracing::info!(path = self.label, "closed to other users (mode 0700)"),
+            Err(errno) => tracing::debug!(path = self.label, "stays open to other users: {errno}"),
         }
     }
 
@@ -212,9 +212,9 @@ impl DirStore {
     }
 
     fn note_strangers(&self) {
-        log::warn!(
-            "{}: another user has locked it, who has nothing to do with it: the lock is ignored",
-            self.label
+        tracing::warn!(
+            path = self.label,
+            "another user has locked it, who has nothing to do with it: the lock is ignored"
         );
     }
 }

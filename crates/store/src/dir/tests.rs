@@ -403,3 +403,26 @@ fn operations_that_may_block_are_not_submitted_by_threads_that_must_not_wait() {
         .write_at("index", 0, b"x")
         .expect("it works in other ways");
 }
+
+#[test]
+fn one_request_writes_durably_only_where_the_filesystem_is_known_to_obey() {
+    let (_parent, mut store) = temporary();
+    store.create("index", 8192).expect("a new file");
+    let of = |store: &DirStore, aligned| store.raw("index", RawUse::Durable { aligned }).is_some();
+    (store.is_local, store.is_in_memory) = (true, true);
+    store.writes_durably = true;
+    assert!(of(&store, false), "memory needs no alignment");
+    store.is_in_memory = false;
+    assert!(
+        !of(&store, false),
+        "a write through the page cache would be synced unwatched"
+    );
+    store.is_in_memory = true;
+    store.writes_durably = false;
+    for aligned in [false, true] {
+        assert!(!of(&store, aligned));
+    }
+    store
+        .write_durably("index", 0, b"x")
+        .expect("a write and a sync do it");
+}

@@ -375,6 +375,6 @@ pub(super) fn overwrite_in_place(file: &impl AsFd) {
     let flags = sys::ioctl_getflags(file);
     let set = flags.and_then(|flags| sys::ioctl_setflags(file, flags | IFlags::NOCOW));
     if let Err(errno) = set {
-        log::debug!("a file that is overwritten may need new space: {errno}");
+        tracing::debug!("a file that is overwritten may need new space: {errno}");
     }
 }

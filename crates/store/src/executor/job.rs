@@ -46,6 +46,9 @@ impl RequestInFlight {
             Op::Write { name, offset, data } => {
                 store.write_at(&name, offset + done as u64, &data[done..])?;
             }
+            Op::WriteDurably { name, offset, data } => {
+                store.write_durably(&name, offset + done as u64, &data[done..])?;
+            }
             Op::Sync { name } => store.sync(&name)?,
             Op::Create { name, len } => store.create(&name, len)?,
             Op::Remove { name } => store.remove(&name)?,
@@ -53,6 +56,25 @@ impl RequestInFlight {
             Op::Probe => store.probe()?,
         }
         Ok(None)
+    }
+
+    /// Returns how many bytes the request copies.
+    pub(super) fn copied_bytes(&self) -> usize {
+        match &self.op {
+            Op::Read { buf, .. } => buf.len(),
+            Op::Write { data, .. } | Op::WriteDurably { data, .. } => data.len(),
+            Op::Sync { .. }
+            | Op::Create { .. }
+            | Op::Remove { .. }
+            | Op::Punch { .. }
+            | Op::Probe => 0,
+        }
+    }
+
+    /// Returns whether the request takes no longer than its bytes take to be copied: it is for a file that is open, in
+    /// memory.
+    pub(super) fn is_in_memory(&self) -> bool {
+        self.store.is_in_memory() && self.raw().is_some()
     }
 
     /// Returns the descriptor with which the kernel can do the request itself, if there is one.
@@ -71,9 +93,14 @@ impl RequestInFlight {
             Op::Write { name, offset, data } if !data.is_empty() => {
                 self.store.raw(name, shape(is_aligned(*offset, data)))
             }
+            Op::WriteDurably { name, offset, data } if !data.is_empty() => {
+                let aligned = is_aligned(*offset, data);
+                self.store.raw(name, RawUse::Durable { aligned })
+            }
             Op::Sync { name } => self.store.raw(name, RawUse::Sync),
             Op::Read { .. }
             | Op::Write { .. }
+            | Op::WriteDurably { .. }
             | Op::Create { .. }
             | Op::Remove { .. }
             | Op::Punch { .. }

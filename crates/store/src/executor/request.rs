@@ -28,6 +28,15 @@ pub enum Op {
         /// The bytes to write.
         data: Bytes,
     },
+    /// [`Store::write_durably`](crate::Store::write_durably).
+    WriteDurably {
+        /// The file.
+        name: Arc<str>,
+        /// Offset in the file, in bytes.
+        offset: u64,
+        /// The bytes to write.
+        data: Bytes,
+    },
     /// [`Store::sync`](crate::Store::sync).
     Sync {
         /// The file.
@@ -63,7 +72,7 @@ impl Op {
     pub(super) fn describe(&self) -> (&str, &'static str) {
         match self {
             Self::Read { name, .. } => (name, "read"),
-            Self::Write { name, .. } => (name, "write"),
+            Self::Write { name, .. } | Self::WriteDurably { name, .. } => (name, "write"),
             Self::Sync { name } => (name, "sync"),
             Self::Create { name, .. } => (name, "create"),
             Self::Remove { name } => (name, "remove"),
@@ -102,6 +111,24 @@ impl StoreRequest {
         Self {
             store: Arc::clone(store),
             op: Op::Write {
+                name: name.into(),
+                offset,
+                data,
+            },
+        }
+    }
+
+    /// Writes all of `data`, and makes it durable.
+    #[must_use]
+    pub fn write_durably(
+        store: &StoreRef,
+        name: impl Into<Arc<str>>,
+        offset: u64,
+        data: Bytes,
+    ) -> Self {
+        Self {
+            store: Arc::clone(store),
+            op: Op::WriteDurably {
                 name: name.into(),
                 offset,
                 data,

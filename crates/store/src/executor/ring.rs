@@ -27,6 +27,9 @@ const LONGEST: usize = 1 << 30;
 /// operations leave room for others.
 const KERNEL_WORKERS: u32 = 64;
 
+/// The flag of a write that is durable when it answers.
+const DURABLE: i32 = rustix::io::ReadWriteFlags::DSYNC.bits().cast_signed();
+
 /// An operation that the kernel is at, with all that it uses.
 pub(super) struct Flight {
     pub(super) job: RequestInFlight,
@@ -57,7 +60,7 @@ impl Ring {
             .submitter()
             .register_iowq_max_workers(&mut [KERNEL_WORKERS; 2])
         {
-            log::debug!("io_uring keeps its default number of workers: {error}");
+            tracing::debug!("io_uring keeps its default number of workers: {error}");
         }
         let flights = (0..DEPTH).map(|_| None).collect();
         Ok(Self {
@@ -146,6 +149,13 @@ fn entry(flight: &mut Flight) -> squeue::Entry {
             let rest = &data[done..];
             opcode::Write::new(file, rest.as_ptr(), span(rest))
                 .offset(*offset + done as u64)
+                .build()
+        }
+        Op::WriteDurably { offset, data, .. } => {
+            let rest = &data[done..];
+            opcode::Write::new(file, rest.as_ptr(), span(rest))
+                .offset(*offset + done as u64)
+                .rw_flags(DURABLE)
                 .build()
         }
         Op::Sync { .. } => opcode::Fsync::new(file).flags(FsyncFlags::DATASYNC).build(),

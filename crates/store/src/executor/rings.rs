@@ -68,7 +68,7 @@ impl Rings {
         let ring = match idle.map_or_else(Ring::new, Ok) {
             Ok(ring) => ring,
             Err(error) => {
-                log::debug!("no further io_uring: {error}");
+                tracing::debug!("no further io_uring: {error}");
                 return jobs.into_iter().map(|(job, _)| job).collect();
             }
         };
@@ -84,11 +84,11 @@ impl Rings {
         let RingBatch {
             ring, unfinished, ..
         } = batch;
-        self.put_back(ring);
+        self.give_back(ring);
         unfinished
     }
 
-    fn put_back(&self, ring: Ring) {
+    fn give_back(&self, ring: Ring) {
         if ring.is_idle() {
             let mut idle = self.idle.lock();
             if idle.len() < IDLE_RINGS {
@@ -115,7 +115,7 @@ impl Rings {
         self.parked_count.store(parked.len(), Ordering::Relaxed);
         drop(parked);
         for ring in landed {
-            self.put_back(ring);
+            self.give_back(ring);
         }
     }
 
@@ -266,7 +266,7 @@ impl RingBatch<'_> {
 
     /// The ring itself is broken: nothing more can be learnt from it.
     fn fail_all(&mut self, error: &io::Error) {
-        log::error!("io_uring failed: {error}");
+        tracing::error!("io_uring failed: {error}");
         let fail = |job: &RequestInFlight, outcomes: &mut [Option<Outcome>]| {
             let (name, action) = job.op.describe();
             let again = error
@@ -299,7 +299,7 @@ fn judge(mut job: RequestInFlight, answer: i32) -> Verdict {
     let count = match usize::try_from(answer) {
         Ok(count) => count,
         // Refused past the page cache, or interrupted: the other way round decides.
-        Err(_) if is_tried_again(answer) => return Verdict::Partly(job),
+        Err(_) if is_tried_again(&job.op, answer) => return Verdict::Partly(job),
         Err(_) => {
             let (name, action) = job.op.describe();
             let source = io::Error::from_raw_os_error(-answer);
@@ -314,7 +314,7 @@ fn judge(mut job: RequestInFlight, answer: i32) -> Verdict {
     job.done += count;
     let wanted = match &job.op {
         Op::Read { buf, .. } => buf.len(),
-        Op::Write { data, .. } => data.len(),
+        Op::Write { data, .. } | Op::WriteDurably { data, .. } => data.len(),
         Op::Sync { .. } | Op::Create { .. } | Op::Remove { .. } | Op::Punch { .. } | Op::Probe => 0,
     };
     if job.done < wanted {
@@ -326,10 +326,12 @@ fn judge(mut job: RequestInFlight, answer: i32) -> Verdict {
     }))
 }
 
-/// Returns whether an answer says: not this way, or not now.
-fn is_tried_again(answer: i32) -> bool {
-    matches!(
-        Errno::from_raw_os_error(-answer),
-        Errno::INVAL | Errno::AGAIN | Errno::INTR
-    )
+/// Returns whether an answer says: not this way, or not now. For lack of space, a write that is to be durable is tried
+/// again, because the store finds out whether all of it was written.
+fn is_tried_again(op: &Op, answer: i32) -> bool {
+    match Errno::from_raw_os_error(-answer) {
+        Errno::INVAL | Errno::AGAIN | Errno::INTR => true,
+        Errno::NOSPC | Errno::DQUOT | Errno::OPNOTSUPP => matches!(op, Op::WriteDurably { .. }),
+        _ => false,
+    }
 }

@@ -294,6 +294,77 @@ impl Store for Pipe {
     }
 }
 
+/// A store that notes which threads its files are written by.
+#[derive(Debug)]
+struct Noting {
+    is_in_memory: bool,
+    file: Arc<OwnedFd>,
+    writers: parking_lot::Mutex<Vec<std::thread::ThreadId>>,
+}
+
+impl Store for Noting {
+    fn label(&self) -> String {
+        "noting".to_owned()
+    }
+
+    out_of_use! {
+        create(name: &str, len: u64) -> ();
+        open_len(name: &str) -> u64;
+        truncate(name: &str, len: u64) -> ();
+        reserve(name: &str, offset: u64, len: u64) -> ();
+        remove(name: &str) -> ();
+        remove_if_empty(dir: &str) -> ();
+        rename(from: &str, to: &str) -> ();
+        list(dir: &str) -> Vec<(String, u64)>;
+        visit(dir: &str, look: &mut Visitor<'_>) -> ();
+        taken(dir: &str) -> u64;
+        punch(name: &str, offset: u64, len: u64) -> ();
+        read_at(name: &str, offset: u64, buf: &mut [u8]) -> ();
+        sync(name: &str) -> ();
+        space() -> Space;
+        probe() -> ();
+        lock(hold: Hold) -> StoreLock;
+    }
+
+    fn write_at(&self, _: &str, _: u64, _: &[u8]) -> Result<(), StoreError> {
+        self.writers.lock().push(std::thread::current().id());
+        Ok(())
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.is_in_memory
+    }
+
+    fn raw(&self, name: &str, _usage: RawUse) -> Option<Arc<OwnedFd>> {
+        (name == "open").then(|| Arc::clone(&self.file))
+    }
+}
+
+#[test]
+fn only_small_writes_to_open_files_in_memory_run_on_the_calling_thread() {
+    let (reader, _writer) = pipe().expect("a pipe");
+    let file = Arc::new(OwnedFd::from(reader));
+    let here = std::thread::current().id();
+    for (is_in_memory, name, len, expected) in [
+        (true, "open", COPIED_HERE, true),
+        (true, "open", COPIED_HERE + 1, false),
+        (true, "not open", 1, false),
+        (false, "open", 1, false),
+    ] {
+        let store = Arc::new(Noting {
+            is_in_memory,
+            file: Arc::clone(&file),
+            writers: parking_lot::Mutex::default(),
+        });
+        let held: StoreRef = Arc::clone(&store) as _;
+        let executor = Executor::new(ExecutorKind::Threads, TIMEOUT);
+        let data = Bytes::from(vec![1; len]);
+        let written = executor.run_one(StoreRequest::write(&held, name, 0, data));
+        written.expect("it takes everything");
+        assert_eq!(*store.writers.lock() == [here], expected, "{name} {len}");
+    }
+}
+
 /// The kernel itself hangs here, not a thread.
 #[test]
 fn an_operation_that_the_kernel_does_not_finish_keeps_its_memory_until_it_answers() {

@@ -1,7 +1,7 @@
 //! The advice for each state.
 
-use super::super::tests::report;
 use super::*;
+use crate::control::report::report_without as report;
 use crate::store::Holder;
 
 fn damaged_superblock() -> AbsenceReason {

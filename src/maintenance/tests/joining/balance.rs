@@ -22,7 +22,7 @@ fn balancing_fills_a_new_member_like_the_others_and_loses_nothing() {
             .rebuild()
             .balance(&at_once(), &|| false, &RebuildProgress::default())
             .unwrap();
-        let volume = &fs.transactions.volume;
+        let volume = &fs.transactions.stripes;
         let segments = volume.segments().records();
         assert!(
             segments

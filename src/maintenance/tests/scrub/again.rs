@@ -175,10 +175,10 @@ fn a_stale_copy_is_not_verified_by_a_scrub_that_could_not_read_all_of_it() {
     let members = fs.transactions.members();
     members.stale_copies().note(back);
     members.stale_copies().note(other);
-    let put_back = || -> Vec<_> { members.stale_copies().unverified().into_keys().collect() };
+    let unverified = || -> Vec<_> { members.stale_copies().unverified().into_keys().collect() };
     assert!(fs.maintenance.stale_copies.is_verification_due().unwrap());
     assert!(!scrub(&fs).is_clean());
-    assert_eq!(put_back(), [back], "the other is verified");
+    assert_eq!(unverified(), [back], "the other is verified");
     let due = fs.maintenance.stale_copies.is_verification_due().unwrap();
     assert!(!due, "the next would come to the same");
     fs.lose(&rig, 5);
@@ -314,7 +314,7 @@ fn nothing_counts_twice_after_a_scrub_that_ended_with_an_error() {
     }
     let segments: BTreeSet<SegmentId> = fs
         .transactions
-        .volume
+        .stripes
         .segments()
         .records()
         .iter()

@@ -47,7 +47,7 @@ fn files_are_written_deleted_and_moved_while_a_scrub_goes_on() {
     assert_holds(&fs, &model, "opened again");
     let known: BTreeSet<String> = fs
         .transactions
-        .volume
+        .stripes
         .segments()
         .records()
         .iter()

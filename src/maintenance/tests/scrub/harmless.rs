@@ -91,7 +91,7 @@ fn a_mount_does_not_count_bytes_that_no_file_holds_as_lost() {
     let fs = rig.open(&[]);
     assert!(
         !fs.transactions
-            .volume
+            .stripes
             .damage()
             .unrecoverable()
             .all()

@@ -235,7 +235,7 @@ fn a_stale_copy_is_recognised_after_a_superblock_was_recovered() {
     }
 }
 
-/// Bytes that nothing names may be of the half that went on, as may those that are named.
+/// Bytes that nothing names may be of the branch that went on, as may those that are named.
 #[test]
 fn a_directory_of_a_half_stays_as_it_is_if_nothing_in_it_names_the_volume() {
     let (base, _) = written(2, 2, 4, false);

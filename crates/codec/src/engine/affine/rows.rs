@@ -6,9 +6,9 @@
 )]
 
 use crate::engine::vector::{Affine, FEW_SOURCES, LINE_BYTES};
-use crate::plan::{Job, Mode, Stores};
+use crate::job::{Job, Mode, Stores};
 
-use super::{Columns, MOST_WIDE};
+use super::columns::{Columns, MOST_WIDE};
 
 /// `R` neighbouring rows of a job, of which the first multiplies nothing if `ONES`.
 pub(super) struct Rows<'a, const R: usize, const ONES: bool> {

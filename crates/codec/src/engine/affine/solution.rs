@@ -7,12 +7,12 @@
 
 use crate::engine::vector::Affine;
 use crate::{
-    plan::{Job, Mode},
+    job::{Job, Mode},
     syndromes::Syndromes,
 };
 
 use super::{
-    Columns,
+    columns::Columns,
     rows::{Rows, targets},
 };
 

@@ -1,0 +1,473 @@
+//! A command's end of the control socket.
+//!
+//! Commands that work on directories also find a daemon whose mount was taken away, by its socket (`unlisted`).
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::slice;
+use std::time::Duration;
+
+use rustix::process::Pid;
+
+use super::failure::Failure;
+use super::sentences::too_many_commands;
+use super::shell::quoted_path;
+use crate::control::departure::Departure;
+use crate::control::exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, Limits, Lines, exchange};
+use crate::control::failure::{DaemonFailure, NotDurable};
+use crate::control::in_time::ask_each;
+use crate::control::places::Places;
+use crate::control::places::file_stem;
+use crate::control::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
+use crate::control::report::StatusReport;
+use crate::fuse::mountinfo::{self, MountEntry};
+
+#[cfg(test)]
+mod tests;
+mod unlisted;
+
+pub(super) use unlisted::{Unlisted, unlisted};
+
+/// Processes that are asked whether they serve a mount.
+const MOST_ASKED: usize = 8;
+
+/// The longest message of a daemon that is passed on, in characters.
+const MOST_SAID: usize = 4096;
+
+/// The process behind a mountpoint.
+#[derive(Debug)]
+pub(super) enum Peer {
+    /// A daemon, to be asked.
+    Daemon(Connection),
+    /// A daemon that speaks another version of the protocol: this one, unless it is so old that it does not say.
+    OtherVersion(Option<u32>),
+    /// The remains of one that has ended and yet keeps the mount: it answers nothing any more.
+    Remains(Pid),
+    /// None.
+    None,
+}
+
+/// A connection to the daemon of a mount, which has said that it is.
+#[derive(Debug)]
+pub(super) struct Connection {
+    lines: Lines,
+    identity: Identity,
+    departure: Departure,
+    /// True if it runs as our own user.
+    is_own: bool,
+}
+
+impl Connection {
+    /// Returns what the end of the daemon can be waited for with.
+    pub(super) fn departure(&self) -> Departure {
+        self.departure.clone()
+    }
+
+    /// Returns which mount the daemon says it serves.
+    pub(super) fn identity(&self) -> &Identity {
+        &self.identity
+    }
+
+    /// Returns the device number of the filesystem that the daemon says it serves.
+    pub(super) fn device(&self) -> &str {
+        &self.identity.device
+    }
+}
+
+/// A mount whose daemon is looked for.
+#[derive(Clone, Debug)]
+pub(super) struct SoughtMount {
+    pub(super) mountpoint: PathBuf,
+    /// The device number; none if it is in the mount table no more.
+    pub(super) device: Option<String>,
+    /// The user whose daemon it is. No other process is asked.
+    pub(super) user: u32,
+}
+
+/// Finds the daemon behind `mountpoint`. One that is just ending is waited for.
+///
+/// # Errors
+///
+/// If there is a daemon, and this user may not talk to it, or it does not say within `patience` which mount it serves.
+pub(super) fn find_peer(
+    mountpoint: &Path,
+    entry: Option<&MountEntry>,
+    patience: Duration,
+) -> Result<Peer, Failure> {
+    let own = rustix::process::geteuid();
+    let user = entry.and_then(MountEntry::user).unwrap_or(own.as_raw());
+    let shown = mountpoint.display();
+    if user != own.as_raw() && !own.is_root() {
+        return Err(Failure::environment(format!(
+            "{shown} was mounted by user {user}, who alone may control it"
+        ))
+        .advise("run this command as that user or as the superuser"));
+    }
+    let target = SoughtMount {
+        mountpoint: mountpoint.to_owned(),
+        device: entry.map(|entry| entry.device.clone()),
+        user,
+    };
+    search_in_time(target, patience)
+}
+
+/// Searches the places of the target's user. These may lie on anything, and get as much time again as the daemon.
+pub(super) fn search_in_time(target: SoughtMount, patience: Duration) -> Result<Peer, Failure> {
+    let (user, mountpoint) = (target.user, target.mountpoint.clone());
+    let shown = mountpoint.display();
+    let place = quoted_path(&mountpoint);
+    let limits = Limits::of_identity(patience);
+    let find = move |_: &Path| search(&Places::of(user), &target, &limits);
+    let mut found = ask_each(slice::from_ref(&mountpoint), 2 * patience, find);
+    found.pop().flatten().unwrap_or_else(|| {
+        Err(Failure::environment(format!(
+            "the directories of user {user} do not answer, in one of which is the socket of the daemon of {shown}"
+        ))
+        .advise(format!("`umount --lazy {place}` takes the mount away")))
+    })
+}
+
+/// The same in given places. Failed attempts count for nothing once the daemon is found.
+pub(super) fn search(
+    places: &Places,
+    target: &SoughtMount,
+    limits: &Limits,
+) -> Result<Peer, Failure> {
+    let stem = file_stem(&target.mountpoint);
+    let patience = limits.answer.unwrap_or(ANSWER_TIMEOUT);
+    let (mut asked, mut remains, mut other, mut doubt) = (0, None, None, None);
+    'places: for directory in places.existing() {
+        for name in directory.sockets_of(&stem) {
+            // One to which nothing listens, or that is no socket of the user, is none.
+            let connected = directory.open_socket(&name, target.user);
+            let connected = connected.and_then(|socket| socket.connect(patience));
+            let stream = match connected {
+                Ok(stream) => stream,
+                // As expensive as one that takes connections and says nothing.
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    doubt = Some(silent(&error));
+                    asked += 1;
+                    if asked >= MOST_ASKED {
+                        break 'places;
+                    }
+                    continue;
+                }
+                Err(error) => {
+                    tracing::debug!("{}: {error}", directory.path().join(&name).display());
+                    continue;
+                }
+            };
+            asked += 1;
+            if asked > MOST_ASKED {
+                break 'places;
+            }
+            let is_target =
+                |identity: &Identity| identity.is_at(&target.mountpoint, target.device.as_deref());
+            match question(stream, target.user, is_target, limits) {
+                Ok(Peer::None) => {}
+                Ok(Peer::Remains(pid)) => remains = Some(pid),
+                Ok(Peer::OtherVersion(spoken)) => other = Some(spoken),
+                Ok(daemon @ Peer::Daemon(_)) => return Ok(daemon),
+                Err(failure) => doubt = Some(failure),
+            }
+        }
+    }
+    match (other, doubt, remains) {
+        (Some(spoken), ..) => Ok(Peer::OtherVersion(spoken)),
+        (None, Some(failure), _) => Err(failure),
+        (None, None, Some(pid)) => Ok(Peer::Remains(pid)),
+        (None, None, None) => Ok(Peer::None),
+    }
+}
+
+/// Asks the process at the other end which mount it serves; [`Peer::None`] if it is no daemon of `user`, or of a mount
+/// that `is_wanted` refuses.
+pub(super) fn question(
+    stream: UnixStream,
+    user: u32,
+    is_wanted: impl Fn(&Identity) -> bool,
+    limits: &Limits,
+) -> Result<Peer, Failure> {
+    // The process that listens, whatever is said over the socket.
+    let listening = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.uid.as_raw());
+    if listening != Ok(user) {
+        tracing::warn!("a process of {listening:?} listens on a socket where only user {user} may");
+        return Ok(Peer::None);
+    }
+    let departure = Departure::of(&stream);
+    if departure.is_under_way() {
+        let pid = wait(&departure, BRIEF_TIMEOUT)?;
+        return Ok(pid.map_or(Peer::None, Peer::Remains));
+    }
+    let mut lines = Lines::of(stream);
+    let first = Envelope::new(None, Request::Identify);
+    match exchange(&mut lines, &first, limits, &departure, |_| {}) {
+        // The daemon of another mount, of whatever version, is none.
+        Ok(Answer::Identity { mount, .. }) if !is_wanted(&mount) => Ok(Peer::None),
+        Ok(Answer::Identity { version, .. }) if version != VERSION => {
+            Ok(Peer::OtherVersion(Some(version)))
+        }
+        Ok(Answer::Identity { mount, .. }) => {
+            let is_own = rustix::process::geteuid().as_raw() == user;
+            Ok(Peer::Daemon(Connection {
+                lines,
+                identity: mount,
+                departure,
+                is_own,
+            }))
+        }
+        Ok(Answer::Refused(Refusal::Version { spoken })) => Ok(Peer::OtherVersion(Some(spoken))),
+        // One that is not mounted yet.
+        Ok(Answer::Refused(_)) => Ok(Peer::None),
+        Ok(Answer::Failed(DaemonFailure::TooManyCommands)) => Err(too_many_commands()),
+        Ok(_) => Err(Failure::environment(
+            "the daemon did not say which mount it serves",
+        )),
+        // Its process has ended, or is about to.
+        Err(_) if departure.has_ended(Duration::ZERO) => Ok(Peer::None),
+        Err(_) if departure.is_under_way() => {
+            let pid = wait(&departure, BRIEF_TIMEOUT)?;
+            Ok(pid.map_or(Peer::None, Peer::Remains))
+        }
+        // Daemons of version 1 hang up on what they do not know.
+        Err(error) if is_hangup(&error) => Ok(Peer::OtherVersion(None)),
+        Err(error) => Err(silent(&error)),
+    }
+}
+
+/// Waits for at most `patience` for the end of a daemon's process; returns the process if it is there still.
+///
+/// # Errors
+///
+/// If the system cannot say.
+pub(super) fn wait(departure: &Departure, patience: Duration) -> Result<Option<Pid>, Failure> {
+    departure.wait(patience).map_err(Failure::environment)
+}
+
+fn silent(error: &io::Error) -> Failure {
+    Failure::environment(format!("the daemon does not answer: {error}"))
+        .advise("look at its log; `kill -TERM` of its process unmounts in good order")
+}
+
+/// Says why the daemon of a mount refused a request.
+fn refused(refusal: &Refusal, mountpoint: &Path) -> Failure {
+    match refusal {
+        Refusal::Version { spoken } => other_version(Some(*spoken), mountpoint),
+        Refusal::Mount { served } => Failure::environment(format!(
+            "the daemon serves another mount: {} of volume {} at {}",
+            served.device, served.volume, served.mountpoint
+        )),
+        Refusal::Unnamed => Failure::environment("the daemon has not mounted the volume yet"),
+        Refusal::Malformed => Failure::environment("the daemon does not know this request"),
+    }
+}
+
+/// Says that the daemon of a mount speaks another version of the protocol: `spoken`, unless it is too old to say.
+pub(super) fn other_version(spoken: Option<u32>, mountpoint: &Path) -> Failure {
+    let spoken = spoken.map_or_else(
+        || "an older version".to_owned(),
+        |spoken| format!("version {spoken}"),
+    );
+    Failure::environment(format!(
+        "the daemon speaks {spoken} of the control protocol, and this command version {VERSION}"
+    ))
+    .advise(format!(
+        "use the `cauchyfs` that mounted the volume, or `umount {}` and mount it again",
+        quoted_path(mountpoint)
+    ))
+}
+
+/// Asks a daemon, and waits for its answer for as long as `request` may take.
+///
+/// # Errors
+///
+/// If the daemon does not answer, or answers with a failure.
+pub(super) fn ask(connection: Connection, request: &Request) -> Result<Answer, Failure> {
+    ask_and_heed(connection, request, |_| {})
+}
+
+/// The same; `heed` gets what the daemon says before its answer.
+///
+/// # Errors
+///
+/// As [`ask`].
+fn ask_and_heed(
+    connection: Connection,
+    request: &Request,
+    heed: impl FnMut(&Answer),
+) -> Result<Answer, Failure> {
+    let limits = Limits::of(request, connection.is_own);
+    ask_within(connection, request, &limits, heed)
+}
+
+/// The same within given limits.
+pub(super) fn ask_within(
+    connection: Connection,
+    request: &Request,
+    limits: &Limits,
+    heed: impl FnMut(&Answer),
+) -> Result<Answer, Failure> {
+    let Connection {
+        mut lines,
+        identity,
+        departure,
+        ..
+    } = connection;
+    let mountpoint = PathBuf::from(&identity.mountpoint);
+    let envelope = Envelope::new(Some(identity), request.clone());
+    let unanswered = |error: io::Error| {
+        if is_hangup(&error) && departure.has_ended(BRIEF_TIMEOUT) {
+            return Failure::environment("the daemon was gone before it answered")
+                .advise("mount the volume again; the log says why it ended, unless it was killed");
+        }
+        silent(&error)
+    };
+    match exchange(&mut lines, &envelope, limits, &departure, heed).map_err(unanswered)? {
+        Answer::Failed(failure) => Err(shortened(failure.at(&mountpoint))),
+        Answer::Refused(refusal) => Err(refused(&refusal, &mountpoint)),
+        Answer::Held(Some(NotDurable::Failed { error })) => {
+            let error = cut(error);
+            Ok(Answer::Held(Some(NotDurable::Failed { error })))
+        }
+        answer => Ok(answer),
+    }
+}
+
+/// Cuts what a daemon said to what fits on a screen.
+fn shortened(failure: Failure) -> Failure {
+    Failure {
+        message: cut(failure.message),
+        advice: failure.advice.map(cut),
+        ..failure
+    }
+}
+
+fn cut(mut text: String) -> String {
+    if let Some((end, _)) = text.char_indices().nth(MOST_SAID) {
+        text.truncate(end);
+        text.push('…');
+    }
+    text
+}
+
+/// Says whether the other end was closed.
+fn is_hangup(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof)
+}
+
+/// A volume that is mounted, to be talked to.
+#[derive(Debug)]
+pub(super) struct LiveMount {
+    mountpoint: PathBuf,
+    entry: MountEntry,
+}
+
+impl LiveMount {
+    /// Finds the mount at `path`.
+    ///
+    /// # Errors
+    ///
+    /// If nothing of ours is mounted there.
+    pub(super) fn at(path: &Path) -> Result<Self, Failure> {
+        let shown = path.display();
+        let mountpoint = mountinfo::locate(path)
+            .map_err(|error| Failure::usage(format!("cannot find {shown}: {error}")))?;
+        let entry = mountinfo::mount_at(&mountpoint).map_err(|error| {
+            Failure::environment(format!("cannot read the mount table: {error}"))
+        })?;
+        match entry {
+            Some(entry) if entry.is_ours() => Ok(Self { mountpoint, entry }),
+            _ => Err(
+                Failure::usage(format!("no volume is mounted at {shown}")).advise(
+                    "this works on a mounted volume: `cauchyfs mount DIR... MOUNTPOINT` first",
+                ),
+            ),
+        }
+    }
+
+    /// Returns where it is mounted.
+    pub(super) fn mountpoint(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// Asks its daemon.
+    ///
+    /// # Errors
+    ///
+    /// As [`ask`], and if there is no daemon.
+    pub(super) fn ask(&self, request: &Request) -> Result<Answer, Failure> {
+        self.ask_and_heed(request, |_| {})
+    }
+
+    /// The same; `heed` gets what the daemon says before its answer.
+    ///
+    /// # Errors
+    ///
+    /// As [`LiveMount::ask`].
+    pub(super) fn ask_and_heed(
+        &self,
+        request: &Request,
+        heed: impl FnMut(&Answer),
+    ) -> Result<Answer, Failure> {
+        ask_and_heed(connect_to(&self.mountpoint, &self.entry)?, request, heed)
+    }
+
+    /// Returns how it is.
+    ///
+    /// # Errors
+    ///
+    /// As [`live_report`].
+    pub(super) fn report(&self) -> Result<StatusReport, Failure> {
+        live_report(&self.mountpoint, &self.entry)
+    }
+
+    /// Says that an answer is none to what was asked.
+    pub(super) fn beside_the_point(&self) -> Failure {
+        beside_the_point(&self.mountpoint)
+    }
+}
+
+/// Says that an answer is none to what was asked.
+pub(super) fn beside_the_point(mountpoint: &Path) -> Failure {
+    Failure::environment(format!(
+        "the daemon of {} answered something that was not asked",
+        mountpoint.display()
+    ))
+}
+
+/// Returns how the volume mounted at `mountpoint` is, from its daemon.
+///
+/// # Errors
+///
+/// If there is no daemon, or it does not answer.
+pub(super) fn live_report(mountpoint: &Path, entry: &MountEntry) -> Result<StatusReport, Failure> {
+    match ask(connect_to(mountpoint, entry)?, &Request::Status)? {
+        Answer::Status(report) => Ok(*report),
+        _ => Err(beside_the_point(mountpoint)),
+    }
+}
+
+/// Connects to the daemon of a mount of ours.
+///
+/// # Errors
+///
+/// If it is gone, or this user may not talk to it.
+fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<Connection, Failure> {
+    match find_peer(mountpoint, Some(entry), ANSWER_TIMEOUT)? {
+        Peer::Daemon(connection) => Ok(connection),
+        Peer::OtherVersion(spoken) => Err(other_version(spoken, mountpoint)),
+        Peer::Remains(_) | Peer::None => {
+            let shown = mountpoint.display();
+            let place = quoted_path(mountpoint);
+            Err(
+                Failure::environment(format!("the daemon that served {shown} is gone")).advise(
+                    format!(
+                        "mount the volume at {shown} again; to be without it, `cauchyfs unmount {place}`"
+                    ),
+                ),
+            )
+        }
+    }
+}

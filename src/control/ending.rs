@@ -1,0 +1,282 @@
+//! The end of a daemon: what leads to it, and what the daemon does about it.
+//!
+//! The kernel ends the connection when the last mount of the filesystem is gone and nothing of it is open. Another mount
+//! namespace that has a copy of the mount keeps the connection, and a program there may be writing. So the daemon serves
+//! on: it makes everything durable, tells the commands that wait, and ends when the last mount is gone. Only a signal
+//! ends it earlier.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use signal_hook::consts::SIGHUP;
+
+use super::failure::{DaemonFailure, NotDurable};
+use super::listener::EndRequest;
+use super::mount_refusal::MountRefusal;
+use super::mounter::Mounting;
+use super::protocol::Answer;
+use super::server::{self, SocketFile};
+use super::volume::Volume;
+use crate::fs::Fs;
+use crate::fuse::Connection;
+use crate::fuse::mount::{Mount, MountError, Mounter, Unmount};
+use crate::fuse::mountinfo::{self, MountEntry};
+
+/// The time for which files below a mount may stay open after the mount was taken away by a signal or lazily.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// The time that the kernel may take to end the connection after the mount was taken away. Something else keeps the
+/// mount if it takes longer.
+const RELEASE: Duration = Duration::from_secs(3);
+
+/// An event in the life of a daemon.
+pub(crate) enum Event {
+    /// The mount is gone and all requests are answered.
+    Over(io::Result<()>),
+    /// A signal asks it to end.
+    Signal(i32),
+    /// A command asks about the end, and waits on this connection.
+    Asked {
+        request: EndRequest,
+        client: UnixStream,
+    },
+}
+
+/// The consequence if the connection has not ended by a deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Then {
+    /// The daemon ends.
+    End,
+    /// The daemon ends, unless the filesystem is mounted elsewhere.
+    EndUnlessMounted,
+    /// The daemon serves on.
+    Serve,
+}
+
+/// Wait of a daemon for its end.
+pub(crate) struct Ending<'a> {
+    mounting: &'a Mounting,
+    mount: &'a Mount,
+    connection: &'a Connection,
+    fs: &'a Fs,
+    /// Commands that wait for the end.
+    waiting: Vec<UnixStream>,
+    deadline: Option<(Instant, Then)>,
+    /// The reason why the kernel may hold writes that are not durable, once the mount is gone from its place.
+    unwritten: Option<NotDurable>,
+}
+
+impl<'a> Ending<'a> {
+    pub(crate) fn new(
+        mounting: &'a Mounting,
+        mount: &'a Mount,
+        connection: &'a Connection,
+        fs: &'a Fs,
+    ) -> Self {
+        Self {
+            mounting,
+            mount,
+            connection,
+            fs,
+            waiting: Vec::new(),
+            deadline: None,
+            unwritten: Some(NotDurable::TakenAway),
+        }
+    }
+
+    /// Works until the mount is gone; returns the connections that wait for the end.
+    pub(crate) fn wait(mut self, inbox: &Receiver<Event>) -> Vec<UnixStream> {
+        loop {
+            match self.next(inbox) {
+                Ok(Event::Over(Ok(()))) | Err(RecvTimeoutError::Disconnected) => {
+                    return self.waiting;
+                }
+                Ok(Event::Over(Err(error))) => {
+                    tracing::error!("the connection to the kernel broke: {error}");
+                    return self.waiting;
+                }
+                Ok(Event::Signal(SIGHUP)) => tracing::info!("SIGHUP: nothing to read again"),
+                Ok(Event::Signal(signal)) => {
+                    tracing::info!("signal {signal}: unmounting");
+                    if !self.is_gone() {
+                        self.write_back();
+                        take_away(self.mounting, self.mount);
+                    }
+                    self.deadline = Some((Instant::now() + GRACE, Then::End));
+                }
+                Ok(Event::Asked { request, client }) => self.heed(request, client),
+                Err(RecvTimeoutError::Timeout) => {
+                    if self.is_over() {
+                        return self.waiting;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the next event, or that the deadline has passed.
+    fn next(&self, inbox: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
+        match self.deadline {
+            None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some((until, _)) => inbox.recv_timeout(until.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    /// Does what a command asks, and has it wait for the end.
+    fn heed(&mut self, request: EndRequest, client: UnixStream) {
+        let is_gone = self.is_gone();
+        let lazy = match request {
+            EndRequest::Await if is_gone => false,
+            EndRequest::Await => return server::answer(&client, &Answer::Mounted),
+            EndRequest::Unmount { lazy } => lazy,
+        };
+        if !is_gone && let Err(error) = self.unmount(lazy) {
+            // Programs go on writing.
+            self.unwritten = Some(NotDurable::TakenAway);
+            let answer = match error {
+                MountError::Busy(_) => Answer::Busy,
+                error => Answer::Failed(DaemonFailure::NotUnmounted {
+                    refusal: MountRefusal::from(&error),
+                }),
+            };
+            return server::answer(&client, &answer);
+        }
+        self.waiting.push(client);
+        let now = Instant::now();
+        match self.deadline {
+            // A signal is not taken back.
+            Some((_, Then::End)) => {}
+            _ if lazy => self.deadline = Some((now + GRACE, Then::EndUnlessMounted)),
+            None => self.deadline = Some((now + RELEASE, Then::Serve)),
+            Some(_) => {}
+        }
+    }
+
+    fn unmount(&mut self, lazy: bool) -> Result<(), MountError> {
+        self.write_back();
+        let how = if lazy {
+            Unmount::Lazily
+        } else {
+            Unmount::WhenIdle
+        };
+        self.mounting.unmount(self.mount, how)
+    }
+
+    /// Has the kernel write what it holds: an unmount does so for the last mount of a filesystem only, and not if it is
+    /// lazy.
+    fn write_back(&mut self) {
+        let written = self.mounting.sync(self.mount);
+        self.unwritten = written.err().map(|error| {
+            let shown = self.mount.mountpoint().display();
+            tracing::error!("cannot write back {shown}: {error}");
+            NotDurable::of(&error)
+        });
+    }
+
+    /// Says whether the daemon ends now that the deadline has passed, and tells waiting commands if not.
+    fn is_over(&mut self) -> bool {
+        let then = self.deadline.take().map_or(Then::Serve, |(_, then)| then);
+        if then == Then::End || then == Then::EndUnlessMounted && !self.is_mounted_elsewhere() {
+            tracing::warn!("the mount that was taken away is still in use; its users get errors");
+            return true;
+        }
+        if !self.connection.is_cut() {
+            self.tell_held();
+        }
+        false
+    }
+
+    /// Makes everything durable, and tells the commands that wait that something keeps the mount.
+    fn tell_held(&mut self) {
+        let mountpoint = self.mount.mountpoint().display();
+        let synced = self.fs.syncfs();
+        let failed = synced.err().map(|error| NotDurable::of(&error));
+        let failed = failed.or_else(|| self.unwritten.clone());
+        match &failed {
+            None => tracing::info!(
+                "the mount at {mountpoint} was taken away, and something else keeps it: it is served until that is gone"
+            ),
+            Some(reason) => tracing::error!(
+                "the mount at {mountpoint} was taken away, and something else keeps it; not everything is durable: {reason}"
+            ),
+        }
+        for client in self.waiting.drain(..) {
+            server::answer(&client, &Answer::Held(failed.clone()));
+        }
+    }
+
+    /// Says whether the mount is gone from its place. If the mount table cannot be read, it counts as there.
+    fn is_gone(&self) -> bool {
+        mountinfo::mounts().is_ok_and(|mounts| !mounts.iter().any(|entry| self.is_own(entry)))
+    }
+
+    fn is_own(&self, entry: &MountEntry) -> bool {
+        entry.mountpoint == self.mount.mountpoint() && entry.device == self.mount.device()
+    }
+
+    /// Says whether the filesystem has another mount, in whatever mount namespace.
+    fn is_mounted_elsewhere(&self) -> bool {
+        let here = mountinfo::mounts().unwrap_or_default();
+        let here: Vec<u64> = here
+            .iter()
+            .filter(|entry| self.is_own(entry))
+            .map(|entry| entry.id)
+            .collect();
+        let mut all = mountinfo::mounts_in_all_processes(self.mount.device());
+        all.any(|(_, entry)| !here.contains(&entry.id))
+    }
+}
+
+/// Unmounts although something may be in use: a signal leaves no choice.
+pub(crate) fn take_away(mounting: &Mounting, mount: &Mount) {
+    let gone = match mounting.unmount(mount, Unmount::WhenIdle) {
+        Err(error) if !matches!(error, MountError::NotOurs(_)) => {
+            tracing::info!("{error}, so it is taken away from under its users");
+            // A lazy unmount does not write back.
+            if let Err(error) = mounting.sync(mount) {
+                tracing::error!(
+                    "cannot write back {}: {error}",
+                    mount.mountpoint().display()
+                );
+            }
+            mounting.unmount(mount, Unmount::Lazily)
+        }
+        done => done,
+    };
+    if let Err(error) = gone {
+        tracing::error!("{error}");
+    }
+}
+
+/// Makes everything durable and answers everyone who waited for that.
+pub(crate) fn finish(
+    volume: Volume,
+    socket: SocketFile,
+    mut waiting: Vec<UnixStream>,
+    inbox: &Receiver<Event>,
+) -> Result<(), DaemonFailure> {
+    let transactions = Arc::clone(&volume.transactions);
+    let closed = volume.close();
+    let closed = closed.map_err(|failure| DaemonFailure::ClosedInPart { failure });
+    let hanging = transactions.members().release();
+    if !hanging.is_empty() {
+        tracing::warn!("this process ends when {} answers", hanging.join(" and "));
+    }
+    waiting.extend(inbox.try_iter().filter_map(|event| match event {
+        Event::Asked { client, .. } => Some(client),
+        Event::Over(_) | Event::Signal(_) => None,
+    }));
+    let answer = match &closed {
+        Ok(()) if hanging.is_empty() => Answer::Unmounted,
+        Ok(()) => Answer::Lingering(hanging),
+        Err(failure) => Answer::Failed(failure.clone()),
+    };
+    drop(socket);
+    for client in &waiting {
+        server::answer(client, &answer);
+    }
+    closed
+}

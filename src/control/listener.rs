@@ -1,0 +1,474 @@
+//! Listening for commands on the control socket, and answering them.
+//!
+//! Every connection has a thread, so that a command that takes long, a `status` that counts, keeps no
+//! other from its answer. Requests that end the daemon are handed on.
+
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use super::exchange::MOST_LISTED_BYTES;
+use super::failure::DaemonFailure;
+use super::protocol::{Absentee, Answer, Membership, Request};
+use super::scrub;
+use super::server::{self, Announced, ControlSocket, meanwhile};
+use super::summary::{rebuild_report, report};
+use super::volume::Volume;
+use super::volume_failure::VolumeFailure;
+use crate::format::MemberIndex;
+use crate::fs::Fs;
+use crate::maintenance::Maintenance;
+use crate::maintenance::{OrderNumber, RebuildOrders};
+use crate::membership::{Access, JoinAs, Members, MembersError, Unusable, directory};
+use crate::store::StoreRef;
+use crate::transaction::CommitError;
+
+/// Commands that are answered at once at most; more are refused.
+const MOST_AT_ONCE: usize = 64;
+
+/// The interval at which a client that waits for a rebuild is told its progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Command about the end of the daemon.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum EndRequest {
+    /// [`Request::Unmount`].
+    Unmount { lazy: bool },
+    /// [`Request::AwaitEnd`].
+    Await,
+}
+
+/// Passes a command about the end on, with the connection that waits for the answer.
+type End = Box<dyn Fn(EndRequest, UnixStream) + Send + Sync>;
+
+/// Answers commands.
+struct Listener {
+    /// True if a member belongs to another user: the daemon reaches no directory that it was not mounted with.
+    is_foreign: bool,
+    fs: Arc<Fs>,
+    maintenance: Arc<Maintenance>,
+    notes: Vec<Unusable>,
+    /// None where nothing may be written.
+    orders: Option<Arc<RebuildOrders>>,
+    end: End,
+    announced: Arc<Announced>,
+    busy: AtomicUsize,
+}
+
+/// Starts to listen for a daemon, whose volume may be foreign. `end` gets the commands about the end of the daemon, and
+/// the connections on which to answer.
+///
+/// # Errors
+///
+/// If the system has no thread left to give.
+pub(crate) fn start(
+    control: ControlSocket,
+    volume: &Volume,
+    is_foreign: bool,
+    end: End,
+) -> io::Result<()> {
+    let listener = Arc::new(Listener {
+        is_foreign,
+        fs: Arc::clone(&volume.fs),
+        maintenance: Arc::clone(&volume.maintenance),
+        notes: volume.notes.clone(),
+        orders: volume.orders().cloned(),
+        end,
+        announced: control.announced(),
+        busy: AtomicUsize::new(0),
+    });
+    std::thread::Builder::new()
+        .name("control".to_owned())
+        .spawn(move || {
+            loop {
+                let attended = control.accept();
+                if let Err(error) = attended.and_then(|client| listener.attend_to(client)) {
+                    tracing::info!("a command on the control socket was dropped: {error}");
+                }
+            }
+        })
+        .map(drop)
+}
+
+/// One of the commands that are being answered, until it is dropped.
+struct ActiveCommand {
+    listener: Arc<Listener>,
+    /// The number of commands with this one.
+    number: usize,
+}
+
+impl ActiveCommand {
+    fn take(listener: &Arc<Listener>) -> Self {
+        Self {
+            number: listener.busy.fetch_add(1, Ordering::Relaxed) + 1,
+            listener: Arc::clone(listener),
+        }
+    }
+}
+
+impl Drop for ActiveCommand {
+    fn drop(&mut self) {
+        self.listener.busy.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Listener {
+    /// Answers a client on a thread of its own, unless there are too many already.
+    fn attend_to(self: &Arc<Self>, client: UnixStream) -> io::Result<()> {
+        let place = ActiveCommand::take(self);
+        if place.number > MOST_AT_ONCE {
+            return server::refuse_one_too_many(&client);
+        }
+        std::thread::Builder::new()
+            .name("command".to_owned())
+            .spawn(move || place.listener.serve(client))
+            .map(drop)
+    }
+
+    fn serve(&self, client: UnixStream) {
+        match server::receive(&client, &self.announced) {
+            Ok(Request::Status) => {
+                let answer = meanwhile(&client, || {
+                    match report(&self.fs, &self.maintenance, &self.notes, true) {
+                        Ok(mut report) => {
+                            report.lost.shorten(MOST_LISTED_BYTES);
+                            report.transport = self.announced.transport();
+                            Answer::Status(Box::new(report))
+                        }
+                        Err(failure) => Answer::Failed(failure.into()),
+                    }
+                });
+                server::answer(&client, &answer);
+            }
+            Ok(Request::Directories) => {
+                let directories = self.fs.transactions().members().in_use();
+                server::answer(&client, &Answer::Directories(directories));
+            }
+            Ok(Request::Membership) => {
+                server::answer(&client, &Answer::Membership(self.membership()));
+            }
+            Ok(Request::Scrub { bytes_per_second }) => {
+                scrub::serve(&self.fs, &self.maintenance, &client, bytes_per_second);
+            }
+            Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
+            Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),
+            Ok(Request::Rebuild { bytes_per_second }) => {
+                let ordered = self.orders().map(|orders| {
+                    // So that it is carried out also if this daemon does not live to do so.
+                    self.fs
+                        .transactions()
+                        .members()
+                        .epochs()
+                        .give_up_absentees();
+                    let OrderNumber(order) = orders.order(bytes_per_second, false);
+                    Answer::Ordered(order)
+                });
+                server::answer(&client, &ordered.unwrap_or_else(Answer::Failed));
+            }
+            Ok(Request::Remove {
+                member,
+                bytes_per_second,
+            }) => {
+                let remove = || self.remove(&member, bytes_per_second);
+                let answer = meanwhile(&client, || remove().unwrap_or_else(Answer::Failed));
+                server::answer(&client, &answer);
+            }
+            Ok(Request::Join {
+                old,
+                directory,
+                balance,
+                bytes_per_second,
+            }) => {
+                let join = || {
+                    let orders = self.orders()?;
+                    let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
+                    // The data of a lost one may be on others by now, which are fuller for it. The same holds if it
+                    // was replaced before, and that was cut off.
+                    let is_own = seat == JoinAs::Returning && old.is_some();
+                    let balance = balance || is_own || matches!(seat, JoinAs::InPlaceOf(_));
+                    let OrderNumber(order) = orders.order(bytes_per_second, balance);
+                    Ok(Answer::Joined { member, order })
+                };
+                let answer = meanwhile(&client, || join().unwrap_or_else(Answer::Failed));
+                server::answer(&client, &answer);
+            }
+            Ok(Request::RebuildProgress { order }) => {
+                let progress = self.rebuild_progress(OrderNumber(order));
+                server::answer(&client, &progress.unwrap_or_else(Answer::Failed));
+            }
+            // It is answered by the time that a request is received.
+            Ok(Request::Identify) => {}
+            Err(error) => tracing::info!("a request on the control socket was dropped: {error}"),
+        }
+    }
+}
+
+impl Listener {
+    fn orders(&self) -> Result<&RebuildOrders, DaemonFailure> {
+        let orders = self.orders.as_deref();
+        orders.ok_or(DaemonFailure::MountedReadOnly)
+    }
+
+    fn membership(&self) -> Membership {
+        let members = self.fs.transactions().members();
+        let away = members.absentees().into_iter().map(|member| Absentee {
+            index: member.index.0,
+            id: member.id.to_string(),
+        });
+        Membership {
+            volume: members.shape().volume_id().to_string(),
+            writable: members.access() == Access::ReadWrite,
+            away: away.collect(),
+        }
+    }
+
+    /// Takes a directory into the volume, in the place of another or as one more. One that is still there is left to be
+    /// drained. A member that is being drained is kept if it is added, or put in its own place. An earlier attempt is
+    /// completed, wherever it was cut off.
+    fn join(
+        &self,
+        old: Option<&str>,
+        directory: &Path,
+    ) -> Result<(MemberIndex, JoinAs), DaemonFailure> {
+        let transactions = self.fs.transactions();
+        let members = transactions.members();
+        let store = directory::open(directory).map_err(|error| {
+            let failure = VolumeFailure::from(error);
+            if self.is_foreign {
+                DaemonFailure::OutOfReach { failure }
+            } else {
+                failure.into()
+            }
+        })?;
+        let store: StoreRef = Arc::new(store);
+        let own = members.changes().check(JoinAs::New, &store).err();
+        let own = own.as_ref().and_then(own_place);
+        let old = old.map(|old| member_to_replace(members, old, own));
+        let old = old.transpose()?;
+        if let Some(own) = self.settled(old, own, &store)? {
+            if let Some(old) = old
+                && is_to_be_drained_for(members, old, own)
+            {
+                self.drain_for(old, own, directory)?;
+            }
+            return Ok((own, JoinAs::Returning));
+        }
+        let drained = old.filter(|old| members.membership().live().contains(old));
+        let seat = match (old, drained) {
+            (None, _) => JoinAs::New,
+            (_, Some(old)) => JoinAs::HeirOf(old),
+            (Some(old), None) => JoinAs::InPlaceOf(old),
+        };
+        if let Some(old) = drained {
+            check_replaceable(members, old)?;
+        }
+        let member = self.take_in(seat, old, &store)?;
+        if members.membership().draining().contains(&member) {
+            // It was away while it was to be drained, and is wanted.
+            self.keep(member)?;
+        }
+        if let Some(old) = drained {
+            self.drain_for(old, member, directory)?;
+        }
+        Ok((member, seat))
+    }
+
+    /// Has a member drained for one that has come to replace it.
+    fn drain_for(
+        &self,
+        old: MemberIndex,
+        member: MemberIndex,
+        directory: &Path,
+    ) -> Result<(), DaemonFailure> {
+        let transactions = self.fs.transactions();
+        let drained = self.maintenance.draining().drain_to(old, member);
+        drained.map_err(|error| DaemonFailure::ReplacedInPart {
+            directory: directory.display().to_string(),
+            member: member.0,
+            old: old.0,
+            is_draining: transactions
+                .members()
+                .membership()
+                .draining()
+                .contains(&old),
+            failure: error.into(),
+        })?;
+        tracing::info!("member {old} is to be drained for member {member}, and removed");
+        Ok(())
+    }
+
+    /// Returns the member that a directory is already, if it is `own` and no step is left but two: to see through work
+    /// that is under way, or to keep a member that was to be drained. It takes part then.
+    fn settled(
+        &self,
+        old: Option<MemberIndex>,
+        own: Option<MemberIndex>,
+        store: &StoreRef,
+    ) -> Result<Option<MemberIndex>, DaemonFailure> {
+        let transactions = self.fs.transactions();
+        let members = transactions.members();
+        let Some(own) = own else {
+            return Ok(None);
+        };
+        let is_leaving = members.membership().draining().contains(&own);
+        let is_kept = is_leaving && old.is_none_or(|old| old == own);
+        // Perhaps it came back by itself a moment ago, or gets what the other has.
+        let is_there = old
+            .is_some_and(|old| old == own || self.maintenance.draining().is_replaced_by(old, own));
+        if !is_kept && !is_there {
+            return Ok(None);
+        }
+        if !members.membership().live().contains(&own) {
+            self.take_in(JoinAs::Returning, Some(own), store)?;
+        }
+        if is_kept {
+            self.keep(own)?;
+        }
+        Ok(Some(own))
+    }
+
+    /// Has a directory take part, or notes why that of a member must not.
+    fn take_in(
+        &self,
+        seat: JoinAs,
+        member: Option<MemberIndex>,
+        store: &StoreRef,
+    ) -> Result<MemberIndex, DaemonFailure> {
+        let transactions = self.fs.transactions();
+        let joined = self
+            .maintenance
+            .joining()
+            .join(seat, store)
+            .or_else(|error| match &error {
+                // It came back by itself meanwhile.
+                CommitError::Members(refusal) if seat == JoinAs::Returning => {
+                    own_place(refusal).ok_or(error)
+                }
+                _ => Err(error),
+            });
+        joined.map_err(|error| {
+            if let (Some(member), CommitError::Members(refusal)) = (member, &error)
+                && !matches!(seat, JoinAs::New | JoinAs::HeirOf(_))
+            {
+                transactions
+                    .members()
+                    .changes()
+                    .note_refused(member, store, refusal);
+            }
+            VolumeFailure::from(error).into()
+        })
+    }
+
+    /// Keeps a member that was to be drained.
+    fn keep(&self, member: MemberIndex) -> Result<(), DaemonFailure> {
+        let transactions = self.fs.transactions();
+        let kept = self.maintenance.draining().keep(member);
+        kept.map_err(VolumeFailure::from)?;
+        tracing::info!("member {member} is kept, and not drained any further");
+        if transactions.members().membership().draining().is_empty() {
+            self.orders()?.lift_limit();
+        }
+        Ok(())
+    }
+
+    fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, DaemonFailure> {
+        let orders = self.orders()?;
+        let transactions = self.fs.transactions();
+        let member = member_called(transactions.members(), member)?;
+        let removed = self.maintenance.draining().drain(member);
+        removed.map_err(VolumeFailure::from)?;
+        tracing::info!("member {member} is to be drained and removed");
+        let OrderNumber(order) = orders.order(bytes_per_second, false);
+        let MemberIndex(member) = member;
+        Ok(Answer::Leaving { member, order })
+    }
+
+    fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, DaemonFailure> {
+        let orders = self.orders()?;
+        let outcome = orders.outcome(order, PROGRESS_INTERVAL);
+        let now = self.maintenance.rebuild().status().progress();
+        let report = rebuild_report(&orders.progress_of(order, now));
+        match outcome {
+            Some(Err(error)) => Err(VolumeFailure::from(error).into()),
+            outcome => Ok(Answer::Rebuild {
+                report,
+                done: outcome.is_some(),
+            }),
+        }
+    }
+}
+
+/// Refuses to put a directory in the place of a member that is there if that could not be drained.
+fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), DaemonFailure> {
+    let draining = members.membership().draining();
+    if draining.contains(&old) {
+        return Err(DaemonFailure::AlreadyDraining { member: old.0 });
+    }
+    // The new one makes up for the old.
+    let live = members.membership().live().into_iter();
+    let staying = live.filter(|member| !draining.contains(member)).count();
+    let needed = members.shape().geometry().total_shards();
+    if staying < needed {
+        let index = old;
+        let error = MembersError::TooFewLeft {
+            index,
+            staying,
+            needed,
+        };
+        return Err(VolumeFailure::from(&error).into());
+    }
+    Ok(())
+}
+
+/// Returns which member a directory is that was refused because it is one.
+fn own_place(error: &MembersError) -> Option<MemberIndex> {
+    match error {
+        MembersError::OwnMember { index, .. } => Some(*index),
+        _ => None,
+    }
+}
+
+/// Returns the member with a number, or at a path.
+fn member_called(members: &Members, name: &str) -> Result<MemberIndex, DaemonFailure> {
+    if let Ok(number) = name.parse() {
+        return Ok(MemberIndex(number));
+    }
+    let found = members.membership().at(&spellings_of(name));
+    found.ok_or_else(|| DaemonFailure::NoSuchMember {
+        name: name.to_owned(),
+    })
+}
+
+/// Returns the member that is to be replaced. If that was done, and `own` is the one that has its data, it is that
+/// one: a user who gives the command once more names a directory that is gone by then.
+fn member_to_replace(
+    members: &Members,
+    name: &str,
+    own: Option<MemberIndex>,
+) -> Result<MemberIndex, DaemonFailure> {
+    let successor = match name.parse() {
+        Ok(number) => members.membership().successor_of(MemberIndex(number)),
+        Err(_) => members.membership().successor_at(&spellings_of(name)),
+    };
+    match successor {
+        Some(successor) if own == Some(successor) => Ok(successor),
+        _ => member_called(members, name),
+    }
+}
+
+/// Returns a path as it was given, and as it is without links.
+fn spellings_of(path: &str) -> Vec<String> {
+    let canonical = Path::new(path).canonicalize().ok();
+    let canonical = canonical.map(|path| path.to_string_lossy().into_owned());
+    [path.to_owned()].into_iter().chain(canonical).collect()
+}
+
+/// Says whether a member is yet to leave although another, which has come to replace it, is here: the daemon ended
+/// before it was told to.
+fn is_to_be_drained_for(members: &Members, old: MemberIndex, own: MemberIndex) -> bool {
+    let is_leaving = members.membership().draining().contains(&old);
+    old != own && !is_leaving && members.membership().successor_of(old).is_none()
+}

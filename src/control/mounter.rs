@@ -1,0 +1,335 @@
+//! A small process that mounts and unmounts for a confined daemon.
+//!
+//! A daemon that can gain no privileges cannot use `fusermount3`, which is a setuid program. The daemon of a foreign
+//! volume, run by the superuser, is to keep no right to mount. Both start this process before they confine
+//! themselves, and before they read a member.
+//!
+//! It works on one mountpoint, which its arguments name. It mounts there once and passes the descriptor on. From
+//! then on it syncs and unmounts that filesystem, which it tells from others by the device number, and nothing
+//! else. It may also take away a dead mount of ours that lies there before.
+//!
+//! It holds no descriptor of the daemon but its end of a socket, and ends when the other end is closed. So it does not
+//! outlive the daemon, however that ends. Signals that end the daemon do not end it, because the daemon then unmounts.
+
+use std::ffi::OsString;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+
+use cauchyfs_sandbox::calls::{self, Daemon};
+use cauchyfs_sandbox::privileges;
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
+};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+
+use super::dead_mount::{self, ClearedMounts};
+use super::mount_refusal::{MountRefusal, SystemError};
+use super::process;
+use crate::fuse::mount::{Mount, MountError, MountFlavor, Mounted, Mounter, Unmount, mount};
+use crate::fuse::mountinfo::{self, MountEntry};
+
+/// Argument that asks for this process; the mountpoint follows.
+const WORD: &str = "--mounter";
+
+/// Name of the process, of which the kernel keeps 15 bytes.
+const NAME: &std::ffi::CStr = c"cauchyfs-mount";
+
+/// Longest message, in bytes.
+const LONGEST: usize = 64 << 10;
+
+/// Request of a daemon, one message each.
+#[derive(Debug, Serialize, Deserialize)]
+enum MounterRequest {
+    /// Take away the dead mount with this device number.
+    Clear(String),
+    /// Mount; once.
+    Mount(MountFlavor),
+    /// Unmount what was mounted.
+    Unmount(Unmount),
+    /// Have the kernel write what it holds of what was mounted.
+    Sync,
+}
+
+/// Answer to a request, one message each.
+#[derive(Debug, Serialize, Deserialize)]
+enum MounterAnswer {
+    /// The dead mount is gone; none if another process took it away.
+    Cleared(Option<ClearedMounts>),
+    /// It is mounted, with this device number; the descriptor comes along.
+    Mounted(String),
+    /// It is unmounted.
+    Unmounted,
+    /// The kernel has written what it held.
+    Synced,
+    /// The kernel could not write all of it.
+    NotSynced(SystemError),
+    /// Mounting or unmounting failed.
+    Refused(MountRefusal),
+}
+
+/// The process that mounts and unmounts for a daemon.
+#[derive(Debug)]
+pub(crate) enum Mounting {
+    /// The daemon itself.
+    Itself,
+    /// A process of its own, at the other end of a socket. One request at a time is under way.
+    Helper(Mutex<OwnedFd>),
+}
+
+impl Mounting {
+    /// Starts a process that mounts and unmounts at `mountpoint`.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be started.
+    pub(crate) fn helper(mountpoint: &Path) -> io::Result<Self> {
+        process::keep_descriptors_to_ourselves();
+        let (ours, theirs) = rustix::net::socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )?;
+        let path = std::env::var_os("PATH");
+        process::program()
+            .arg(WORD)
+            .arg(mountpoint)
+            .env_clear()
+            .envs(path.map(|path| ("PATH", path)))
+            .current_dir("/")
+            .stdin(Stdio::from(theirs))
+            .stdout(Stdio::null())
+            .spawn()?;
+        Ok(Self::Helper(Mutex::new(ours)))
+    }
+
+    /// Says whether a process of its own mounts and unmounts.
+    pub(crate) fn is_helper(&self) -> bool {
+        matches!(self, Self::Helper(_))
+    }
+
+    /// Takes away a dead mount as [`dead_mount::clear_abandoned`] does.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be taken away.
+    pub(crate) fn clear(
+        &self,
+        mountpoint: &Path,
+        dead: &MountEntry,
+    ) -> Result<Option<ClearedMounts>, MountError> {
+        let Self::Helper(socket) = self else {
+            return dead_mount::clear_abandoned(mountpoint, dead);
+        };
+        let stuck = |source| MountError::Stuck {
+            mountpoint: mountpoint.to_owned(),
+            source,
+        };
+        match ask(socket, &MounterRequest::Clear(dead.device.clone())).map_err(stuck)? {
+            (MounterAnswer::Cleared(cleared), _) => Ok(cleared),
+            (MounterAnswer::Refused(refusal), _) => Err(refusal.at(mountpoint)),
+            _ => Err(stuck(beside_the_point())),
+        }
+    }
+}
+
+impl Mounter for Mounting {
+    fn mount(&self, mountpoint: &Path, flavor: &MountFlavor) -> Result<Mounted, MountError> {
+        let Self::Helper(socket) = self else {
+            return mount(mountpoint, flavor);
+        };
+        let refused = |source| MountError::Refused {
+            mountpoint: mountpoint.to_owned(),
+            source,
+        };
+        match ask(socket, &MounterRequest::Mount(flavor.clone())).map_err(refused)? {
+            (MounterAnswer::Mounted(device_number), Some(device)) => Ok(Mounted {
+                device,
+                mount: Mount::new(mountpoint, device_number),
+            }),
+            (MounterAnswer::Refused(refusal), _) => Err(refusal.at(mountpoint)),
+            _ => Err(refused(beside_the_point())),
+        }
+    }
+
+    fn unmount(&self, mount: &Mount, how: Unmount) -> Result<(), MountError> {
+        let Self::Helper(socket) = self else {
+            return mount.unmount(how);
+        };
+        let stuck = |source| MountError::Stuck {
+            mountpoint: mount.mountpoint().to_owned(),
+            source,
+        };
+        match ask(socket, &MounterRequest::Unmount(how)).map_err(stuck)? {
+            (MounterAnswer::Unmounted, _) => Ok(()),
+            (MounterAnswer::Refused(refusal), _) => Err(refusal.at(mount.mountpoint())),
+            _ => Err(stuck(beside_the_point())),
+        }
+    }
+
+    fn sync(&self, mount: &Mount) -> io::Result<()> {
+        let Self::Helper(socket) = self else {
+            return mount.sync();
+        };
+        match ask(socket, &MounterRequest::Sync)? {
+            (MounterAnswer::Synced, _) => Ok(()),
+            (MounterAnswer::NotSynced(cause), _) => Err(cause.into()),
+            (MounterAnswer::Refused(refusal), _) => {
+                Err(io::Error::other(refusal.at(mount.mountpoint())))
+            }
+            _ => Err(beside_the_point()),
+        }
+    }
+}
+
+fn beside_the_point() -> io::Error {
+    io::Error::other("the process that mounts and unmounts gave no answer to the question")
+}
+
+/// Sends a request and waits for the answer.
+fn ask(
+    socket: &Mutex<OwnedFd>,
+    request: &MounterRequest,
+) -> io::Result<(MounterAnswer, Option<OwnedFd>)> {
+    let socket = socket.lock();
+    let gone = || io::Error::other("the process that mounts and unmounts is gone");
+    match send(socket.as_fd(), request, None) {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => return Err(gone()),
+        sent => sent?,
+    }
+    receive(socket.as_fd())?.ok_or_else(gone)
+}
+
+fn send(
+    socket: BorrowedFd<'_>,
+    message: &impl Serialize,
+    descriptor: Option<BorrowedFd<'_>>,
+) -> io::Result<()> {
+    let text = serde_json::to_vec(message)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = descriptor.as_slice();
+    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
+        return Err(io::Error::other("there is no room for a descriptor"));
+    }
+    let text = [IoSlice::new(&text)];
+    rustix::io::retry_on_intr(|| {
+        rustix::net::sendmsg(socket, &text, &mut control, SendFlags::NOSIGNAL)
+    })?;
+    Ok(())
+}
+
+/// Waits for a message; returns none when the other end is closed.
+fn receive<T: DeserializeOwned>(
+    socket: BorrowedFd<'_>,
+) -> io::Result<Option<(T, Option<OwnedFd>)>> {
+    let mut text = vec![0; LONGEST];
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut text = [IoSliceMut::new(&mut text)];
+        rustix::net::recvmsg(socket, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC)
+    });
+    let len = match received {
+        Ok(received) => received.bytes,
+        Err(Errno::CONNRESET) => 0,
+        Err(error) => return Err(error.into()),
+    };
+    if len == 0 {
+        return Ok(None);
+    }
+    let descriptor = control.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
+        _ => None,
+    });
+    let message = serde_json::from_slice(text.get(..len).unwrap_or_default())?;
+    Ok(Some((message, descriptor)))
+}
+
+/// Returns the mountpoint if the program was started as this process.
+pub(crate) fn asked_for(given: &[OsString]) -> Option<&Path> {
+    match given {
+        [_, word, mountpoint] if word == WORD => Some(Path::new(mountpoint)),
+        _ => None,
+    }
+}
+
+/// Works at `mountpoint` for the daemon at the other end of standard input, until that is closed.
+///
+/// # Errors
+///
+/// If the process cannot be prepared, or the daemon's end breaks.
+pub(crate) fn run(mountpoint: &Path) -> io::Result<()> {
+    serve(&prepare()?, mountpoint)
+}
+
+fn prepare() -> io::Result<OwnedFd> {
+    // Signals to the daemon's terminal are the daemon's to act upon.
+    rustix::process::setsid()?;
+    rustix::thread::set_name(NAME)?;
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register(signal, Arc::default())?;
+    }
+    if rustix::process::geteuid().is_root() {
+        privileges::keep(privileges::mounting())?;
+        for denied in [Daemon::Starting, Daemon::Foreign] {
+            calls::deny_to_daemon(denied)?;
+        }
+    }
+    io::stdin().as_fd().try_clone_to_owned()
+}
+
+fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
+    let mut mounted: Option<Mount> = None;
+    while let Some((request, _)) = receive(socket.as_fd())? {
+        let done = match (request, &mounted) {
+            (MounterRequest::Clear(device), None) => {
+                clear(mountpoint, &device).map(|cleared| (MounterAnswer::Cleared(cleared), None))
+            }
+            (MounterRequest::Mount(flavor), None) => mount(mountpoint, &flavor).map(|new| {
+                let number = new.mount.device().to_owned();
+                mounted = Some(new.mount);
+                (MounterAnswer::Mounted(number), Some(new.device))
+            }),
+            (MounterRequest::Unmount(how), Some(mount)) => mount
+                .unmount(how)
+                .map(|()| (MounterAnswer::Unmounted, None)),
+            (MounterRequest::Sync, Some(mount)) => {
+                let synced = mount.sync().map(|()| MounterAnswer::Synced);
+                let failed = |error| MounterAnswer::NotSynced(SystemError::from(&error));
+                Ok((synced.unwrap_or_else(failed), None))
+            }
+            _ => Err(MountError::NotOurs(mountpoint.to_owned())),
+        };
+        let has_mounted = matches!(done, Ok((MounterAnswer::Mounted(_), _)));
+        if has_mounted && rustix::process::geteuid().is_root() {
+            calls::deny_to_daemon(Daemon::Mounted)?;
+        }
+        let (answer, device) =
+            done.unwrap_or_else(|error| (MounterAnswer::Refused(MountRefusal::from(&error)), None));
+        let device = device.as_ref().map(AsFd::as_fd);
+        send(socket.as_fd(), &answer, device)?;
+    }
+    Ok(())
+}
+
+/// Takes away the dead mount of ours at `mountpoint` that has this device number.
+fn clear(mountpoint: &Path, device: &str) -> Result<Option<ClearedMounts>, MountError> {
+    let on_top = mountinfo::mount_at(mountpoint).map_err(|source| MountError::Stuck {
+        mountpoint: mountpoint.to_owned(),
+        source,
+    })?;
+    match on_top.filter(|entry| entry.is_ours() && entry.device == device) {
+        Some(entry) => dead_mount::clear_abandoned(mountpoint, &entry),
+        None => Ok(None),
+    }
+}

@@ -1,0 +1,500 @@
+//! The report on the state of a volume, as `status --json` prints it.
+
+use serde::{Deserialize, Serialize};
+
+use crate::coding::{Coded, Coding};
+use crate::fuse::Transport;
+use crate::maintenance::{RebuildState, ScrubState};
+use crate::membership::AbsenceReason;
+
+mod lost;
+
+pub(crate) use lost::LostFiles;
+
+/// The document that `status --json` prints; its shape is a contract.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct StatusReport {
+    pub(crate) volume: String,
+    pub(crate) label: String,
+    pub(crate) state: VolumeState,
+    pub(crate) mounted: bool,
+    /// The way on which requests of the kernel come; nothing if it is not mounted.
+    #[serde(default)]
+    pub(crate) transport: Option<Transport>,
+    /// True if it is mounted, and not to be written to.
+    #[serde(default)]
+    pub(crate) read_only: bool,
+    /// The other half of the volume: a volume that is not mounted may have fallen behind it.
+    #[serde(default)]
+    pub(crate) elsewhere: Option<ElsewhereReport>,
+    pub(crate) geometry: GeometryReport,
+    pub(crate) engine: String,
+    /// Nothing where the volume is not open.
+    pub(crate) coding: Option<CodingReport>,
+    pub(crate) members: Vec<MemberReport>,
+    pub(crate) redundancy: Vec<RedundancyReport>,
+    /// Nothing where too few members are there to read it.
+    pub(crate) index: Option<IndexReport>,
+    #[serde(flatten)]
+    pub(crate) lost: LostFiles,
+    pub(crate) capacity: CapacityReport,
+    pub(crate) scrub: ScrubReport,
+    pub(crate) rebuild: RebuildReport,
+}
+
+/// Members that were not given, and are enough to be written to without those that were, or were so.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ElsewhereReport {
+    /// Their paths, now or last.
+    pub(crate) paths: Vec<String>,
+    /// True if they have gone on without the others, which may have done so, too; `None` if not all of them can be
+    /// read, so that this is unknown.
+    pub(crate) went_on: Option<bool>,
+}
+
+/// The work of coding since the volume was mounted.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CodingReport {
+    pub(crate) cpu: CodedReport,
+    pub(crate) cuda: CodedReport,
+    /// Passes that the CPU did because a GPU had failed to.
+    pub(crate) redone: u64,
+    /// The GPUs in use.
+    pub(crate) gpus: Vec<String>,
+    /// Those that do not answer; stripes wait for them.
+    #[serde(default)]
+    pub(crate) gpus_hanging: Vec<String>,
+}
+
+/// The work of one side.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct CodedReport {
+    pub(crate) passes: u64,
+    pub(crate) bytes: u64,
+    /// While at least one pass was under way.
+    pub(crate) gb_per_s: f64,
+}
+
+impl From<Coded> for CodedReport {
+    fn from(coded: Coded) -> Self {
+        Self {
+            passes: coded.passes,
+            bytes: coded.bytes,
+            gb_per_s: coded.bytes_per_second() / 1e9,
+        }
+    }
+}
+
+impl From<Coding> for CodingReport {
+    fn from(coding: Coding) -> Self {
+        Self {
+            cpu: coding.cpu.into(),
+            cuda: coding.cuda.into(),
+            redone: coding.redone,
+            gpus: coding.devices,
+            gpus_hanging: coding.hanging,
+        }
+    }
+}
+
+/// The state of a volume, in one word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum VolumeState {
+    /// All members are there and every stripe has all its shards.
+    Healthy,
+    /// Everything is readable, with less redundancy than promised.
+    Degraded,
+    /// Not everything is readable.
+    Failed,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct GeometryReport {
+    pub(crate) data: usize,
+    pub(crate) parity: usize,
+    pub(crate) code: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct MemberReport {
+    pub(crate) index: u16,
+    pub(crate) id: String,
+    pub(crate) path: Option<String>,
+    pub(crate) state: MemberState,
+    /// The reason for its state. JSON has the sentence as well.
+    #[serde(flatten, with = "reason_and_cause")]
+    pub(crate) reason: Option<AbsenceReason>,
+    pub(crate) bytes_used: u64,
+    pub(crate) bytes_free: u64,
+    pub(crate) errors: ErrorCounts,
+    /// True if bytes of it were wrong since the last scrub.
+    #[serde(default)]
+    pub(crate) suspect: bool,
+}
+
+/// The reason for the state of a member in JSON: `reason` is a sentence, `cause` a word with its fields.
+mod reason_and_cause {
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use crate::membership::AbsenceReason;
+
+    #[derive(Serialize)]
+    struct Document<'a> {
+        reason: Option<String>,
+        cause: Option<&'a AbsenceReason>,
+    }
+
+    #[derive(Deserialize)]
+    struct Cause {
+        cause: Option<AbsenceReason>,
+    }
+
+    #[expect(clippy::ref_option, reason = "serde passes a reference to the field")]
+    pub(crate) fn serialize<S: Serializer>(
+        reason: &Option<AbsenceReason>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        let document = Document {
+            reason: reason.as_ref().map(ToString::to_string),
+            cause: reason.as_ref(),
+        };
+        document.serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<AbsenceReason>, D::Error> {
+        Cause::deserialize(deserializer).map(|document| document.cause)
+    }
+}
+
+impl GeometryReport {
+    /// Returns how many shards a stripe has. The numbers may be a daemon's, and any.
+    pub(crate) fn width(&self) -> usize {
+        self.data.saturating_add(self.parity)
+    }
+}
+
+impl ErrorCounts {
+    /// Returns the sum. The numbers may be a daemon's, and any.
+    pub(crate) fn total(self) -> u64 {
+        let Self {
+            read,
+            write,
+            checksum,
+        } = self;
+        read.saturating_add(write).saturating_add(checksum)
+    }
+}
+
+/// The state of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum MemberState {
+    /// In use.
+    Online,
+    /// Its directory is gone.
+    Missing,
+    /// Its directory is there and failed.
+    Faulted,
+    /// It is being brought up to date.
+    Rebuilding,
+    /// It is being emptied.
+    Removing,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct ErrorCounts {
+    pub(crate) read: u64,
+    pub(crate) write: u64,
+    pub(crate) checksum: u64,
+}
+
+/// Live data that survives the loss of so many more members; negative: is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RedundancyReport {
+    pub(crate) losses_tolerated: i64,
+    pub(crate) stripes: u64,
+    pub(crate) bytes: u64,
+}
+
+/// The copies of the index, of which one is enough.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct IndexReport {
+    pub(crate) copies_wanted: usize,
+    /// The members that have one.
+    pub(crate) members: Vec<u16>,
+}
+
+impl IndexReport {
+    pub(crate) fn is_short(&self) -> bool {
+        self.members.len() < self.copies_wanted
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CapacityReport {
+    pub(crate) bytes_usable: u64,
+    pub(crate) bytes_used: u64,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub(crate) struct ScrubReport {
+    pub(crate) state: ScrubState,
+    pub(crate) progress: f64,
+    pub(crate) repaired: u64,
+    pub(crate) finished_at: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct RebuildReport {
+    pub(crate) state: RebuildState,
+    pub(crate) progress: f64,
+    pub(crate) bytes_left: u64,
+    pub(crate) bytes_done: u64,
+    /// The bytes that have no directory to go to.
+    pub(crate) bytes_waiting: u64,
+    /// The bytes that keep their place because data beside them cannot be read.
+    pub(crate) bytes_unreadable: u64,
+    /// For how long it has been running, or was.
+    pub(crate) seconds: u64,
+}
+
+impl Default for RebuildReport {
+    /// Nothing was asked for, and nothing is left to do.
+    fn default() -> Self {
+        Self {
+            state: RebuildState::Idle,
+            progress: 1.0,
+            bytes_left: 0,
+            bytes_done: 0,
+            bytes_waiting: 0,
+            bytes_unreadable: 0,
+            seconds: 0,
+        }
+    }
+}
+
+impl MemberReport {
+    /// Says whether its directory takes part.
+    pub(crate) fn is_here(&self) -> bool {
+        match self.state {
+            MemberState::Online | MemberState::Rebuilding | MemberState::Removing => true,
+            MemberState::Missing | MemberState::Faulted => false,
+        }
+    }
+
+    /// Says whether something of it is there, but not its superblock.
+    pub(crate) fn has_lost_superblock(&self) -> bool {
+        let reason = self.reason.as_ref();
+        !self.is_here() && reason.is_some_and(AbsenceReason::is_missing_superblock)
+    }
+
+    /// Says whether it is being emptied, to be removed.
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.state == MemberState::Removing
+    }
+
+    /// Names it for a sentence: `member 2 (/srv/d2)`.
+    pub(crate) fn name(&self) -> String {
+        match &self.path {
+            Some(path) => format!("member {} ({path})", self.index),
+            None => format!("member {}", self.index),
+        }
+    }
+}
+
+impl StatusReport {
+    /// Judges the parts: the one place that says what `healthy` means.
+    pub(crate) fn judge(
+        members: &[MemberReport],
+        redundancy: &[RedundancyReport],
+        index: Option<&IndexReport>,
+        geometry: &GeometryReport,
+    ) -> VolumeState {
+        let online = members.iter().filter(|member| member.is_here()).count();
+        let full = i64::try_from(geometry.parity).unwrap_or(i64::MAX);
+        let is_lost = redundancy
+            .iter()
+            .any(|row| row.losses_tolerated < 0 && row.stripes > 0);
+        if online < geometry.data || is_lost {
+            VolumeState::Failed
+        } else if online < members.len()
+            || index.is_some_and(IndexReport::is_short)
+            || redundancy
+                .iter()
+                .any(|row| row.losses_tolerated < full && row.stripes > 0)
+        {
+            VolumeState::Degraded
+        } else {
+            VolumeState::Healthy
+        }
+    }
+
+    /// Says whether what has gone on elsewhere lacks what is here, as that lacks it.
+    pub(crate) fn is_parted(&self) -> bool {
+        let is_elsewhere = |path: &String| {
+            let elsewhere = self.elsewhere.as_ref();
+            elsewhere.is_some_and(|elsewhere| elsewhere.paths.contains(path))
+        };
+        self.absentees().any(|member| {
+            member.reason == Some(AbsenceReason::MountedApart)
+                && member.path.as_ref().is_some_and(is_elsewhere)
+        })
+    }
+
+    /// Returns the members that are online.
+    pub(crate) fn present(&self) -> impl Iterator<Item = &MemberReport> {
+        self.members.iter().filter(|member| member.is_here())
+    }
+
+    /// Returns the members that are not online.
+    pub(crate) fn absentees(&self) -> impl Iterator<Item = &MemberReport> {
+        self.members.iter().filter(|member| !member.is_here())
+    }
+}
+
+#[cfg(test)]
+pub(crate) use tests::report as report_without;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(index: u16, state: MemberState) -> MemberReport {
+        MemberReport {
+            index,
+            id: format!("id-{index}"),
+            path: Some(format!("/srv/d{index}")),
+            state,
+            reason: None,
+            bytes_used: 0,
+            bytes_free: 0,
+            errors: ErrorCounts::default(),
+            suspect: false,
+        }
+    }
+
+    pub(crate) fn report(away: &[u16], rows: &[(i64, u64)], index: &[u16]) -> StatusReport {
+        let members: Vec<_> = (0..6)
+            .map(|index| {
+                let gone = away.contains(&index);
+                member(
+                    index,
+                    if gone {
+                        MemberState::Missing
+                    } else {
+                        MemberState::Online
+                    },
+                )
+            })
+            .collect();
+        let geometry = GeometryReport {
+            data: 4,
+            parity: 2,
+            code: "rs-cauchy".to_owned(),
+        };
+        let redundancy: Vec<_> = rows
+            .iter()
+            .map(|&(losses_tolerated, stripes)| RedundancyReport {
+                losses_tolerated,
+                stripes,
+                bytes: 1,
+            })
+            .collect();
+        let index = IndexReport {
+            copies_wanted: 3,
+            members: index.to_vec(),
+        };
+        StatusReport {
+            volume: "v".to_owned(),
+            label: "photos".to_owned(),
+            state: StatusReport::judge(&members, &redundancy, Some(&index), &geometry),
+            mounted: true,
+            transport: None,
+            read_only: false,
+            elsewhere: None,
+            geometry,
+            engine: "scalar".to_owned(),
+            coding: None,
+            members,
+            redundancy,
+            index: Some(index),
+            lost: LostFiles::default(),
+            capacity: CapacityReport::default(),
+            scrub: ScrubReport::default(),
+            rebuild: RebuildReport::default(),
+        }
+    }
+
+    #[test]
+    fn healthy_means_that_no_member_no_shard_and_no_copy_of_the_index_is_missing() {
+        let state = |away: &[u16], rows: &[(i64, u64)]| report(away, rows, &[0, 1, 2]).state;
+        assert_eq!(state(&[], &[(2, 9)]), VolumeState::Healthy);
+        assert_eq!(state(&[], &[]), VolumeState::Healthy);
+        assert_eq!(state(&[], &[(2, 9), (1, 1)]), VolumeState::Degraded);
+        assert_eq!(state(&[3], &[(2, 9)]), VolumeState::Degraded);
+        assert_eq!(state(&[1, 3], &[(0, 9)]), VolumeState::Degraded);
+        assert_eq!(state(&[1, 3, 5], &[(-1, 9)]), VolumeState::Failed);
+        assert_eq!(state(&[1, 3, 5], &[]), VolumeState::Failed);
+        assert_eq!(state(&[], &[(-1, 1)]), VolumeState::Failed);
+        let short = report(&[], &[(2, 9)], &[0, 4]);
+        assert_eq!(short.state, VolumeState::Degraded);
+    }
+
+    #[test]
+    fn the_reason_of_a_member_is_shown_as_a_sentence_and_as_a_word_with_fields() {
+        let mut report = report(&[2], &[(1, 7)], &[0, 1, 3]);
+        report.members[2].reason = Some(AbsenceReason::ForeignContent {
+            found: "photo".to_owned(),
+        });
+        let value = serde_json::to_value(&report).unwrap();
+        let away = &value["members"][2];
+        assert_eq!(
+            away["reason"],
+            "what is there is no member of the volume: it has photo"
+        );
+        assert_eq!(
+            away["cause"],
+            serde_json::json!({"kind": "foreign_content", "found": "photo"})
+        );
+        let online = value["members"][0].as_object().unwrap();
+        assert!(online["reason"].is_null() && online["cause"].is_null());
+        let read: StatusReport = serde_json::from_value(value).unwrap();
+        assert_eq!(read, report);
+    }
+
+    #[test]
+    fn the_document_has_the_keys_of_the_contract() {
+        let value = serde_json::to_value(report(&[2], &[(1, 7)], &[0, 1, 3])).unwrap();
+        for key in [
+            "volume",
+            "label",
+            "state",
+            "mounted",
+            "geometry",
+            "engine",
+            "coding",
+            "members",
+            "redundancy",
+            "index",
+            "unrecoverable_files",
+            "unrecoverable_files_complete",
+            "capacity",
+            "scrub",
+            "rebuild",
+        ] {
+            assert!(value.get(key).is_some(), "{key}");
+        }
+        assert_eq!(value["state"], "degraded");
+        assert_eq!(value["members"][2]["state"], "missing");
+        assert_eq!(value["members"][0]["reason"], serde_json::Value::Null);
+        assert_eq!(value["scrub"]["state"], "never");
+        assert_eq!(value["rebuild"]["state"], "idle");
+        assert_eq!(value["rebuild"]["progress"], 1.0);
+        assert_eq!(value["redundancy"][0]["losses_tolerated"], 1);
+        assert_eq!(value["index"]["copies_wanted"], 3);
+        assert_eq!(value["index"]["members"][2], 3);
+    }
+}

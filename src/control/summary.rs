@@ -1,0 +1,278 @@
+//! Reports composed from the parts of a volume.
+
+use std::borrow::Cow;
+
+use super::report::{
+    CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
+    RebuildReport, RedundancyReport, ScrubReport, StatusReport, VolumeState,
+};
+use super::scrubbed::{MemberDefects, Scrubbed, UnverifiedMember};
+use super::volume_failure::VolumeFailure;
+use crate::format::MemberIndex;
+use crate::fs::Fs;
+use crate::maintenance::{
+    Maintenance, RebuildProgress, Redundancy, RedundancyCounter, RedundancyRow, ScrubStatus,
+};
+use crate::membership::{self, Access, Members, Unusable};
+
+/// Files that are listed by name at most.
+const MOST_LISTED: usize = 100_000;
+
+/// Says how an open volume is, counted and not remembered; `notes` say why directories were left out.
+///
+/// # Errors
+///
+/// If its records cannot be read.
+pub(crate) fn report(
+    fs: &Fs,
+    maintenance: &Maintenance,
+    notes: &[Unusable],
+    mounted: bool,
+) -> Result<StatusReport, VolumeFailure> {
+    let transactions = fs.transactions();
+    let members = transactions.members();
+    members.io().probe_hedged();
+    let counted = maintenance
+        .redundancy()
+        .redundancy()
+        .map_err(VolumeFailure::from)?;
+    let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
+    let scrub = maintenance
+        .scrubber()
+        .scrub_status()
+        .map_err(VolumeFailure::from)?;
+    let mut blank = blank_report(members, notes, scrub.record.last_finished);
+    let rebuilding = maintenance.rebuild().status().members();
+    for member in &mut blank.members {
+        if member.state == MemberState::Online && rebuilding.contains(&MemberIndex(member.index)) {
+            member.state = MemberState::Rebuilding;
+        }
+    }
+    let lost = files_in(fs, maintenance.redundancy(), &counted)?;
+    let copies = transactions.index_copies();
+    let index = IndexReport {
+        copies_wanted: copies.wanted,
+        members: copies.members.iter().map(|member| member.0).collect(),
+    };
+    let space = transactions.space();
+    Ok(StatusReport {
+        state: StatusReport::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
+        mounted,
+        read_only: mounted && members.access() == Access::ReadOnly,
+        engine: transactions.engine_name().to_owned(),
+        coding: Some(transactions.coding().into()),
+        redundancy,
+        index: Some(index),
+        lost,
+        scrub: scrub_report(&scrub),
+        capacity: CapacityReport {
+            bytes_usable: space.usable_total,
+            bytes_used: space.usable_used,
+        },
+        rebuild: rebuild_report(&maintenance.rebuild().status().progress()),
+        ..blank
+    })
+}
+
+/// Returns a row of what was counted as it is shown.
+pub(crate) fn row_report(row: &RedundancyRow) -> RedundancyReport {
+    RedundancyReport {
+        losses_tolerated: i64::from(row.losses_tolerated),
+        stripes: row.stripes,
+        bytes: row.bytes,
+    }
+}
+
+/// Makes a report of what the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
+pub(crate) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> StatusReport {
+    StatusReport {
+        volume: members.shape().volume_id().to_string(),
+        label: members.shape().label().to_owned(),
+        state: VolumeState::Failed,
+        mounted: false,
+        transport: None,
+        read_only: false,
+        elsewhere: None,
+        geometry: GeometryReport {
+            data: members.shape().geometry().data_shards(),
+            parity: members.shape().geometry().parity_shards(),
+            code: members.shape().code().to_string(),
+        },
+        engine: "none".to_owned(),
+        coding: None,
+        members: members
+            .status()
+            .into_iter()
+            .map(|status| member_report(status, notes, scrubbed))
+            .collect(),
+        redundancy: Vec::new(),
+        index: None,
+        lost: LostFiles::default(),
+        capacity: CapacityReport::default(),
+        scrub: ScrubReport::default(),
+        rebuild: RebuildReport::default(),
+    }
+}
+
+/// Says how far a rebuild is.
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a part of the whole is shown with few digits"
+)]
+pub(crate) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
+    let left = progress.bytes_left + progress.bytes_waiting + progress.bytes_unreadable;
+    let done = progress.bytes_before + progress.bytes_done;
+    let whole = done + left;
+    RebuildReport {
+        state: progress.state,
+        progress: if whole == 0 {
+            1.0
+        } else {
+            done as f64 / whole as f64
+        },
+        bytes_left: left,
+        bytes_done: done,
+        bytes_waiting: progress.bytes_waiting,
+        bytes_unreadable: progress.bytes_unreadable,
+        seconds: progress.elapsed.as_secs(),
+    }
+}
+
+/// Reports on a member; where its directory could not be used, `notes` say why. `scrubbed` is when it was
+/// last verified, in seconds since 1970.
+pub(crate) fn member_report(
+    status: membership::MemberStatus,
+    notes: &[Unusable],
+    scrubbed: u64,
+) -> MemberReport {
+    let known = notes.iter().find(|note| note.path == status.path);
+    let reason = match (status.refusal, status.state, known) {
+        (None, membership::MemberState::Missing, Some(note)) => Some(note.reason.clone()),
+        (refusal, _, _) => refusal.or(status.reason),
+    };
+    MemberReport {
+        index: status.index.0,
+        id: status.id.to_string(),
+        path: Some(status.path).filter(|path| !path.is_empty()),
+        state: match status.state {
+            membership::MemberState::Online if status.draining => MemberState::Removing,
+            membership::MemberState::Online => MemberState::Online,
+            membership::MemberState::Missing => MemberState::Missing,
+            membership::MemberState::Faulted => MemberState::Faulted,
+        },
+        reason,
+        bytes_used: status.bytes_used,
+        bytes_free: status.bytes_free,
+        suspect: status.wrong_at > Some(scrubbed),
+        errors: ErrorCounts {
+            read: status.errors.read,
+            write: status.errors.write,
+            checksum: status.errors.checksum,
+        },
+    }
+}
+
+/// Names the files that hold bytes that are lost.
+pub(crate) fn files_in(
+    fs: &Fs,
+    counter: &RedundancyCounter,
+    redundancy: &Redundancy,
+) -> Result<LostFiles, VolumeFailure> {
+    if redundancy.unrecoverable.is_empty() {
+        return Ok(LostFiles::default());
+    }
+    let inodes = counter
+        .inodes_in(&redundancy.unrecoverable, MOST_LISTED)
+        .map_err(VolumeFailure::from)?;
+    let paths = fs
+        .paths_of(&inodes, MOST_LISTED)
+        .map_err(VolumeFailure::from)?;
+    let shown = paths.iter().map(|path| String::from_utf8_lossy(path));
+    Ok(LostFiles {
+        paths: shown.map(Cow::into_owned).collect(),
+        are_all: redundancy.lists_all_lost() && inodes.len().max(paths.len()) < MOST_LISTED,
+    })
+}
+
+/// Says for `status` how the last scrub went, or how far the one is that is under way.
+pub(crate) fn scrub_report(status: &ScrubStatus) -> ScrubReport {
+    ScrubReport {
+        state: status.state,
+        progress: status.progress,
+        repaired: status.record.repaired,
+        finished_at: moment(status.record.last_finished),
+    }
+}
+
+/// Says what a scrub came to.
+pub(crate) fn scrubbed_of(
+    fs: &Fs,
+    maintenance: &Maintenance,
+    status: &ScrubStatus,
+) -> Result<Scrubbed, VolumeFailure> {
+    let redundancy = maintenance.redundancy();
+    let counted = redundancy.redundancy().map_err(VolumeFailure::from)?;
+    let lost_now = redundancy.lost_bytes_in(&counted);
+    let lost_now = lost_now.map_err(VolumeFailure::from)?;
+    let record = status.record;
+    let members = fs.transactions().members();
+    let defects = maintenance.scrubber().found_by_scrub().into_iter();
+    let defects = defects.map(|(member, pieces)| MemberDefects {
+        index: member.0,
+        path: Some(members.membership().path(member)).filter(|path| !path.is_empty()),
+        pieces,
+    });
+    Ok(Scrubbed {
+        state: status.state,
+        progress: status.progress,
+        bytes_read: record.bytes,
+        repaired: record.repaired,
+        wrong: record.wrong,
+        // Others rebuild meanwhile.
+        missing: counted.missing_shards(),
+        missing_for_now: counted.missing_beside_too_many(),
+        unverified: maintenance.scrubber().unverified_by_scrub(),
+        unverified_members: unverified_members(members),
+        defects: defects.collect(),
+        // Of the files that are named as well, though it did not come to them.
+        bytes_lost: record.lost.max(lost_now),
+        began_at: moment(record.began),
+        finished_at: moment(record.last_finished),
+        lost: files_in(fs, redundancy, &counted)?,
+    })
+}
+
+fn unverified_members(members: &Members) -> Vec<UnverifiedMember> {
+    let (live, put_back) = (
+        members.membership().live(),
+        members.stale_copies().unverified(),
+    );
+    let unverified = put_back.into_keys().filter(|index| live.contains(index));
+    unverified
+        .map(|index| UnverifiedMember {
+            index: index.0,
+            path: members.membership().path(index),
+        })
+        .collect()
+}
+
+/// Writes a moment as RFC 3339 has it; 0 seconds are none.
+fn moment(seconds: u64) -> Option<String> {
+    let seconds = i64::try_from(seconds).ok().filter(|seconds| *seconds > 0)?;
+    let moment = jiff::Timestamp::from_second(seconds).ok()?;
+    Some(moment.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_are_written_as_in_rfc_3339() {
+        assert_eq!(moment(0), None);
+        assert_eq!(
+            moment(1_700_000_000).as_deref(),
+            Some("2023-11-14T22:13:20Z")
+        );
+    }
+}

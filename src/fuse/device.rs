@@ -1,0 +1,257 @@
+//! The connection to the kernel over `/dev/fuse`.
+//!
+//! A thread reads a request, and any thread writes its answer. Each request has memory of its own. The data
+//! of a write begins at a page there, and so does the data of a read.
+
+use std::io::{self, IoSlice};
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use super::protocol::{ANSWER_HEADER, Answer, Header, INVALIDATE_INODE, fixed_len, invalidation};
+use super::request::{Carrier, Reply, Request};
+use crate::format::{BLOCK_SIZE, Ino};
+
+/// The most bytes of a WRITE, and of the answer to a READ.
+pub(super) const MAX_DATA: usize = 1 << 20;
+
+/// The bytes in front of the data of a WRITE.
+const BEFORE_DATA: usize = Header::LEN + 40;
+
+/// The bytes of memory that are aligned: a block for what comes before the data, the data, and a block more for
+/// requests with several long names.
+const ALIGNED: usize = 2 * BLOCK_SIZE + MAX_DATA;
+
+/// The most memory that is kept, in requests.
+const MOST_SPARE: usize = 32;
+
+/// The connection of one mount.
+#[derive(Debug)]
+pub(super) struct Device {
+    descriptor: OwnedFd,
+    /// Memory of requests that were answered.
+    spare: Mutex<Vec<Vec<u8>>>,
+}
+
+impl Device {
+    /// Takes the descriptor that a mount returned.
+    pub(super) fn new(descriptor: OwnedFd) -> Self {
+        Self {
+            descriptor,
+            spare: Mutex::default(),
+        }
+    }
+
+    /// Returns the descriptor.
+    pub(super) fn descriptor(&self) -> &OwnedFd {
+        &self.descriptor
+    }
+
+    /// Waits for a request; returns none once the filesystem is mounted nowhere.
+    ///
+    /// # Errors
+    ///
+    /// If the connection broke in another way.
+    pub(super) fn receive(self: &Arc<Self>) -> io::Result<Option<Request>> {
+        let mut incoming = Incoming::new(self);
+        loop {
+            let space = &mut incoming.memory[incoming.start..incoming.start + Incoming::SPACE];
+            match rustix::io::read(&self.descriptor, space) {
+                Ok(len) => {
+                    incoming.len = len;
+                    let header = incoming.header()?;
+                    return Ok(Some(Request::new(header, Box::new(incoming))));
+                }
+                // The process that asked is gone (ENOENT), or a signal came.
+                Err(Errno::NOENT | Errno::INTR | Errno::AGAIN) => {}
+                Err(Errno::NODEV) => return Ok(None),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+    }
+
+    /// Writes one message: a header and what follows it.
+    fn write(&self, unique: u64, error: i32, body: &[u8]) -> io::Result<()> {
+        let len = u32::try_from(ANSWER_HEADER + body.len()).map_err(io::Error::other)?;
+        let mut header = [0; ANSWER_HEADER];
+        header[..4].copy_from_slice(&len.to_ne_bytes());
+        header[4..8].copy_from_slice(&error.to_ne_bytes());
+        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        rustix::io::writev(
+            &self.descriptor,
+            &[IoSlice::new(&header), IoSlice::new(body)],
+        )?;
+        Ok(())
+    }
+
+    /// Answers request `unique`.
+    pub(super) fn answer(&self, unique: u64, outcome: Result<&[u8], Errno>) -> io::Result<()> {
+        match outcome {
+            Ok(body) => self.write(unique, 0, body),
+            Err(errno) => self.write(unique, -errno.raw_os_error(), &[]),
+        }
+    }
+
+    /// Makes the kernel distrust what it caches of an inode: its attributes, and with an offset that is not negative
+    /// all of its pages from there on.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel cannot be told, `ENOENT` if it does not know the inode.
+    pub(super) fn invalidate(&self, ino: Ino, offset: i64) -> io::Result<()> {
+        let notice: Answer = invalidation(ino, offset);
+        self.write(0, INVALIDATE_INODE, notice.bytes())
+    }
+}
+
+/// The memory of a request.
+struct Incoming {
+    device: Arc<Device>,
+    memory: Vec<u8>,
+    /// The place of the request.
+    start: usize,
+    /// The bytes of the request.
+    len: usize,
+}
+
+impl Incoming {
+    /// The bytes from the start of a request to the end of the memory.
+    const SPACE: usize = ALIGNED - BLOCK_SIZE + BEFORE_DATA;
+
+    fn new(device: &Arc<Device>) -> Self {
+        let memory = device.spare.lock().pop();
+        // Zeroed memory of this size comes from the kernel page by page, as it is used.
+        let memory = memory.unwrap_or_else(|| vec![0; BLOCK_SIZE + ALIGNED]);
+        let aligned = memory.as_ptr().align_offset(BLOCK_SIZE);
+        Self {
+            device: Arc::clone(device),
+            start: aligned + BLOCK_SIZE - BEFORE_DATA,
+            len: 0,
+            memory,
+        }
+    }
+
+    /// Reads the header.
+    fn header(&self) -> io::Result<Header> {
+        let bytes = &self.memory[self.start..self.start + self.len];
+        let (len, header) = Header::parse(bytes).map_err(io::Error::other)?;
+        if len != bytes.len() {
+            return Err(io::Error::other("the kernel's request has a wrong length"));
+        }
+        Ok(header)
+    }
+}
+
+impl Carrier for Incoming {
+    fn arguments(&self, opcode: u32) -> (&[u8], &[u8]) {
+        let arguments = &self.memory[self.start + Header::LEN..self.start + self.len];
+        arguments
+            .split_at_checked(fixed_len(opcode))
+            .unwrap_or((arguments, &[]))
+    }
+
+    fn memory(&mut self) -> &mut [u8] {
+        let data = self.start + BEFORE_DATA;
+        &mut self.memory[data..data + MAX_DATA]
+    }
+
+    fn send(mut self: Box<Self>, unique: u64, reply: Reply<'_>) {
+        let data = self.start + BEFORE_DATA;
+        let outcome = match reply {
+            Reply::None => Ok(()),
+            Reply::Error(errno) => self.device.answer(unique, Err(errno)),
+            Reply::Bytes(bytes) => self.device.answer(unique, Ok(bytes)),
+            Reply::Memory(len) => self
+                .device
+                .answer(unique, Ok(&self.memory[data..data + len])),
+        };
+        match outcome.map_err(|error| error.raw_os_error()) {
+            // The process that asked is gone (ENOENT), or the mount (ENODEV).
+            Ok(()) | Err(Some(libc::ENOENT | libc::ENODEV)) => {}
+            Err(errno) => tracing::error!("the kernel does not take an answer: error {errno:?}"),
+        }
+        let mut spare = self.device.spare.lock();
+        if spare.len() < MOST_SPARE {
+            spare.push(std::mem::take(&mut self.memory));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+    use crate::fuse::protocol::{Operation, opcode};
+
+    /// Returns a device at whose other end the test is the kernel.
+    fn pair() -> (Arc<Device>, UnixDatagram) {
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        (Arc::new(Device::new(ours.into())), theirs)
+    }
+
+    fn message(opcode: u32, fixed: &[u8], rest: &[u8]) -> Vec<u8> {
+        let len = Header::LEN + fixed.len() + rest.len();
+        let mut message = Vec::new();
+        message.extend(u32::try_from(len).unwrap().to_ne_bytes());
+        message.extend(opcode.to_ne_bytes());
+        message.extend(77u64.to_ne_bytes());
+        message.extend(5u64.to_ne_bytes());
+        message.extend([0; 16]);
+        message.extend(fixed);
+        message.extend(rest);
+        message
+    }
+
+    #[test]
+    fn data_of_writes_and_answers_lies_at_the_start_of_a_page() {
+        let (device, kernel) = pair();
+        for len in [1, 4096, 100_000] {
+            let mut fixed = [0; 40];
+            fixed[16..20].copy_from_slice(&u32::try_from(len).unwrap().to_ne_bytes());
+            kernel
+                .send(&message(opcode::WRITE, &fixed, &vec![7; len]))
+                .unwrap();
+            let mut request = device.receive().unwrap().unwrap();
+            let Ok(Operation::Write { data, .. }) = request.operation() else {
+                panic!("it is a write");
+            };
+            assert_eq!(data, vec![7; len]);
+            assert_eq!(data.as_ptr().align_offset(BLOCK_SIZE), 0);
+            let answer = request.memory(MAX_DATA + 1);
+            assert_eq!(answer.len(), MAX_DATA);
+            assert_eq!(answer.as_ptr().align_offset(BLOCK_SIZE), 0);
+            answer[..3].copy_from_slice(b"abc");
+            request.answer_memory(Ok(3));
+            let mut answer = [0; 100];
+            assert_eq!(kernel.recv(&mut answer).unwrap(), ANSWER_HEADER + 3);
+            assert_eq!(answer[8..19], *b"\x4d\0\0\0\0\0\0\0abc");
+        }
+    }
+
+    #[test]
+    fn a_request_that_is_dropped_answers_eio_and_a_forget_answers_nothing() {
+        let (device, kernel) = pair();
+        kernel.send(&message(opcode::FORGET, &[0; 8], b"")).unwrap();
+        device.receive().unwrap().unwrap().end();
+        kernel.send(&message(opcode::LOOKUP, b"", b"x\0")).unwrap();
+        drop(device.receive().unwrap());
+        let mut answer = [0; 100];
+        assert_eq!(kernel.recv(&mut answer).unwrap(), ANSWER_HEADER);
+        assert_eq!(answer[4..8], (-libc::EIO).to_ne_bytes());
+        kernel.set_nonblocking(true).unwrap();
+        assert!(kernel.recv(&mut answer).is_err(), "one answer to each");
+    }
+
+    #[test]
+    fn a_request_with_a_wrong_length_breaks_the_connection_and_not_the_program() {
+        let (device, kernel) = pair();
+        let message = message(opcode::LOOKUP, b"", b"x\0");
+        for wrong in [&message[..message.len() - 1], &message[..39], &message[..3]] {
+            kernel.send(wrong).unwrap();
+            assert!(device.receive().is_err(), "{} bytes", wrong.len());
+        }
+    }
+}

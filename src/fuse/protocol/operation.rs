@@ -1,0 +1,639 @@
+//! Operations that the kernel requests.
+
+use super::{Fields, Malformed, opcode};
+use crate::format::Ino;
+use crate::format::record::Timestamp;
+use crate::fs::{Handle, TimeOrNow};
+
+/// The bits of a SETATTR that say which of its fields count.
+mod field {
+    pub(super) const MODE: u32 = 1 << 0;
+    pub(super) const UID: u32 = 1 << 1;
+    pub(super) const GID: u32 = 1 << 2;
+    pub(super) const SIZE: u32 = 1 << 3;
+    pub(super) const ATIME: u32 = 1 << 4;
+    pub(super) const MTIME: u32 = 1 << 5;
+    pub(super) const HANDLE: u32 = 1 << 6;
+    pub(super) const ATIME_NOW: u32 = 1 << 7;
+    pub(super) const MTIME_NOW: u32 = 1 << 8;
+    pub(super) const CTIME: u32 = 1 << 10;
+}
+
+/// The bit of a GETATTR that says that it comes with a handle.
+const WITH_HANDLE: u32 = 1 << 0;
+
+/// The bit of an FSYNC that excludes metadata.
+const DATA_ONLY: u32 = 1 << 0;
+
+/// The bytes of an inode and the number of its look-ups to forget.
+const FORGET_PAIR: usize = 16;
+
+/// An operation and its arguments, which lie where the request does. Fields have the names that system calls give them.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(in crate::fuse) enum Operation<'a> {
+    /// Look up a name in the directory of the header.
+    Lookup { name: &'a [u8] },
+    /// Forget look-ups of the inode of the header. There is no answer.
+    Forget { lookups: u64 },
+    /// Forget look-ups of many inodes. There is no answer.
+    BatchForget(Forgets<'a>),
+    /// Return attributes, for an open file or by number.
+    GetAttr { handle: Option<Handle> },
+    /// Change attributes.
+    SetAttr(RequestedAttributes),
+    /// Return the target of a symlink.
+    ReadLink,
+    /// Make a symlink.
+    Symlink { name: &'a [u8], target: &'a [u8] },
+    /// Make a file, device node, pipe or socket.
+    MkNod {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+        rdev: u32,
+    },
+    /// Make a directory.
+    MkDir {
+        name: &'a [u8],
+        mode: u32,
+        umask: u32,
+    },
+    /// Remove a name of anything but a directory.
+    Unlink { name: &'a [u8] },
+    /// Remove a directory.
+    RmDir { name: &'a [u8] },
+    /// Move a name.
+    Rename {
+        name: &'a [u8],
+        new_parent: Ino,
+        new_name: &'a [u8],
+        flags: u32,
+    },
+    /// Give the inode `source` another name, in the directory of the header.
+    Link { source: Ino, name: &'a [u8] },
+    /// Open a file.
+    Open { flags: i32 },
+    /// Make and open a file.
+    Create {
+        name: &'a [u8],
+        flags: i32,
+        mode: u32,
+        umask: u32,
+    },
+    /// Read from a file.
+    Read {
+        handle: Handle,
+        offset: u64,
+        size: u32,
+    },
+    /// Write to a file.
+    Write {
+        handle: Handle,
+        offset: u64,
+        data: &'a [u8],
+        flags: u32,
+        open_flags: i32,
+    },
+    /// Return the total and free space.
+    StatFs,
+    /// Note that a descriptor of a file is closed.
+    Flush { handle: Handle },
+    /// Close a file.
+    Release { handle: Handle },
+    /// Make a file durable.
+    Fsync { data_only: bool },
+    /// Set an extended attribute.
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        flags: i32,
+    },
+    /// Return an extended attribute, or its length if there is no room.
+    GetXattr { name: &'a [u8], room: u32 },
+    /// Return the names of extended attributes, or their length if there is no room.
+    ListXattr { room: u32 },
+    /// Remove an extended attribute.
+    RemoveXattr { name: &'a [u8] },
+    /// Open a directory.
+    OpenDir,
+    /// List a directory.
+    ReadDir {
+        handle: Handle,
+        offset: u64,
+        room: u32,
+    },
+    /// List a directory, with attributes.
+    ReadDirPlus {
+        handle: Handle,
+        offset: u64,
+        room: u32,
+    },
+    /// Close a directory.
+    ReleaseDir { handle: Handle },
+    /// Make a directory durable.
+    FsyncDir { data_only: bool },
+    /// Control a device.
+    Ioctl,
+    /// Reserve or free space of a file.
+    Fallocate {
+        handle: Handle,
+        mode: i32,
+        offset: u64,
+        len: u64,
+    },
+    /// Find data or a hole.
+    LSeek {
+        handle: Handle,
+        offset: u64,
+        whence: i32,
+    },
+    /// Copy from one file to another.
+    CopyFileRange {
+        from: Handle,
+        from_offset: u64,
+        to: Handle,
+        to_offset: u64,
+        len: u64,
+    },
+    /// Something that this filesystem has no part in. The kernel gets `ENOSYS`, and does not ask again.
+    Unknown,
+}
+
+/// The attributes that a SETATTR sets; the fields are those of [`crate::fs::Changes`].
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(in crate::fuse) struct RequestedAttributes {
+    pub(in crate::fuse) mode: Option<u32>,
+    pub(in crate::fuse) uid: Option<u32>,
+    pub(in crate::fuse) gid: Option<u32>,
+    pub(in crate::fuse) size: Option<u64>,
+    pub(in crate::fuse) atime: Option<TimeOrNow>,
+    pub(in crate::fuse) mtime: Option<TimeOrNow>,
+    pub(in crate::fuse) ctime: Option<Timestamp>,
+    pub(in crate::fuse) handle: Option<Handle>,
+}
+
+/// Pairs of an inode and the number of its look-ups to forget.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fuse) struct Forgets<'a>(&'a [u8]);
+
+impl Forgets<'_> {
+    /// Returns the pairs.
+    pub(in crate::fuse) fn pairs(self) -> impl Iterator<Item = (Ino, u64)> {
+        self.0.chunks_exact(FORGET_PAIR).filter_map(|pair| {
+            let mut fields = Fields(pair);
+            Some((Ino(fields.u64().ok()?), fields.u64().ok()?))
+        })
+    }
+}
+
+/// Returns the length of the fixed fields of an operation; the kernel's other arguments follow them.
+pub(in crate::fuse) fn fixed_len(opcode: u32) -> usize {
+    match opcode {
+        opcode::FORGET
+        | opcode::BATCH_FORGET
+        | opcode::MKDIR
+        | opcode::RENAME
+        | opcode::LINK
+        | opcode::OPEN
+        | opcode::OPENDIR
+        | opcode::SETXATTR
+        | opcode::GETXATTR
+        | opcode::LISTXATTR => 8,
+        opcode::GETATTR
+        | opcode::MKNOD
+        | opcode::FSYNC
+        | opcode::FSYNCDIR
+        | opcode::CREATE
+        | opcode::RENAME2 => 16,
+        opcode::RELEASE | opcode::RELEASEDIR | opcode::FLUSH | opcode::LSEEK => 24,
+        opcode::FALLOCATE | opcode::IOCTL => 32,
+        opcode::READ | opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => 40,
+        opcode::COPY_FILE_RANGE => 56,
+        opcode::SETATTR => 88,
+        _ => 0,
+    }
+}
+
+impl<'a> Operation<'a> {
+    /// Reads an operation from its fixed fields, behind which may be more bytes, and from what follows them.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if something is missing.
+    pub(in crate::fuse) fn parse(
+        opcode: u32,
+        fixed: &[u8],
+        rest: &'a [u8],
+    ) -> Result<Self, Malformed> {
+        let fixed = Fields(fixed);
+        let rest = Fields(rest);
+        match opcode {
+            opcode::LOOKUP
+            | opcode::SYMLINK
+            | opcode::MKNOD
+            | opcode::MKDIR
+            | opcode::UNLINK
+            | opcode::RMDIR
+            | opcode::RENAME
+            | opcode::RENAME2
+            | opcode::LINK
+            | opcode::CREATE => Self::of_names(opcode, fixed, rest),
+            opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
+                Self::of_xattrs(opcode, fixed, rest)
+            }
+            opcode::READ
+            | opcode::WRITE
+            | opcode::FALLOCATE
+            | opcode::LSEEK
+            | opcode::COPY_FILE_RANGE => Self::of_data(opcode, fixed, rest),
+            _ => Self::of_inodes(opcode, fixed, rest),
+        }
+    }
+
+    fn of_names(
+        opcode: u32,
+        mut fixed: Fields<'_>,
+        mut rest: Fields<'a>,
+    ) -> Result<Self, Malformed> {
+        Ok(match opcode {
+            opcode::LOOKUP => Self::Lookup { name: rest.name()? },
+            opcode::UNLINK => Self::Unlink { name: rest.name()? },
+            opcode::RMDIR => Self::RmDir { name: rest.name()? },
+            opcode::SYMLINK => Self::Symlink {
+                name: rest.name()?,
+                target: rest.name()?,
+            },
+            opcode::MKNOD => {
+                let (mode, rdev, umask) = (fixed.u32()?, fixed.u32()?, fixed.u32()?);
+                Self::MkNod {
+                    name: rest.name()?,
+                    mode,
+                    umask,
+                    rdev,
+                }
+            }
+            opcode::MKDIR => Self::MkDir {
+                mode: fixed.u32()?,
+                umask: fixed.u32()?,
+                name: rest.name()?,
+            },
+            opcode::LINK => Self::Link {
+                source: Ino(fixed.u64()?),
+                name: rest.name()?,
+            },
+            opcode::CREATE => Self::Create {
+                flags: fixed.i32()?,
+                mode: fixed.u32()?,
+                umask: fixed.u32()?,
+                name: rest.name()?,
+            },
+            _ => Self::Rename {
+                new_parent: Ino(fixed.u64()?),
+                flags: match opcode {
+                    opcode::RENAME2 => fixed.u32()?,
+                    _ => 0,
+                },
+                name: rest.name()?,
+                new_name: rest.name()?,
+            },
+        })
+    }
+
+    fn of_xattrs(
+        opcode: u32,
+        mut fixed: Fields<'_>,
+        mut rest: Fields<'a>,
+    ) -> Result<Self, Malformed> {
+        Ok(match opcode {
+            opcode::SETXATTR => {
+                let (size, flags) = (fixed.u32()?, fixed.i32()?);
+                Self::SetXattr {
+                    name: rest.name()?,
+                    value: rest.bytes(size as usize)?,
+                    flags,
+                }
+            }
+            opcode::GETXATTR => Self::GetXattr {
+                room: fixed.u32()?,
+                name: rest.name()?,
+            },
+            opcode::LISTXATTR => Self::ListXattr { room: fixed.u32()? },
+            _ => Self::RemoveXattr { name: rest.name()? },
+        })
+    }
+
+    fn of_data(
+        opcode: u32,
+        mut fixed: Fields<'_>,
+        mut rest: Fields<'a>,
+    ) -> Result<Self, Malformed> {
+        let handle = Handle(fixed.u64()?);
+        let offset = fixed.u64()?;
+        Ok(match opcode {
+            opcode::READ => Self::Read {
+                handle,
+                offset,
+                size: fixed.u32()?,
+            },
+            opcode::WRITE => {
+                let (size, flags) = (fixed.u32()?, fixed.u32()?);
+                let _lock_owner = fixed.u64()?;
+                Self::Write {
+                    handle,
+                    offset,
+                    data: rest.bytes(size as usize)?,
+                    flags,
+                    open_flags: fixed.i32()?,
+                }
+            }
+            opcode::FALLOCATE => Self::Fallocate {
+                handle,
+                offset,
+                len: fixed.u64()?,
+                mode: fixed.i32()?,
+            },
+            opcode::LSEEK => Self::LSeek {
+                handle,
+                offset,
+                whence: fixed.i32()?,
+            },
+            _ => {
+                let _target = fixed.u64()?;
+                Self::CopyFileRange {
+                    from: handle,
+                    from_offset: offset,
+                    to: Handle(fixed.u64()?),
+                    to_offset: fixed.u64()?,
+                    len: fixed.u64()?,
+                }
+            }
+        })
+    }
+
+    fn of_inodes(opcode: u32, mut fixed: Fields<'_>, rest: Fields<'a>) -> Result<Self, Malformed> {
+        let mut listing = |with_attributes: bool| {
+            let (handle, offset, room) = (Handle(fixed.u64()?), fixed.u64()?, fixed.u32()?);
+            Ok(if with_attributes {
+                Self::ReadDirPlus {
+                    handle,
+                    offset,
+                    room,
+                }
+            } else {
+                Self::ReadDir {
+                    handle,
+                    offset,
+                    room,
+                }
+            })
+        };
+        Ok(match opcode {
+            opcode::READDIR => listing(false)?,
+            opcode::READDIRPLUS => listing(true)?,
+            opcode::FORGET => Self::Forget {
+                lookups: fixed.u64()?,
+            },
+            opcode::BATCH_FORGET => {
+                let count = fixed.u32()? as usize;
+                let all = rest
+                    .0
+                    .get(..count.saturating_mul(FORGET_PAIR))
+                    .ok_or(Malformed)?;
+                Self::BatchForget(Forgets(all))
+            }
+            opcode::GETATTR => {
+                let (flags, _padding) = (fixed.u32()?, fixed.u32()?);
+                let handle = Handle(fixed.u64()?);
+                Self::GetAttr {
+                    handle: (flags & WITH_HANDLE != 0).then_some(handle),
+                }
+            }
+            opcode::SETATTR => Self::SetAttr(RequestedAttributes::parse(fixed)?),
+            opcode::READLINK => Self::ReadLink,
+            opcode::OPEN => Self::Open {
+                flags: fixed.i32()?,
+            },
+            opcode::STATFS => Self::StatFs,
+            opcode::FLUSH => Self::Flush {
+                handle: Handle(fixed.u64()?),
+            },
+            opcode::RELEASE => Self::Release {
+                handle: Handle(fixed.u64()?),
+            },
+            opcode::RELEASEDIR => Self::ReleaseDir {
+                handle: Handle(fixed.u64()?),
+            },
+            opcode::FSYNC | opcode::FSYNCDIR => {
+                let _handle = fixed.u64()?;
+                let data_only = fixed.u32()? & DATA_ONLY != 0;
+                match opcode {
+                    opcode::FSYNC => Self::Fsync { data_only },
+                    _ => Self::FsyncDir { data_only },
+                }
+            }
+            opcode::OPENDIR => Self::OpenDir,
+            opcode::IOCTL => Self::Ioctl,
+            _ => Self::Unknown,
+        })
+    }
+
+    /// Returns the name of the operation, as the log has it.
+    pub(in crate::fuse) fn name(&self) -> &'static str {
+        match self {
+            Self::Lookup { .. } => "lookup",
+            Self::Forget { .. } | Self::BatchForget(_) => "forget",
+            Self::GetAttr { .. } => "getattr",
+            Self::SetAttr(_) => "setattr",
+            Self::ReadLink => "readlink",
+            Self::Symlink { .. } => "symlink",
+            Self::MkNod { .. } => "mknod",
+            Self::MkDir { .. } => "mkdir",
+            Self::Unlink { .. } => "unlink",
+            Self::RmDir { .. } => "rmdir",
+            Self::Rename { .. } => "rename",
+            Self::Link { .. } => "link",
+            Self::Open { .. } => "open",
+            Self::Create { .. } => "create",
+            Self::Read { .. } => "read",
+            Self::Write { .. } => "write",
+            Self::StatFs => "statfs",
+            Self::Flush { .. } => "flush",
+            Self::Release { .. } => "release",
+            Self::Fsync { .. } => "fsync",
+            Self::SetXattr { .. } => "setxattr",
+            Self::GetXattr { .. } => "getxattr",
+            Self::ListXattr { .. } => "listxattr",
+            Self::RemoveXattr { .. } => "removexattr",
+            Self::OpenDir => "opendir",
+            Self::ReadDir { .. } => "readdir",
+            Self::ReadDirPlus { .. } => "readdirplus",
+            Self::ReleaseDir { .. } => "releasedir",
+            Self::FsyncDir { .. } => "fsyncdir",
+            Self::Ioctl => "ioctl",
+            Self::Fallocate { .. } => "fallocate",
+            Self::LSeek { .. } => "lseek",
+            Self::CopyFileRange { .. } => "copy_file_range",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl RequestedAttributes {
+    fn parse(mut fixed: Fields<'_>) -> Result<Self, Malformed> {
+        let valid = fixed.u32()?;
+        let _padding = fixed.u32()?;
+        let handle = fixed.u64()?;
+        let size = fixed.u64()?;
+        let _lock_owner = fixed.u64()?;
+        let seconds = [fixed.i64()?, fixed.i64()?, fixed.i64()?];
+        let nanos = [fixed.u32()?, fixed.u32()?, fixed.u32()?];
+        let [atime, mtime, ctime] = std::array::from_fn(|i| Timestamp {
+            seconds: seconds[i],
+            nanos: nanos[i],
+        });
+        let mode = fixed.u32()?;
+        let _unused = fixed.u32()?;
+        let (uid, gid) = (fixed.u32()?, fixed.u32()?);
+        let has = |bit: u32| valid & bit != 0;
+        let time = |set, now, time| {
+            has(set).then(|| {
+                if has(now) {
+                    TimeOrNow::Now
+                } else {
+                    TimeOrNow::At(time)
+                }
+            })
+        };
+        Ok(Self {
+            mode: has(field::MODE).then_some(mode),
+            uid: has(field::UID).then_some(uid),
+            gid: has(field::GID).then_some(gid),
+            size: has(field::SIZE).then_some(size),
+            atime: time(field::ATIME, field::ATIME_NOW, atime),
+            mtime: time(field::MTIME, field::MTIME_NOW, mtime),
+            ctime: has(field::CTIME).then_some(ctime),
+            handle: has(field::HANDLE).then_some(Handle(handle)),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const OPCODES: std::ops::Range<u32> = 0..64;
+
+    #[test]
+    fn no_request_is_read_beyond_its_end_whatever_its_bytes() {
+        for byte in [0, 1, 0x7f, 0xff] {
+            let bytes = [byte; 200];
+            for opcode in OPCODES {
+                for fixed in 0..=88 {
+                    for rest in 0..40 {
+                        // It may be malformed; it must not panic.
+                        let parsed = Operation::parse(opcode, &bytes[..fixed], &bytes[..rest]);
+                        if let Ok(Operation::BatchForget(forgets)) = parsed {
+                            assert!(forgets.pairs().count() * FORGET_PAIR <= rest);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_operation_needs_all_its_fixed_fields_but_padding() {
+        let name = b"name\0other\0";
+        let complete = [0; 88];
+        for opcode in OPCODES {
+            let len = fixed_len(opcode);
+            assert!(
+                Operation::parse(opcode, &complete[..len], name).is_ok(),
+                "{opcode}"
+            );
+            // Padding and what is of no use at the end may be missing.
+            let unused = match opcode {
+                opcode::OPENDIR | opcode::IOCTL => len,
+                opcode::READ | opcode::READDIR | opcode::READDIRPLUS => 20,
+                opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR => 16,
+                opcode::COPY_FILE_RANGE => 8,
+                _ => 4,
+            };
+            for shorter in 0..len.saturating_sub(unused) {
+                let parsed = Operation::parse(opcode, &complete[..shorter], name);
+                assert_eq!(parsed, Err(Malformed), "{opcode}, {shorter} bytes");
+            }
+        }
+    }
+
+    #[test]
+    fn names_end_before_a_nul_and_must_have_one() {
+        let rename = |rest| Operation::parse(opcode::RENAME2, &[1; 16], rest);
+        let flags = u32::from_ne_bytes([1; 4]);
+        let new_parent = Ino(u64::from_ne_bytes([1; 8]));
+        assert_eq!(
+            rename(b"old\0new\0"),
+            Ok(Operation::Rename {
+                name: b"old",
+                new_parent,
+                new_name: b"new",
+                flags,
+            })
+        );
+        assert_eq!(rename(b"old\0new"), Err(Malformed));
+        assert_eq!(rename(b"old"), Err(Malformed));
+    }
+
+    #[test]
+    fn a_write_has_the_bytes_that_it_announces_or_is_refused() {
+        let mut fixed = Vec::new();
+        for number in [7u64, 4096] {
+            fixed.extend(number.to_ne_bytes());
+        }
+        fixed.extend(3u32.to_ne_bytes());
+        fixed.extend(5u32.to_ne_bytes());
+        fixed.extend(0u64.to_ne_bytes());
+        fixed.extend(libc::O_DSYNC.to_ne_bytes());
+        fixed.extend([0; 4]);
+        assert_eq!(
+            Operation::parse(opcode::WRITE, &fixed, b"abcd"),
+            Ok(Operation::Write {
+                handle: Handle(7),
+                offset: 4096,
+                data: b"abc",
+                flags: 5,
+                open_flags: libc::O_DSYNC,
+            })
+        );
+        assert_eq!(
+            Operation::parse(opcode::WRITE, &fixed, b"ab"),
+            Err(Malformed)
+        );
+    }
+
+    #[test]
+    fn times_before_the_epoch_arrive_as_they_were_set() {
+        let mut fixed = Vec::new();
+        fixed.extend((field::ATIME | field::MTIME | field::MTIME_NOW).to_ne_bytes());
+        fixed.extend([0; 28]);
+        for seconds in [-2i64, 5, 9] {
+            fixed.extend(seconds.to_ne_bytes());
+        }
+        for nanos in [800_000_000u32, 1, 2] {
+            fixed.extend(nanos.to_ne_bytes());
+        }
+        fixed.extend([0; 20]);
+        let expected = RequestedAttributes {
+            atime: Some(TimeOrNow::At(Timestamp {
+                seconds: -2,
+                nanos: 800_000_000,
+            })),
+            mtime: Some(TimeOrNow::Now),
+            ..RequestedAttributes::default()
+        };
+        assert_eq!(
+            Operation::parse(opcode::SETATTR, &fixed, b""),
+            Ok(Operation::SetAttr(expected))
+        );
+    }
+}

@@ -1,0 +1,116 @@
+//! Threads that move data where that takes longer than handing it over.
+//!
+//! A queue has one thread, and one process reads ahead over one queue. Long reads and writes would follow one another
+//! there. A read that waits for a disk would delay all requests of its CPU.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use crate::fuse::protocol::opcode;
+use crate::fuse::request::Request;
+use crate::workers::Threads;
+
+/// The time that it takes to hand a request to another thread, and its answer back: two wake-ups, rounded up.
+const HANDOVER: Duration = Duration::from_micros(150);
+
+/// The length from which a request is a large one.
+const LARGE: usize = 32 << 10;
+
+/// The weight of the last request in the mean: one in so many.
+const WEIGHT: u64 = 8;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// The threads.
+pub(super) struct Helpers {
+    jobs: Mutex<Sender<Job>>,
+    paces: [Pace; 4],
+}
+
+/// Running mean of the time that requests of one kind take, in nanoseconds.
+#[derive(Default)]
+struct Pace(AtomicU64);
+
+impl Pace {
+    fn note(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / WEIGHT);
+        let mean = self.0.load(Ordering::Relaxed);
+        // Lost updates of other threads do not matter.
+        let mean = mean - mean / WEIGHT + took / WEIGHT;
+        self.0.store(mean, Ordering::Relaxed);
+    }
+
+    fn is_slow(&self) -> bool {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed)) > HANDOVER
+    }
+}
+
+impl Helpers {
+    /// Starts `count` threads.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread left to give.
+    pub(super) fn start(threads: &Threads, count: usize) -> io::Result<Self> {
+        let (jobs, queued) = mpsc::channel::<Job>();
+        let queued = Arc::new(Mutex::new(queued));
+        for number in 0..count {
+            let queued = Arc::clone(&queued);
+            threads.start(format!("data-{number}"), move || {
+                loop {
+                    // Bound first: the guard must be gone before the job runs.
+                    let next = queued.lock().recv();
+                    match next {
+                        Ok(job) => job(),
+                        Err(_) => return,
+                    }
+                }
+            })?;
+        }
+        Ok(Self {
+            jobs: Mutex::new(jobs),
+            paces: Default::default(),
+        })
+    }
+
+    /// Runs `serve`, here or on a helper, as requests of this kind went lately.
+    pub(super) fn run(
+        self: &Arc<Self>,
+        request: Request,
+        serve: impl FnOnce(Request) + Send + 'static,
+    ) {
+        let Some(kind) = kind(&request) else {
+            return serve(request);
+        };
+        let timed = {
+            let helpers = Arc::clone(self);
+            move || {
+                let started = Instant::now();
+                serve(request);
+                helpers.paces[kind].note(started.elapsed());
+            }
+        };
+        if !self.paces[kind].is_slow() {
+            return timed();
+        }
+        let sent = self.jobs.lock().send(Box::new(timed));
+        if let Err(mpsc::SendError(job)) = sent {
+            job();
+        }
+    }
+}
+
+/// Returns which of the paces counts for a request, none if it moves no data.
+fn kind(request: &Request) -> Option<usize> {
+    let is_large = |len: usize| usize::from(len >= LARGE);
+    match request.header().opcode {
+        opcode::READ => Some(is_large(request.data_len())),
+        opcode::WRITE => Some(2 + is_large(request.data_len())),
+        _ => None,
+    }
+}

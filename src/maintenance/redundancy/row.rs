@@ -1,0 +1,27 @@
+//! Rows of the count of redundancy.
+
+/// Stripes that can bear the same number of further losses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RedundancyRow {
+    /// The number of further shards of each that can be lost; negative if some of the bytes that files hold are lost
+    /// already.
+    pub losses_tolerated: i16,
+    /// The number of stripes.
+    pub stripes: u64,
+    /// Bytes in them that files hold; those that several share count once.
+    pub bytes: u64,
+    /// Shards of them that no online file has.
+    pub missing: u64,
+}
+
+impl RedundancyRow {
+    /// Returns a row without stripes.
+    pub(in crate::maintenance) fn empty(losses_tolerated: i16) -> Self {
+        Self {
+            losses_tolerated,
+            stripes: 0,
+            bytes: 0,
+            missing: 0,
+        }
+    }
+}

@@ -1,0 +1,251 @@
+//! Scheduling of rebuilds: on order, when members have been absent for long enough, and when members return. A rebuild
+//! onto other members goes on when the volume is opened again.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
+
+use super::stop::StopSignal;
+use crate::format::MemberIndex;
+use crate::maintenance::{
+    InodeLocks, Maintenance, Pace, Rebuild, RebuildProgress, RebuildScope, RebuildState, Recheck,
+    RedundancyCounter,
+};
+use crate::membership::Members;
+use crate::transaction::{CommitError, Transactions};
+
+use due::{DueTimes, MembersSeen};
+use waiting::{RoomSeen, WaitingShards};
+
+mod accounts;
+mod due;
+mod limit;
+mod orders;
+mod waiting;
+
+pub use orders::{OrderNumber, RebuildOrders};
+
+/// Scheduler of the rebuilds of a volume. One thread runs it.
+pub(super) struct RebuildScheduler {
+    members: Arc<Members>,
+    transactions: Arc<Transactions>,
+    redundancy: Arc<RedundancyCounter>,
+    recheck: Arc<Recheck>,
+    rebuild: Arc<Rebuild>,
+    locks: Arc<dyn InodeLocks>,
+    /// The longest absence of a member before its shards are rebuilt elsewhere; for ever, if `None`.
+    rebuild_after: Option<Duration>,
+    orders: Arc<RebuildOrders>,
+    due: Mutex<Option<DueTimes>>,
+    waiting: Mutex<Option<WaitingShards>>,
+    stop: Arc<StopSignal>,
+}
+
+impl RebuildScheduler {
+    pub(super) fn new(
+        maintenance: &Maintenance,
+        locks: Arc<dyn InodeLocks>,
+        rebuild_after: Option<Duration>,
+        orders: Arc<RebuildOrders>,
+        stop: Arc<StopSignal>,
+    ) -> Self {
+        Self {
+            members: Arc::clone(maintenance.transactions().members()),
+            transactions: Arc::clone(maintenance.transactions()),
+            redundancy: Arc::clone(maintenance.redundancy()),
+            recheck: Arc::clone(maintenance.recheck()),
+            rebuild: Arc::clone(maintenance.rebuild()),
+            locks,
+            rebuild_after,
+            orders,
+            due: Mutex::default(),
+            waiting: Mutex::default(),
+            stop,
+        }
+    }
+
+    /// Carries out the open orders, and rebuilds without an order if that is due.
+    pub(super) fn run(&self) -> Result<(), CommitError> {
+        self.run_by(&Instant::now)
+    }
+
+    /// Does the same by another clock.
+    pub(super) fn run_by(&self, clock: &dyn Fn() -> Instant) -> Result<(), CommitError> {
+        let open = self.orders.open();
+        let now = clock();
+        self.see_members(now, |_| ());
+        let with_room = self.waiting_with_room(now);
+        // Absent members keep their time although shards are yet to be moved.
+        let scope = match &with_room {
+            _ if open.rebuild => Ok(Some(RebuildScope::Everything)),
+            Some(waiting) => Ok(Some(waiting.scope)),
+            None => self.scope_in_need(now),
+        };
+        let pace = Pace {
+            bytes_per_second: self.orders.limit(),
+            wait: &|time| self.stop.sleep(time),
+        };
+        if let Some(scope) = scope.transpose() {
+            let rebuilt = scope.and_then(|scope| {
+                let done = self.rebuild(scope, &pace)?;
+                self.note_waiting(scope, &done, with_room.as_ref());
+                if scope == RebuildScope::Everything {
+                    self.note_checked(now);
+                }
+                log_done("rebuilt", &done);
+                self.orders.add_rebuilt(open.newest, &done);
+                Ok(())
+            });
+            self.orders.finish_rebuild(open.newest, rebuilt.clone());
+            rebuilt?;
+        }
+        match open.balance {
+            Some(order) => self.balance(order, open.newest, &pace, clock),
+            None => Ok(()),
+        }
+    }
+
+    /// Rebuilds the missing shards of a scope.
+    fn rebuild(
+        &self,
+        scope: RebuildScope,
+        pace: &Pace<'_>,
+    ) -> Result<RebuildProgress, CommitError> {
+        if scope == RebuildScope::Online {
+            return self.rebuild.run(scope, &*self.locks, pace);
+        }
+        // A caller that waits for this asks afterwards which ranges are unrecoverable.
+        self.recheck.run(&|| !self.stop.is_set())?;
+        // Until the rebuild is complete, the next open of the volume continues it.
+        self.members.epochs().give_up_absentees();
+        let done = self.rebuild.run(scope, &*self.locks, pace)?;
+        if done.state == RebuildState::Finished && !done.leaves_something() {
+            self.members.epochs().set_given_up(BTreeSet::new());
+        }
+        Ok(done)
+    }
+
+    /// Moves shards to members that have fewer, for all orders up to `order`. Gives way to orders later than `newest`,
+    /// and to rebuilds that become due.
+    fn balance(
+        &self,
+        order: u64,
+        newest: u64,
+        pace: &Pace<'_>,
+        clock: &dyn Fn() -> Instant,
+    ) -> Result<(), CommitError> {
+        let gives_way = || self.orders.has_later_than(newest) || self.scope_due(clock()).is_some();
+        let before = self.orders.moved();
+        let mut balanced = self.rebuild.balance(pace, &gives_way, &before);
+        if let Ok(done) = &mut balanced {
+            done.elapsed = done.elapsed.saturating_sub(before.elapsed);
+            log_done("balanced", done);
+        }
+        self.orders.finish_balance(order, &balanced);
+        balanced.map(drop)
+    }
+
+    /// Returns the shards that waited for room, if there is some by now.
+    fn waiting_with_room(&self, now: Instant) -> Option<WaitingShards> {
+        let mut waiting = self.waiting.lock();
+        let waiting = waiting.as_mut().filter(|waiting| waiting.is_due(now))?;
+        waiting.note_checked(now);
+        waiting.can_go_on(&self.room()).then(|| waiting.clone())
+    }
+
+    /// Notes the shards that found no room. Those that online members lack may wait for less than all.
+    fn note_waiting(
+        &self,
+        scope: RebuildScope,
+        progress: &RebuildProgress,
+        before: Option<&WaitingShards>,
+    ) {
+        let waits = WaitingShards::after(scope, progress, before, self.room(), Instant::now());
+        let mut waiting = self.waiting.lock();
+        let is_for_all = |waiting: &WaitingShards| waiting.scope == RebuildScope::Everything;
+        if scope == RebuildScope::Everything || !waiting.as_ref().is_some_and(is_for_all) {
+            *waiting = waits;
+        }
+    }
+
+    /// Notes the membership as it is, and applies `ask` to the due times.
+    fn see_members<R>(&self, now: Instant, ask: impl FnOnce(&mut DueTimes) -> R) -> R {
+        let seen = MembersSeen {
+            epoch: self.members.membership().epoch(),
+            online: self.members.membership().live(),
+            absent: self.absent(),
+            is_draining: !self.members.membership().draining().is_empty(),
+            lacks_files: self.redundancy.lacks_files(),
+        };
+        let mut due = self.due.lock();
+        let due = due.get_or_insert_with(|| {
+            DueTimes::new(seen.clone(), self.members.membership().given_up(), now)
+        });
+        due.see(seen, now);
+        ask(due)
+    }
+
+    /// Returns the scope for which a check is due without an order.
+    fn scope_due(&self, now: Instant) -> Option<RebuildScope> {
+        self.see_members(now, |due| due.due(self.rebuild_after, now))
+    }
+
+    /// Notes a check for all missing shards.
+    fn note_checked(&self, at: Instant) {
+        if let Some(due) = &mut *self.due.lock() {
+            due.note_checked(RebuildScope::Everything, at);
+        }
+    }
+
+    /// Returns the scope that has to be rebuilt without an order. Where a check is due, looks for missing files and
+    /// shards.
+    fn scope_in_need(&self, now: Instant) -> Result<Option<RebuildScope>, CommitError> {
+        let Some(scope) = self.scope_due(now) else {
+            return Ok(None);
+        };
+        let is_whole = {
+            let mut due = self.due.lock();
+            due.as_mut().is_some_and(|due| {
+                due.note_checked(scope, now);
+                due.is_whole()
+            })
+        };
+        self.redundancy.look_for_files();
+        let may_be_known = scope == RebuildScope::Online || is_whole;
+        Ok((!may_be_known || self.redundancy.may_lack_shards()?).then_some(scope))
+    }
+
+    /// Returns the absent members, and the room of the others.
+    fn room(&self) -> RoomSeen {
+        RoomSeen {
+            absent: self.absent(),
+            free: self.transactions.room_by_member(),
+        }
+    }
+
+    fn absent(&self) -> Vec<MemberIndex> {
+        let absent = self.members.membership().away().into_iter();
+        absent.map(|(member, _)| member).collect()
+    }
+}
+
+/// Logs the progress of a rebuild or of balancing, if anything was done or is left.
+fn log_done(what: &str, progress: &RebuildProgress) {
+    let RebuildProgress {
+        bytes_done,
+        bytes_left,
+        bytes_waiting,
+        bytes_unreadable,
+        elapsed,
+        ..
+    } = *progress;
+    let left = bytes_left + bytes_waiting + bytes_unreadable;
+    if bytes_done > 0 || left > 0 {
+        let seconds = elapsed.as_secs();
+        tracing::info!(
+            "{what}: {bytes_done} bytes of shards written in {seconds} s, {left} are left"
+        );
+    }
+}

@@ -1,0 +1,240 @@
+//! Requests over `io_uring` and over `/dev/fuse`: the same answers, and a good end.
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+use rustix::mount::UnmountFlags;
+
+use crate::support::{
+    PATIENCE, Shape, TRANSPORT, TestVolume, drop_caches, eventually, pattern, said, skip_mounts,
+};
+
+/// The file that says whether the kernel offers requests over `io_uring` to new mounts.
+const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
+
+/// Held by the test that has set the parameter.
+static PARAMETER_IN_USE: Mutex<()> = Mutex::new(());
+
+/// The parameter with another value, until this is dropped.
+struct Parameter {
+    before: String,
+    _in_use: MutexGuard<'static, ()>,
+}
+
+impl Parameter {
+    /// Sets the parameter; returns none where the kernel has no such.
+    fn set(value: &str) -> Option<Self> {
+        let in_use = PARAMETER_IN_USE.lock();
+        let Ok(before) = fs::read_to_string(PARAMETER) else {
+            eprintln!("left out: this kernel has no FUSE over io_uring");
+            return None;
+        };
+        fs::write(PARAMETER, value).expect("root may set it");
+        Some(Self {
+            before,
+            _in_use: in_use,
+        })
+    }
+}
+
+impl Drop for Parameter {
+    fn drop(&mut self) {
+        fs::write(PARAMETER, &self.before).expect("root may set it");
+    }
+}
+
+/// Mounts a new volume over `io_uring`.
+fn mounted_over_uring() -> TestVolume {
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let output = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--transport", "uring"]);
+    assert!(output.status.success(), "{output:?}\n{}", volume.log());
+    let (status, _) = volume.status();
+    assert_eq!(status["transport"].as_str(), Some("uring"), "{status}");
+    volume
+}
+
+/// The tests that go through the kernel pass over `io_uring`, too.
+#[test]
+fn tests_of_mounts_pass_over_io_uring() {
+    if skip_mounts() {
+        return;
+    }
+    let Some(_parameter) = Parameter::set("Y") else {
+        return;
+    };
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["posix::", "direct::", "session::", "daemon::"])
+        .env(TRANSPORT, "uring")
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{}", said(&output));
+}
+
+#[test]
+fn uring_is_refused_with_its_remedy_where_the_kernel_does_not_offer_it_and_auto_is_not() {
+    if skip_mounts() {
+        return;
+    }
+    let Some(_parameter) = Parameter::set("N") else {
+        return;
+    };
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let all = [0, 1, 2, 3, 4, 5];
+    let output = volume.try_mount(&all, &["--transport", "uring"]);
+    assert!(!output.status.success(), "{output:?}");
+    let words = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = words.lines().collect();
+    assert!(
+        lines.len() == 1 && lines[0].contains(&format!("`echo Y > {PARAMETER}` as root")),
+        "{words}"
+    );
+    let output = volume.try_mount(&all, &["--transport", "auto"]);
+    assert!(output.status.success(), "{output:?}");
+    let (status, _) = volume.status();
+    assert_eq!(status["transport"].as_str(), Some("classic"), "{status}");
+    volume.unmount();
+    let (status, _) = volume.status_of(&volume.members.iter().collect::<Vec<_>>());
+    assert!(status["transport"].is_null(), "{status}");
+}
+
+#[test]
+fn more_requests_than_a_queue_has_entries_are_all_answered() {
+    if skip_mounts() {
+        return;
+    }
+    let Some(_parameter) = Parameter::set("Y") else {
+        return;
+    };
+    let volume = mounted_over_uring();
+    let (small, large) = (pattern(1, 5000), pattern(2, 3 << 20));
+    std::thread::scope(|scope| {
+        for number in 0..64 {
+            let (volume, small, large) = (&volume, &small, &large);
+            scope.spawn(move || {
+                let path = volume.path(&format!("file-{number}"));
+                let mut file = File::create(&path).unwrap();
+                file.write_all(small).unwrap();
+                file.sync_all().unwrap();
+                if number % 8 == 0 {
+                    file.write_all(large).unwrap();
+                }
+                file.sync_data().unwrap();
+                fs::metadata(&path).unwrap();
+            });
+        }
+    });
+    drop_caches();
+    std::thread::scope(|scope| {
+        for number in 0..64 {
+            let (volume, small, large) = (&volume, &small, &large);
+            scope.spawn(move || {
+                let file = File::open(volume.path(&format!("file-{number}"))).unwrap();
+                let mut start = vec![0; small.len()];
+                file.read_exact_at(&mut start, 0).unwrap();
+                assert!(start == *small, "file {number}");
+                if number % 8 == 0 {
+                    let mut rest = vec![0; large.len()];
+                    file.read_exact_at(&mut rest, small.len() as u64).unwrap();
+                    assert!(rest == *large, "file {number}");
+                }
+            });
+        }
+    });
+    volume.unmount();
+    eventually("the daemon ends", || volume.daemon().is_none());
+}
+
+/// Ends the mount under load in `way`, and waits for the daemon.
+fn end_under_load(way: impl FnOnce(&TestVolume)) {
+    let volume = mounted_over_uring();
+    // Once the mount is gone, its mountpoint has no such directory.
+    let directory = volume.path("load");
+    fs::create_dir(&directory).expect("the mount is writable");
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for number in 0..4 {
+            let (directory, stop) = (&directory, &stop);
+            scope.spawn(move || load(directory, number, stop));
+        }
+        std::thread::sleep(PATIENCE / 120);
+        way(&volume);
+        stop.store(true, Ordering::Relaxed);
+    });
+    eventually("the daemon ends", || volume.daemon().is_none());
+    volume.try_unmount();
+    volume.mount();
+    volume.unmount();
+}
+
+/// Makes, syncs and lists files until the mount is gone.
+fn load(directory: &Path, number: usize, stop: &AtomicBool) {
+    let bytes = pattern(3, 100_000);
+    for round in 0.. {
+        let path = directory.join(format!("{number}-{round}"));
+        let written = File::create(&path).and_then(|mut file| {
+            file.write_all(&bytes)?;
+            file.sync_all()
+        });
+        let listed = fs::read_dir(directory).map(Iterator::count);
+        let gone = written.is_err() || listed.is_err();
+        if gone || stop.load(Ordering::Relaxed) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn a_daemon_over_io_uring_ends_when_the_mount_is_taken_away_cut_off_or_it_is_killed() {
+    if skip_mounts() {
+        return;
+    }
+    let Some(_parameter) = Parameter::set("Y") else {
+        return;
+    };
+    end_under_load(|volume| {
+        rustix::mount::unmount(&volume.mountpoint, UnmountFlags::DETACH).unwrap();
+    });
+    // Aborts the connection: requests that are under way fail.
+    end_under_load(|volume| {
+        let flags = UnmountFlags::DETACH | UnmountFlags::FORCE;
+        rustix::mount::unmount(&volume.mountpoint, flags).unwrap();
+    });
+    end_under_load(TestVolume::kill);
+}
+
+/// A thread begins on the CPUs of the one that starts it, and some are started while a request is served.
+#[test]
+fn only_the_threads_of_queues_are_pinned_to_a_cpu() {
+    if skip_mounts() {
+        return;
+    }
+    let Some(_parameter) = Parameter::set("Y") else {
+        return;
+    };
+    let volume = mounted_over_uring();
+    fs::write(volume.path("file"), pattern(1, 8 << 20)).unwrap();
+    drop_caches();
+    fs::read(volume.path("file")).unwrap();
+    let daemon = volume.daemon().unwrap();
+    let cpus_of = |status: &Path| {
+        let status = fs::read_to_string(status).unwrap();
+        let line = status
+            .lines()
+            .find(|line| line.starts_with("Cpus_allowed_list:"));
+        line.unwrap().to_owned()
+    };
+    let all = cpus_of(Path::new(&format!("/proc/{daemon}/status")));
+    for task in fs::read_dir(format!("/proc/{daemon}/task")).unwrap() {
+        let task = task.unwrap().path();
+        let name = fs::read_to_string(task.join("comm")).unwrap();
+        if !name.starts_with("ring-") && !name.starts_with("iou-") {
+            assert_eq!(cpus_of(&task.join("status")), all, "{name}");
+        }
+    }
+    volume.unmount();
+}
