@@ -48,7 +48,7 @@ impl SegmentRebuild {
         round: &mut Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
         let _in_segment = tracing::error_span!("rebuild", segment = %plan.segment).entered();
-        if plan.drains_kept_member(&self.members.membership().draining()) {
+        if self.drains_kept_member(plan) {
             // It lacks less than planned, or nothing.
             return Ok(SegmentOutcome::Improved);
         }
@@ -66,8 +66,12 @@ impl SegmentRebuild {
             self.commits.sync()?;
             job.forget_missing();
         }
-        let written = self.write(&job, round);
+        let written = self.write(plan, &job, round);
         let failed = match written {
+            Ok(_) if self.drains_kept_member(plan) => {
+                self.abandon(&job);
+                return Ok(SegmentOutcome::Improved);
+            }
             Ok(Some(failed)) => failed,
             Ok(None) => {
                 self.abandon(&job);
@@ -102,6 +106,11 @@ impl SegmentRebuild {
         } else {
             SegmentOutcome::Blocked(Obstacle::Unreadable)
         })
+    }
+
+    /// Returns whether a slot was to leave a member that is kept by now.
+    fn drains_kept_member(&self, plan: &SegmentPlan) -> bool {
+        plan.drains_kept_member(&self.members.membership().draining())
     }
 
     /// Chooses the members that get the shards of a segment, and lists the shards; returns the obstacle if there is no
@@ -187,9 +196,10 @@ impl SegmentRebuild {
     }
 
     /// Writes the shards, and makes them durable. Returns the stripes whose shards are unrecoverable for now, or `None`
-    /// if the rebuild has to stop.
+    /// if the rebuild has to stop, or a member that was to lose its shards is kept.
     fn write(
         &self,
+        plan: &SegmentPlan,
         job: &SegmentJob,
         round: &Round<'_>,
     ) -> Result<Option<Vec<StripeId>>, TargetError> {
@@ -213,7 +223,7 @@ impl SegmentRebuild {
             self.status.add_written(rebuilt.bytes, round.elapsed());
             let goes_on = step.rest(round.pace, rebuilt.bytes);
             step = PacedStep::begin(&self.foreground);
-            if goes_on {
+            if goes_on && !self.drains_kept_member(plan) {
                 ControlFlow::Continue(())
             } else {
                 ControlFlow::Break(())

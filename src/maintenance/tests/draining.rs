@@ -59,6 +59,34 @@ fn a_member_kept_while_draining_has_its_remaining_shards_and_takes_new_data() {
     assert_holds(&fs, &model, "kept");
 }
 
+/// Fails where a segment moves to its end although its member is kept meanwhile.
+#[test]
+fn a_member_kept_during_the_move_of_its_first_segment_loses_nothing() {
+    let rig = Rig::new(2, 1, 4);
+    let fs = rig.open(&[]);
+    let content = pattern(0, 20_000);
+    fs.write(0, &content).unwrap();
+    fs.close();
+    let fs = rig.open(&[]);
+    let before = shards_of(&fs);
+    assert!(before > 0, "the member has nothing to lose");
+    fs.maintenance.draining().drain(REMOVED).unwrap();
+    let rests = Cell::new(0);
+    let wait = |_| {
+        if rests.replace(rests.get() + 1) == 0 {
+            fs.maintenance.draining().keep(REMOVED).unwrap();
+        }
+        true
+    };
+    fs.rebuild_while(&wait).unwrap();
+    assert!(rests.get() > 0, "nothing was written");
+    assert_eq!(shards_of(&fs), before);
+    fs.assert_shards_lie_on(&rig, &[], "kept");
+    let rows = fs.redundancy();
+    assert_eq!((rows.len(), rows[0].0), (1, 1), "{rows:?}");
+    assert_eq!(fs.read(0).unwrap(), content);
+}
+
 #[test]
 fn a_member_stays_if_its_removal_fails() {
     let origin = Rig::new(2, 1, 5);
