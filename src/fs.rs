@@ -139,7 +139,7 @@ impl Fs {
         let inodes = Inodes::new(&transactions, room, options.clock, options.read_only);
         let inodes = Arc::new(inodes);
         let access_times = Arc::new(AccessTimes::new(&inodes, &transactions, options.atime));
-        let removal = Arc::new(Removal::new(&transactions, inodes.locks()));
+        let removal = Arc::new(Removal::new(&inodes, &transactions));
         let references = Arc::new(References::new(&removal));
         let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &transactions));
         let xattrs = Arc::new(Xattrs::new(&inodes, &transactions));

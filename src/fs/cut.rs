@@ -9,25 +9,27 @@ use crate::transaction::Transactions;
 use super::edit::Edit;
 use super::error::FsError;
 use super::extents::{self, PAGE};
+use super::inodes::Inodes;
 use super::locks::ExclusiveLock;
 
 /// Removes a bounded part of the extents behind the end of a file with a mark. Returns whether none is left, and removes
 /// the mark then.
 pub(super) fn cut_behind_end(
+    inodes: &Inodes,
     transactions: &Transactions,
     lock: &ExclusiveLock<'_>,
     ino: Ino,
     mut inode: Inode,
 ) -> Result<bool, FsError> {
     let range = behind(inode.size);
-    if !cut_part(transactions, lock, ino, &mut inode, &range)? {
+    if !cut_part(inodes, transactions, lock, ino, &mut inode, &range)? {
         return Ok(false);
     }
     // An inode without a name keeps its mark until it is removed.
     if inode.links > 0 {
         let mut edit = Edit::default();
         edit.delete_orphan(ino);
-        edit.apply(transactions)?;
+        inodes.apply(edit)?;
     }
     Ok(true)
 }
@@ -39,6 +41,7 @@ pub(super) fn behind(size: u64) -> Range<u64> {
 
 /// Takes the first extents of a range out, in a batch. Returns whether that was all of them.
 pub(super) fn cut_part(
+    inodes: &Inodes,
     transactions: &Transactions,
     lock: &ExclusiveLock<'_>,
     ino: Ino,
@@ -49,7 +52,7 @@ pub(super) fn cut_part(
     let mut edit = Edit::default();
     let complete = take_out(transactions, ino, inode, &mut edit, range)?;
     edit.put_inode(ino, inode);
-    edit.apply(transactions)?;
+    inodes.apply(edit)?;
     Ok(complete)
 }
 

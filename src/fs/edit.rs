@@ -7,6 +7,7 @@ use crate::format::{Cookie, Ino, Record, StripeId, key};
 use crate::metadata::Batch;
 use crate::transaction::{CommitError, Transactions};
 
+use super::list_lens::ListLens;
 use super::run::Run;
 
 /// Changes that become visible, and durable, all at once or not at all.
@@ -15,13 +16,21 @@ pub(super) struct Edit {
     batch: Batch,
     /// Ranges of files in which extents change.
     changed: Vec<(Ino, Range<u64>)>,
-    /// The inodes whose attributes change.
+    /// The inodes whose attributes change, some perhaps more than once.
     xattr_inodes: Vec<Ino>,
 }
 
 impl Edit {
-    /// Applies all changes at once. The caller holds the locks of the inodes that they concern.
-    pub(super) fn apply(self, transactions: &Transactions) -> Result<(), CommitError> {
+    /// Applies all changes at once, and forgets the lengths of lists that they change. The caller holds the locks of the
+    /// inodes that they concern.
+    pub(super) fn apply(
+        self,
+        transactions: &Transactions,
+        list_lens: &ListLens,
+    ) -> Result<(), CommitError> {
+        for ino in self.xattr_inodes {
+            list_lens.forget(ino);
+        }
         transactions.apply_with_extents(self.batch, &self.changed)
     }
 
@@ -29,11 +38,6 @@ impl Edit {
     #[cfg(test)]
     pub(super) fn into_batch(self) -> Batch {
         self.batch
-    }
-
-    /// Returns the inodes whose attributes change, some perhaps more than once.
-    pub(super) fn xattr_inodes(&self) -> &[Ino] {
-        &self.xattr_inodes
     }
 
     pub(super) fn put_inode(&mut self, ino: Ino, inode: &Inode) {

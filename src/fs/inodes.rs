@@ -88,10 +88,7 @@ impl Inodes {
 
     /// Applies an edit. The caller holds the locks of the inodes that it changes.
     pub(super) fn apply(&self, edit: Edit) -> Result<(), FsError> {
-        for ino in edit.xattr_inodes() {
-            self.list_lens.forget(*ino);
-        }
-        Ok(edit.apply(&self.transactions)?)
+        Ok(edit.apply(&self.transactions, &self.list_lens)?)
     }
 
     /// Applies an edit that adds to the volume. Fails while there is no space for earlier edits.

@@ -11,7 +11,7 @@ const KNOWN_LISTS: usize = 1024;
 
 /// Lengths of the lists of names of inodes, so that adding a name does not count all others. An inode's
 /// length is read and remembered only under the inode's exclusive lock, under which its names change.
-/// [`Inodes::apply`](super::inodes::Inodes::apply) forgets the length of an inode whose attributes an edit changes.
+/// [`Edit::apply`](super::edit::Edit::apply) forgets the length of an inode whose attributes it changes.
 #[derive(Debug, Default)]
 pub(super) struct ListLens(Mutex<HashMap<Ino, usize>>);
 

@@ -20,9 +20,9 @@ use super::cut;
 use super::edit::Edit;
 use super::error::FsError;
 use super::extents::{self, PAGE};
-use super::inodes::read_inode;
+use super::inodes::{Inodes, read_inode};
 use super::limits::SIZE_MAX;
-use super::locks::{ExclusiveLock, Locks};
+use super::locks::ExclusiveLock;
 
 /// Inodes that wait to be removed; a thread that finds the queue full removes its inode itself.
 const QUEUE: usize = 1024;
@@ -48,8 +48,8 @@ pub(super) struct Removal {
 
 /// The work itself, shared by the thread and by callers that find its queue full.
 struct Remover {
+    inodes: Arc<Inodes>,
     transactions: Arc<Transactions>,
-    locks: Arc<Locks>,
     /// Files behind whose ends something may be left, and whether there is a job for each. Changed under
     /// the file's lock.
     cutting: Mutex<HashMap<Ino, bool>>,
@@ -57,10 +57,10 @@ struct Remover {
 
 impl Removal {
     /// Returns a part without a thread, which starts when it is first needed.
-    pub(super) fn new(transactions: &Arc<Transactions>, locks: &Arc<Locks>) -> Self {
+    pub(super) fn new(inodes: &Arc<Inodes>, transactions: &Arc<Transactions>) -> Self {
         let remover = Arc::new(Remover {
+            inodes: Arc::clone(inodes),
             transactions: Arc::clone(transactions),
-            locks: Arc::clone(locks),
             cutting: Mutex::default(),
         });
         Self {
@@ -115,11 +115,11 @@ impl Removal {
         if end <= inode.size || !self.is_cutting(ino) {
             return Ok(());
         }
-        let transactions = &self.remover.transactions;
+        let (inodes, transactions) = (&self.remover.inodes, &self.remover.transactions);
         // Without what the caller has changed already.
         let mut stored = read_inode(transactions, ino)?.ok_or(FsError::NotFound)?;
         let range = stored.size..end;
-        while !cut::cut_part(transactions, lock, ino, &mut stored, &range)? {}
+        while !cut::cut_part(inodes, transactions, lock, ino, &mut stored, &range)? {}
         inode.allocated_bytes = stored.allocated_bytes;
         Ok(())
     }
@@ -220,7 +220,7 @@ impl Remover {
 
     fn cut(&self, ino: Ino) -> Result<(), FsError> {
         loop {
-            let lock = self.locks.exclusive(&[ino]);
+            let lock = self.inodes.locks().exclusive(&[ino]);
             if self.cut_part(&lock, ino)? {
                 return Ok(());
             }
@@ -231,7 +231,9 @@ impl Remover {
     /// file must not grow over what is left.
     fn cut_part(&self, lock: &ExclusiveLock<'_>, ino: Ino) -> Result<bool, FsError> {
         let outcome = match read_inode(&self.transactions, ino) {
-            Ok(Some(inode)) => cut::cut_behind_end(&self.transactions, lock, ino, inode),
+            Ok(Some(inode)) => {
+                cut::cut_behind_end(&self.inodes, &self.transactions, lock, ino, inode)
+            }
             Ok(None) => Ok(true),
             Err(error) => Err(error),
         };
@@ -252,7 +254,7 @@ impl Remover {
             None => {
                 let mut edit = Edit::default();
                 edit.delete_orphan(ino);
-                edit.apply(&self.transactions)?;
+                self.inodes.apply(edit)?;
             }
         }
         self.cutting.lock().remove(&ino);
@@ -261,7 +263,7 @@ impl Remover {
 
     /// Removes a bounded part of an inode. Returns whether nothing is left of it.
     fn remove_part(&self, ino: Ino) -> Result<bool, FsError> {
-        let _lock = self.locks.exclusive(&[ino]);
+        let _lock = self.inodes.locks().exclusive(&[ino]);
         let Some(mut inode) = read_inode(&self.transactions, ino)? else {
             return Ok(true);
         };
@@ -285,7 +287,7 @@ impl Remover {
         } else {
             edit.put_inode(ino, &inode);
         }
-        edit.apply(&self.transactions)?;
+        self.inodes.apply(edit)?;
         Ok(finished)
     }
 }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 use crate::format::{FormatError, Ino};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
+use crate::fs::list_lens::ListLens;
 use crate::maintenance::RedundancyCounter;
 use crate::transaction::Transactions;
 
@@ -33,7 +34,8 @@ impl Checker<'_> {
         repair: Edit,
     ) -> Result<(), FsError> {
         if self.repair {
-            repair.apply(self.transactions)?;
+            // No length is known without a mount.
+            repair.apply(self.transactions, &ListLens::default())?;
             self.transactions.clock().tick()?;
         }
         self.note(kind, ino, self.repair);

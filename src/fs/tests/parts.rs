@@ -51,7 +51,7 @@ impl FileData {
             &transactions,
             AtimePolicy::NoAtime,
         ));
-        let removal = Arc::new(Removal::new(&transactions, inodes.locks()));
+        let removal = Arc::new(Removal::new(&inodes, &transactions));
         let references = Arc::new(References::new(&removal));
         let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &transactions));
         let xattrs = Arc::new(Xattrs::new(&inodes, &transactions));

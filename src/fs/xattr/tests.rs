@@ -105,6 +105,38 @@ fn every_edit_of_attributes_is_counted_at_the_next_change() {
     }
 }
 
+/// The thread that removes inodes changes attributes as well.
+#[test]
+fn the_length_of_the_list_of_a_removed_file_is_forgotten() {
+    let disks = create(1 << 30, None);
+    let fs = open(&disks);
+    let flags = OpenFlags::read_write();
+    for names in [1, 5000] {
+        let (attr, handle) = fs
+            .names()
+            .create(ROOT, Ino::ROOT, b"file", 0o644, flags)
+            .unwrap();
+        let mut edit = Edit::default();
+        for number in 1..names {
+            edit.put_xattr(attr.ino, &name(number), Vec::new());
+        }
+        fs.inodes.apply(edit).unwrap();
+        if names == 1 {
+            set(&fs, attr.ino, &name(0), b"value").unwrap();
+        } else {
+            // A list too long for a call is removed part by part.
+            fs.inodes.list_lens().note(attr.ino, Some(names));
+        }
+        assert!(fs.inodes.list_lens().get(attr.ino).is_some());
+        fs.names().unlink(Ino::ROOT, b"file").unwrap();
+        fs.open_files().release(handle).unwrap();
+        fs.open_files().forget(attr.ino, 1);
+        fs.wait_for_removal();
+        assert!(matches!(fs.inodes.get(attr.ino), Err(FsError::NotFound)));
+        assert_eq!(fs.inodes.list_lens().get(attr.ino), None, "{names} names");
+    }
+}
+
 #[test]
 fn the_list_of_names_ends_at_64_kib_and_a_name_that_goes_makes_room_for_one() {
     let (_disks, fs, ino) = made();
