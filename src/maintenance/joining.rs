@@ -1,8 +1,8 @@
 //! Directories that join a volume while it is open.
 //!
 //! A directory that joins takes part at once, but is stale: earlier changes are only in the journals of the others. It
-//! enters the epoch after a checkpoint that began later than its arrival, once the index has all its copies. From then
-//! on the index needs nothing of the journal that the new member lacks.
+//! enters the epoch once the index has all its copies, and its own journal has every record that the index may lack. A
+//! checkpoint brings earlier records into the index; it may take two while others commit.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -92,8 +92,7 @@ impl Joining {
                 for segment in strays {
                     reaper.abandon_file(self.commits.group.next(), segment, index);
                 }
-                // Before it takes part: from then on another thread may admit it to the epoch. A refused one does not
-                // count, because a rebuild starts over when this number changes.
+                // Before it takes part: a rebuild that misses it must start over. A refused one does not count.
                 self.commits.arrivals.note();
                 Ok::<_, CommitError>(reaper)
             })?;

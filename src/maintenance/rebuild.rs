@@ -228,7 +228,7 @@ impl Rebuild {
 
     /// Completes the copies of the index. Without them the volume tolerates fewer losses than its stripes do.
     fn complete_index_if_possible(&self) -> Result<(), CommitError> {
-        if self.commits.arrivals.wait() {
+        if self.members.epochs().is_checkpoint_awaited() {
             match self.commits.checkpoint() {
                 // The copies are made once there is space.
                 Err(CommitError::NoSpace) => return Ok(()),

@@ -5,9 +5,13 @@
 //! every record that it acknowledged, and the shards that were synced before. A directory whose journal ends earlier is
 //! a stale copy.
 //!
+//! The same record tells which members have all that the index may lack: only those may stand for all others.
+//!
 //! # Invariants
 //!
 //! - A record is noted for every member that acknowledged it, before the commit that wrote it returns.
+//! - A record counts as needed before the members are chosen that take it, and until the index has it. So a member that
+//!   joins meanwhile is known to lack it.
 //! - A member that returns has an empty journal. Its earlier acknowledgements stay noted until an epoch with it is
 //!   durable. From then on its superblock is new and tells older copies by itself.
 
@@ -16,13 +20,24 @@ use std::collections::{BTreeMap, BTreeSet};
 use parking_lot::Mutex;
 
 use super::journal_end::newest_record;
+use super::snapshot::Membership;
 use crate::format::journal::{JournalGeneration, MAX_FILE_BYTES};
 use crate::format::{Lsn, MemberIndex, VolumeId};
 use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
 
 /// The records that the journal of each member must hold.
 #[derive(Debug, Default)]
-pub struct Acknowledged(Mutex<BTreeMap<MemberIndex, AcknowledgedRecords>>);
+pub struct Acknowledged(Mutex<Journals>);
+
+/// The journals of all members.
+#[derive(Debug, Default)]
+struct Journals {
+    members: BTreeMap<MemberIndex, AcknowledgedRecords>,
+    /// The first record that the index may lack, if it may lack any. All later ones are needed as well.
+    needed: Option<Lsn>,
+    /// The members whose journals were created again since the newest record was begun.
+    renewed: BTreeSet<MemberIndex>,
+}
 
 /// The records that one member acknowledged.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,10 +55,36 @@ struct AcknowledgedRecords {
 }
 
 impl Acknowledged {
-    /// Notes a record that these members acknowledged.
+    /// Begins a record, which is needed from here on, and returns the members that are to take it. One record is begun
+    /// at a time.
+    pub fn begin(&self, record: Lsn, membership: &Membership) -> Vec<MemberIndex> {
+        let mut journals = self.0.lock();
+        journals.needed.get_or_insert(record);
+        journals.renewed.clear();
+        membership.live()
+    }
+
+    /// Notes the first record that the index may lack, if it may lack any.
+    pub fn need_from(&self, first: Option<Lsn>) {
+        self.0.lock().needed = first;
+    }
+
+    /// Returns whether the journal of a member has every record that the index may lack. One that is being written
+    /// counts as such a record.
+    pub(super) fn has_needed(&self, member: MemberIndex) -> bool {
+        let needed = self.0.lock().needed;
+        needed.is_none_or(|first| self.has(member, first))
+    }
+
+    /// Notes a record that these members acknowledged. Those whose journals were created again meanwhile lack it.
     pub fn note(&self, members: &[MemberIndex], generation: JournalGeneration, last: Lsn) {
-        let mut all = self.0.lock();
-        for member in members {
+        let mut journals = self.0.lock();
+        let Journals {
+            members: all,
+            renewed,
+            ..
+        } = &mut *journals;
+        for member in members.iter().filter(|member| !renewed.contains(member)) {
             let records = all.entry(*member).or_default();
             if records.first == Lsn(0) || records.is_removed {
                 records.first = last;
@@ -61,9 +102,9 @@ impl Acknowledged {
     /// Notes that a commit went to the index alone. The journals of these members tell of it only once they
     /// acknowledge another record.
     pub fn note_commit_without_record(&self, members: &[MemberIndex]) {
-        let mut all = self.0.lock();
+        let mut journals = self.0.lock();
         for member in members {
-            all.entry(*member).or_default().is_surpassed = true;
+            journals.members.entry(*member).or_default().is_surpassed = true;
         }
     }
 
@@ -107,12 +148,15 @@ impl Acknowledged {
     }
 
     fn of(&self, member: MemberIndex) -> AcknowledgedRecords {
-        self.0.lock().get(&member).copied().unwrap_or_default()
+        let journals = self.0.lock();
+        journals.members.get(&member).copied().unwrap_or_default()
     }
 
     /// Notes that the journal of a member was created again.
     pub(super) fn note_new_journal(&self, member: MemberIndex) {
-        if let Some(records) = self.0.lock().get_mut(&member) {
+        let mut journals = self.0.lock();
+        journals.renewed.insert(member);
+        if let Some(records) = journals.members.get_mut(&member) {
             records.is_removed = true;
         }
     }
@@ -122,13 +166,15 @@ impl Acknowledged {
         let is_older = |member: &MemberIndex, records: &AcknowledgedRecords| {
             records.is_removed && members.contains(member)
         };
-        let mut all = self.0.lock();
-        all.retain(|member, records| !is_older(member, records));
+        let mut journals = self.0.lock();
+        journals
+            .members
+            .retain(|member, records| !is_older(member, records));
     }
 
     /// Forgets a member when another takes its place.
     pub(super) fn forget(&self, member: MemberIndex) {
-        self.0.lock().remove(&member);
+        self.0.lock().members.remove(&member);
     }
 }
 

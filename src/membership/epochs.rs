@@ -97,23 +97,25 @@ impl Epochs {
         raised
     }
 
-    /// Takes stale members into the epoch; durable on return. Call it once the index knows all that they missed, except
-    /// for journal and superblock, and their journals were written again. Does nothing if there are none, or nothing
-    /// may be written.
+    /// Takes those stale members into the epoch whose journals have all that the index may lack; durable on return. Call
+    /// it once the index has all its copies. Does nothing if there are none, or nothing may be written.
     ///
     /// # Errors
     ///
     /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on.
     pub fn admit_stale(&self) -> Result<(), MembersError> {
         let mut state = self.state.lock();
-        let online = self.membership.online();
-        if self.access == Access::ReadOnly || online.is_subset(&state.admitted) {
+        let mut target = self.membership.online();
+        // No member joins before this lock is free.
+        target
+            .retain(|index| state.admitted.contains(index) || self.acknowledged.has_needed(*index));
+        if self.access == Access::ReadOnly || target.is_subset(&state.admitted) {
             return Ok(());
         }
-        for index in online.difference(&state.admitted) {
+        for index in target.difference(&state.admitted) {
             tracing::info!("member {index} has the index and the journal again, and counts");
         }
-        let raised = self.raise(&mut state, online);
+        let raised = self.raise(&mut state, target);
         if raised.is_ok() {
             self.acknowledged.note_admitted(&state.admitted);
         }
@@ -128,6 +130,13 @@ impl Epochs {
         let mut live = self.membership.live();
         live.retain(|index| !state.admitted.contains(index));
         live
+    }
+
+    /// Returns whether a stale member waits for a checkpoint: its journal lacks records that the index may lack too.
+    #[must_use]
+    pub fn is_checkpoint_awaited(&self) -> bool {
+        let mut stale = self.stale().into_iter();
+        stale.any(|index| !self.acknowledged.has_needed(index))
     }
 
     /// Begins an epoch with those of `target` that are online, and with fewer as they fail on the way.

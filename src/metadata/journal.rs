@@ -75,6 +75,8 @@ struct Tail {
 struct File {
     /// Bytes of records that the index may lack.
     used: u64,
+    /// The first of these records.
+    first: Lsn,
     /// Its newest record.
     last: Lsn,
 }
@@ -128,6 +130,7 @@ impl Journal {
         }
         let file = File {
             used: 0,
+            first: Lsn(0),
             last: Lsn(0),
         };
         let tail = Mutex::new(Tail {
@@ -224,9 +227,11 @@ impl Journal {
         journal::encode(&header, entries, data, &mut record);
         let current = tail.current;
         self.read_back.lock().forget_overwritten(current, offset);
-        let acknowledged = self.write(&self.names[current], offset, &record.freeze())?;
-        self.disk
-            .members()
+        let live = members.acknowledged().begin(lsn, members.membership());
+        let acknowledged = self
+            .write(&live, &self.names[current], offset, &record.freeze())
+            .inspect_err(|_| self.note_needed(&tail))?;
+        members
             .acknowledged()
             .note(&acknowledged, self.generation, lsn);
         self.read_back.lock().newest = Some(RecordLocation {
@@ -234,8 +239,12 @@ impl Journal {
             offset,
             lsn,
         });
-        tail.files[current].used = offset + len as u64;
-        tail.files[current].last = lsn;
+        let file = &mut tail.files[current];
+        if offset == 0 {
+            file.first = lsn;
+        }
+        file.used = offset + len as u64;
+        file.last = lsn;
         tail.last = lsn;
         self.note_fill(&tail);
         Ok(lsn)
@@ -255,21 +264,21 @@ impl Journal {
         Ok(tail.files[tail.current].used)
     }
 
-    /// Writes durably on all live members, and returns those that acknowledged it. One that fails is marked missing,
+    /// Writes durably on these members, and returns those that acknowledged it. One that fails is marked missing,
     /// and so is one that has no space, if enough are left without it.
     ///
     /// Each member takes the record as one request, which answers once the record is durable. Until the last member
     /// has answered, any set of members may hold the record, as after a power cut between writes and syncs.
     fn write(
         &self,
+        live: &[MemberIndex],
         name: &Arc<str>,
         offset: u64,
         record: &bytes::Bytes,
     ) -> Result<Vec<MemberIndex>, MetaError> {
-        let live = self.disk.members().membership().live();
         let mut full = Vec::new();
         let mut written = Vec::with_capacity(live.len());
-        for (member, answer) in self.disk.write_durably(&live, name, offset, record) {
+        for (member, answer) in self.disk.write_durably(live, name, offset, record) {
             match answer {
                 Ok(()) => written.push(member),
                 Err(error) if error.kind() == StoreErrorKind::NoSpace => full.push((member, error)),
@@ -449,6 +458,15 @@ impl Journal {
             file.used = 0;
         }
         self.note_fill(&tail);
+        self.note_needed(&tail);
+    }
+
+    /// Notes which records a member must have to stand for all others: those of files that are in use. A member without
+    /// the first record of a file has none of that file for a reader, because readers begin there.
+    fn note_needed(&self, tail: &Tail) {
+        let in_use = tail.files.iter().filter(|file| file.used > 0);
+        let first = in_use.map(|file| file.first).min();
+        self.disk.members().acknowledged().need_from(first);
     }
 }
 

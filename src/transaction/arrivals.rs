@@ -1,32 +1,19 @@
-//! Members that came, and that wait for a checkpoint before an epoch takes them in.
+//! A count of the members that joined while the volume was open.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counts the members that came, and how many of them an epoch may take in.
+/// Counts the members that came, so that work on several members can tell that one came meanwhile.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
-    came: AtomicU64,
-    covered: AtomicU64,
-}
+pub(crate) struct Arrivals(AtomicU64);
 
 impl Arrivals {
-    /// Notes that a member came.
+    /// Notes that a member is about to take part.
     pub(crate) fn note(&self) {
-        self.came.fetch_add(1, Ordering::SeqCst);
+        self.0.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Returns how many came so far; to be asked before a checkpoint begins.
+    /// Returns how many came so far.
     pub(crate) fn so_far(&self) -> u64 {
-        self.came.load(Ordering::SeqCst)
-    }
-
-    /// Notes that a checkpoint ended well that began when so many had come.
-    pub(crate) fn cover(&self, came: u64) {
-        self.covered.fetch_max(came, Ordering::SeqCst);
-    }
-
-    /// Returns whether a member waits for a checkpoint.
-    pub(crate) fn wait(&self) -> bool {
-        self.covered.load(Ordering::SeqCst) < self.so_far()
+        self.0.load(Ordering::SeqCst)
     }
 }

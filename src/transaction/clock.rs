@@ -107,7 +107,7 @@ impl Clock {
         }
         self.replicas.compare()?;
         let unsaved = self.commits.awaits_checkpoint();
-        let is_waited_for = refill_due && self.commits.arrivals.wait();
+        let is_waited_for = refill_due && self.members.epochs().is_checkpoint_awaited();
         let done = if self.meta.journal_fill() >= JOURNAL_FILL
             || (checkpoint_due && unsaved)
             || is_waited_for

@@ -57,7 +57,7 @@ pub struct Commits {
     withholds_data: AtomicBool,
     /// Set if something was committed since the last checkpoint.
     to_checkpoint: AtomicBool,
-    /// The members that wait for a checkpoint.
+    /// The members that joined since the volume was opened.
     pub(crate) arrivals: Arrivals,
     allowance: Arc<Allowance>,
 }
@@ -276,7 +276,6 @@ impl Commits {
         }
         self.check_poison()?;
         let _one_at_a_time = self.checkpointing.lock();
-        let came = self.arrivals.so_far();
         self.withholds_data.store(true, Ordering::SeqCst);
         let allow_data = || self.withholds_data.store(false, Ordering::SeqCst);
         let _allowing = scopeguard::guard((), |()| allow_data());
@@ -286,10 +285,7 @@ impl Commits {
         // The index has grown.
         self.allowance.forget();
         match done {
-            Ok(()) => {
-                self.arrivals.cover(came);
-                Ok(())
-            }
+            Ok(()) => Ok(()),
             Err(error) => {
                 self.to_checkpoint.store(true, Ordering::SeqCst);
                 let error = error.into();
@@ -301,8 +297,8 @@ impl Commits {
 
     /// Writes at most so many of the pieces that copies of the index lack. Returns whether there may be more.
     ///
-    /// Once all copies are complete, and no member waits for a checkpoint, an epoch takes in the stale members. Before
-    /// that they could not replace others, because they lack a copy, or changes that only the journal has.
+    /// Once all copies are complete, an epoch takes in the stale members that wait for no checkpoint. Before that they
+    /// could not replace others, because they lack a copy, or changes that only the journal has.
     pub(crate) fn refill_index(&self, pieces: usize) -> Result<bool, CommitError> {
         let more = if pieces == 1 {
             // Not worth waiting for a commit that is being made.
@@ -310,7 +306,7 @@ impl Commits {
         } else {
             self.replicas.refill_pieces(pieces)?
         };
-        if !more && !self.arrivals.wait() {
+        if !more {
             self.members.epochs().admit_stale()?;
         }
         Ok(more)

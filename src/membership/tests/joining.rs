@@ -1,8 +1,9 @@
 //! Directories that join a volume that is open.
 
 use super::*;
-use crate::format::SegmentId;
+use crate::format::journal::JournalGeneration;
 use crate::format::superblock::SLOTS;
+use crate::format::{Lsn, SegmentId};
 use crate::membership::{AbsenceReason, Belongings, JoinAs, MemberState};
 use crate::store::{CallKind, Effect, Fault, Scope};
 
@@ -53,6 +54,38 @@ fn a_directory_is_not_taken_in_while_an_earlier_attempt_hangs() {
             assert_eq!(len.expect("it has its journals"), JOURNAL);
         }
     }
+}
+
+/// The member acknowledged the record into the journal that it had before.
+#[test]
+fn a_member_that_returns_while_a_record_is_written_lacks_it_and_is_not_admitted() {
+    let disks = Disks::volume(2, 1, 4);
+    let members = disks.open(0..4).expect("all members are there");
+    let (acknowledged, record) = (members.acknowledged(), Lsn(5));
+    let live = acknowledged.begin(record, members.membership());
+    assert_eq!(live, indices(0..4));
+    members.io().fail(MemberIndex(2), &io_error());
+    let belongings = Belongings {
+        journal_bytes: JOURNAL,
+        ..Belongings::default()
+    };
+    let store = disks.stores([2]).remove(0);
+    let returned = members
+        .changes()
+        .join(JoinAs::Returning, &store, &belongings, |_, _| {
+            Ok::<_, MembersError>(())
+        })
+        .expect("it is there again");
+    acknowledged.note(&live, JournalGeneration::default(), record);
+    assert!(acknowledged.has(MemberIndex(3), record));
+    assert!(!acknowledged.has(returned, record));
+    members.epochs().admit_stale().expect("nothing fails");
+    assert_eq!(members.epochs().stale(), [returned]);
+    assert!(members.epochs().is_checkpoint_awaited());
+    acknowledged.need_from(None);
+    assert!(!members.epochs().is_checkpoint_awaited());
+    members.epochs().admit_stale().expect("nothing fails");
+    assert_eq!(members.epochs().stale(), []);
 }
 
 #[test]
