@@ -4,10 +4,10 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner};
 
 /// Schedules in which each step is drawn.
-const RANDOM_RUNS: usize = 4_000;
+const RANDOM_RUNS: usize = 1_500;
 
 /// Schedules with few switches, at drawn steps: those find what needs one thread to be late by much.
-const PCT_RUNS: usize = 4_000;
+const PCT_RUNS: usize = 1_500;
 
 /// Switches of such a schedule, and one.
 const PCT_DEPTH: usize = 4;

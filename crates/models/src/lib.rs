@@ -6,6 +6,8 @@
 //! | model | source | promises |
 //! | --- | --- | --- |
 //! | [`group_commit`] | `src/transaction/group.rs` | a commit that contains its change answers every caller; errors reach all who shared the commit |
+//! | [`pins`] | `src/stripes/pins.rs` | nothing is freed under a pin; all is freed once the pins are gone |
+//! | [`buffers`] | `src/stripes/buffers.rs` | a write can be read from its buffer or by its record at any time; one thread flushes a stripe |
 //!
 //! # How the sources get here
 //!
@@ -17,6 +19,8 @@
 //!
 //! - Shuttle runs one thread at a time, so all memory is sequentially consistent. A model finds a wrong order of
 //!   operations, and no ordering of an atomic that is too weak.
+//! - Atomics are those of the standard library, so no switch happens at them. In these sources that hides nothing: between
+//!   two locks a thread uses one atomic at most.
 //! - Schedules are drawn at random. A passing model is evidence, and no proof.
 //! - A lock is not poisoned, and a wait has no spurious wake-up: `parking_lot` promises the same.
 
@@ -25,9 +29,14 @@
 
 extern crate self as parking_lot;
 
+use cauchyfs_format as format;
+use cauchyfs_store as store;
+
+pub mod buffers;
 mod explore;
 pub mod group_commit;
 mod locks;
+pub mod pins;
 
 pub use explore::explore;
 pub use locks::{Condvar, Mutex, MutexGuard};
@@ -48,4 +57,74 @@ mod transaction {
     }
 
     pub(crate) mod group;
+}
+
+/// The room of stripes, as far as it is modelled.
+#[path = "../../../src/stripes"]
+#[expect(
+    dead_code,
+    unreachable_pub,
+    unused_imports,
+    reason = "the product uses and exports more of it"
+)]
+mod stripes {
+    pub(crate) mod buffers;
+    mod encoded;
+    mod layout;
+    pub(crate) mod pins;
+
+    pub(crate) use error::StripeError;
+
+    /// Stands in for the errors of the product, which name those of the rooms below.
+    pub(crate) mod error {
+        use crate::format::StripeId;
+
+        /// The failures that the buffers tell apart or make.
+        #[derive(Clone, Debug)]
+        pub(crate) enum StripeError {
+            /// A stripe found no space.
+            NoSpace {
+                /// Members that it needs.
+                needed: usize,
+            },
+            /// A read beyond the end of a stripe.
+            BadRecord {
+                /// The stripe.
+                stripe: StripeId,
+                /// The contradiction.
+                what: &'static str,
+            },
+            /// The buffers are closed.
+            Closed,
+        }
+    }
+
+    /// Stands in for the segments, which take room on members.
+    pub(crate) mod segments {
+        /// Room for one stripe.
+        #[derive(Debug)]
+        pub(crate) struct Reservation;
+    }
+}
+
+/// The threads of the product, as far as it is modelled.
+mod workers {
+    /// The number of values. There are more threads, so that some share one.
+    const SLOTS: usize = 3;
+
+    /// Stands in for the values by thread of the product, whose threads are none of shuttle's.
+    #[derive(Debug, Default)]
+    pub(crate) struct ByThread<T>([T; SLOTS]);
+
+    impl<T> ByThread<T> {
+        /// Returns the value of the calling thread, which is always the same.
+        pub(crate) fn own(&self) -> &T {
+            &self.0[usize::from(shuttle::current::me()) % SLOTS]
+        }
+
+        /// Returns all values.
+        pub(crate) fn all(&self) -> impl Iterator<Item = &T> {
+            self.0.iter()
+        }
+    }
 }

@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use shuttle::sync;
 
-/// The state of a guard: [`Condvar::wait`] takes its lock away, and gives it back.
+/// The state of a guard: [`Condvar::wait`] and [`MutexGuard::unlocked`] take its lock away, and give it back.
 const LOCKED: &str = "a guard has its lock whenever its owner can use it";
 
 /// A lock at which the scheduler may switch threads.
@@ -14,7 +14,10 @@ pub struct Mutex<T>(sync::Mutex<T>);
 
 /// The right to use what a [`Mutex`] protects.
 #[derive(Debug)]
-pub struct MutexGuard<'a, T>(Option<sync::MutexGuard<'a, T>>);
+pub struct MutexGuard<'a, T> {
+    mutex: &'a Mutex<T>,
+    inner: Option<sync::MutexGuard<'a, T>>,
+}
 
 /// A queue of threads that wait for a change.
 #[derive(Debug)]
@@ -30,7 +33,14 @@ impl<T> Mutex<T> {
 
     /// Waits for the lock.
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        MutexGuard(Some(self.0.lock().unwrap_or_else(PoisonError::into_inner)))
+        MutexGuard {
+            mutex: self,
+            inner: Some(self.lock_inner()),
+        }
+    }
+
+    fn lock_inner(&self) -> sync::MutexGuard<'_, T> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -38,13 +48,23 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.0.as_ref().expect(LOCKED)
+        self.inner.as_ref().expect(LOCKED)
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.0.as_mut().expect(LOCKED)
+        self.inner.as_mut().expect(LOCKED)
+    }
+}
+
+impl<T> MutexGuard<'_, T> {
+    /// Gives the lock away while `work` runs.
+    pub fn unlocked<U>(guard: &mut Self, work: impl FnOnce() -> U) -> U {
+        guard.inner = None;
+        let result = work();
+        guard.inner = Some(guard.mutex.lock_inner());
+        result
     }
 }
 
@@ -66,9 +86,9 @@ impl Condvar {
     ///
     /// Never: the guard has its lock.
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
-        let inner = guard.0.take().expect(LOCKED);
+        let inner = guard.inner.take().expect(LOCKED);
         let inner = self.0.wait(inner).unwrap_or_else(PoisonError::into_inner);
-        guard.0 = Some(inner);
+        guard.inner = Some(inner);
     }
 
     /// Wakes one of the threads that wait.
