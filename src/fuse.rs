@@ -2,6 +2,7 @@
 //!
 //! `protocol` reads requests and lays out answers. A transport delivers each request in memory of its own, and sends the
 //! answer: `device` does so over `/dev/fuse`, and `ring` over `io_uring`. `adapter` decides on which thread a request is worked on.
+//! `memory` takes its place in a benchmark, and answers from memory.
 //! [`Fs`](crate::fs::Fs) knows no FUSE types and fills buffers of its caller's, so the memory of any transport serves.
 //!
 //! [`serve()`] mounts and starts the threads; unmounting ends them, regardless of the process that does it. Afterwards
@@ -12,6 +13,7 @@ mod callbacks;
 mod convert;
 mod device;
 mod errno;
+mod memory;
 pub mod mount;
 pub mod mountinfo;
 mod negotiate;
@@ -25,4 +27,4 @@ mod serve;
 pub mod walk;
 
 pub use request::one_line;
-pub use serve::{Connection, ServeOptions, Serving, Transport, TransportChoice, serve};
+pub use serve::{Connection, ServeOptions, Serving, Transport, TransportChoice, serve, serve_memory};

@@ -19,7 +19,7 @@ use super::mount::MountFlavor;
 use super::page_cache::PageCache;
 use super::pool::SlowPool;
 use super::protocol::{Answer, Listing, Operation, attributes, offset_found, written};
-use super::request::{Context, InFlight, Request};
+use super::request::{Context, InFlight, Request, Service};
 use crate::fs::{Fs, FsError, Handle, WriteFlags};
 
 /// The bit of a WRITE that comes from the kernel's page cache.
@@ -65,14 +65,14 @@ impl Adapter {
             sync_all: flavor.sync,
         })
     }
+}
 
-    /// Returns the requests that are not answered yet.
-    pub(super) fn in_flight(&self) -> &InFlight {
+impl Service for Adapter {
+    fn in_flight(&self) -> &InFlight {
         &self.in_flight
     }
 
-    /// Works on a request, here or on another thread, and answers it.
-    pub(super) fn serve(&self, request: Request) {
+    fn serve(&self, request: Request) {
         let Ok(operation) = request.operation() else {
             let header = request.header();
             tracing::error!("the kernel's request {header:?} is malformed");
@@ -133,6 +133,9 @@ impl Adapter {
         }
     }
 
+}
+
+impl Adapter {
     /// Returns whether a change must be durable before it is answered.
     fn is_durable_at_once(&self, operation: &Operation<'_>) -> bool {
         match operation {

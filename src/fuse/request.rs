@@ -27,6 +27,15 @@ pub(super) trait Carrier: Send {
     fn send(self: Box<Self>, unique: u64, reply: Reply<'_>);
 }
 
+/// The part that works on the requests of one mount.
+pub(super) trait Service: Send + Sync {
+    /// Works on a request, here or on another thread, and answers it.
+    fn serve(&self, request: Request);
+
+    /// Returns the requests that are not answered yet.
+    fn in_flight(&self) -> &InFlight;
+}
+
 /// The reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reply<'a> {

@@ -31,9 +31,9 @@ use std::sync::mpsc::{self, Receiver, Sender};
 
 use self::helpers::Helpers;
 use self::queue::Queue;
-use super::adapter::Adapter;
 use super::device::Device;
 use super::report::Report;
+use super::request::Service;
 use crate::workers::Threads;
 
 /// The file that says whether the kernel offers requests over `io_uring`.
@@ -59,7 +59,7 @@ pub(super) fn is_enabled() -> bool {
 /// The things that a thread serves with.
 #[derive(Clone)]
 struct Start {
-    adapter: Arc<Adapter>,
+    service: Arc<dyn Service>,
     helpers: Arc<Helpers>,
     registered: Sender<io::Result<()>>,
 }
@@ -128,12 +128,12 @@ impl Rings {
     /// # Errors
     ///
     /// If the kernel refuses an entry. It then uses `/dev/fuse`.
-    pub(super) fn register(self, adapter: &Arc<Adapter>) -> io::Result<()> {
+    pub(super) fn register(self, service: &Arc<dyn Service>) -> io::Result<()> {
         let (registered, outcomes) = mpsc::channel();
         for start in &self.starts {
             // A thread that is gone reports nothing, which is noticed below.
             let _ = start.send(Start {
-                adapter: Arc::clone(adapter),
+                service: Arc::clone(service),
                 helpers: Arc::clone(&self.helpers),
                 registered: registered.clone(),
             });
@@ -176,7 +176,7 @@ fn serve_queue(
     let registered = queue.register();
     let _ = start.registered.send(registered);
     drop(start.registered);
-    report.send(queue.serve(&start.adapter, &start.helpers));
+    report.send(queue.serve(&start.service, &start.helpers));
 }
 
 /// Counts the CPUs of a list such as `0-3,8`.

@@ -12,11 +12,12 @@ use serde::{Deserialize, Serialize};
 
 use super::adapter::Adapter;
 use super::device::Device;
+use super::memory::MemoryService;
 use super::mount::{self, Mount, MountError, MountFlavor, Mounted, Mounter, Unmount};
 use super::negotiate::Offer;
 use super::protocol::opcode;
 use super::report::Report;
-use super::request::InFlight;
+use super::request::{InFlight, Service};
 use super::ring::{self, Rings};
 use crate::fs::Fs;
 use crate::workers::Threads;
@@ -104,6 +105,37 @@ pub fn serve(
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
+    let flavor = options.flavor.clone();
+    serve_through(mounter, mountpoint, options, |device, most_seeks| {
+        Ok(Arc::new(Adapter::new(fs, &flavor, device, most_seeks)?))
+    })
+}
+
+/// Mounts an empty filesystem in memory on `mountpoint`, and serves it as [`serve()`] does a volume. It has room for
+/// `capacity` bytes of files. A benchmark compares a volume with it.
+///
+/// # Errors
+///
+/// As [`serve()`].
+pub fn serve_memory(
+    capacity: u64,
+    mounter: &impl Mounter,
+    mountpoint: &Path,
+    options: &ServeOptions,
+) -> Result<Serving, MountError> {
+    serve_through(mounter, mountpoint, options, |_, _| {
+        Ok(Arc::new(MemoryService::new(capacity)))
+    })
+}
+
+/// Mounts, and has requests worked on by the service that `begin` returns. It gets the connection, and how many requests
+/// may wait for other requests.
+fn serve_through(
+    mounter: &impl Mounter,
+    mountpoint: &Path,
+    options: &ServeOptions,
+    begin: impl FnOnce(Arc<Device>, usize) -> io::Result<Arc<dyn Service>>,
+) -> Result<Serving, MountError> {
     let refused = |source| MountError::Refused {
         mountpoint: mountpoint.to_owned(),
         source,
@@ -115,7 +147,7 @@ pub fn serve(
         ))));
     }
     let Mounted { device, mount } = mounter.mount(mountpoint, &options.flavor)?;
-    let session = start(fs, device, options).map_err(|error| {
+    let session = start(begin, device, options).map_err(|error| {
         if let Err(stuck) = mounter.unmount(&mount, Unmount::Lazily) {
             tracing::error!("the mount that could not be served stays: {stuck}");
         }
@@ -128,7 +160,11 @@ pub fn serve(
 }
 
 /// Negotiates with the kernel and starts the threads.
-fn start(fs: Arc<Fs>, device: OwnedFd, options: &ServeOptions) -> io::Result<Running> {
+fn start(
+    begin: impl FnOnce(Arc<Device>, usize) -> io::Result<Arc<dyn Service>>,
+    device: OwnedFd,
+    options: &ServeOptions,
+) -> io::Result<Running> {
     let watched = device.try_clone()?;
     let device = Arc::new(Device::new(device));
     let (outcome, outcomes) = mpsc::channel();
@@ -147,18 +183,17 @@ fn start(fs: Arc<Fs>, device: OwnedFd, options: &ServeOptions) -> io::Result<Run
     let most_seeks = rings
         .as_ref()
         .map_or(usize::MAX, Rings::most_waiting_for_others);
-    let adapter = Adapter::new(fs, &options.flavor, Arc::clone(&session.device), most_seeks)?;
-    let in_flight = adapter.in_flight().clone();
-    let adapter = Arc::new(adapter);
-    let transport = register(rings, &adapter, options.transport)?;
+    let service = begin(Arc::clone(&session.device), most_seeks)?;
+    let in_flight = service.in_flight().clone();
+    let transport = register(rings, &service, options.transport)?;
     let readers = match transport {
         Transport::Uring => 1,
         Transport::Classic => count,
     };
-    session.read_device(readers, &adapter, &outcome)?;
+    session.read_device(readers, &service, &outcome)?;
     drop(outcome);
     let (end, ended) = mpsc::channel();
-    session.report_end(adapter, end)?;
+    session.report_end(service, end)?;
     Ok(Running {
         ended,
         connection: Connection(watched),
@@ -191,7 +226,7 @@ fn negotiate(device: &Arc<Device>, writeback: bool, over_uring: bool) -> io::Res
 /// Registers rings, if there are any, and returns the way on which requests come from now on.
 fn register(
     rings: Option<Rings>,
-    adapter: &Arc<Adapter>,
+    service: &Arc<dyn Service>,
     wanted: TransportChoice,
 ) -> io::Result<Transport> {
     let Some(rings) = rings else {
@@ -201,7 +236,7 @@ fn register(
         };
     };
     let queues = rings.queues();
-    match rings.register(adapter) {
+    match rings.register(service) {
         Ok(()) => {
             tracing::info!("requests come over io_uring, in {queues} queues");
             Ok(Transport::Uring)
@@ -250,27 +285,31 @@ impl Session {
     fn read_device(
         &self,
         count: usize,
-        adapter: &Arc<Adapter>,
+        service: &Arc<dyn Service>,
         outcome: &Sender<io::Result<()>>,
     ) -> io::Result<()> {
         (0..count).try_for_each(|number| {
-            let (adapter, device) = (Arc::clone(adapter), Arc::clone(&self.device));
+            let (service, device) = (Arc::clone(service), Arc::clone(&self.device));
             let report = Report::new(outcome);
             self.threads.start(format!("request-{number}"), move || {
-                report.send(serve_device(&adapter, &device));
+                report.send(serve_device(&*service, &device));
             })
         })
     }
 
     /// Starts the thread that reports to `end` when all others are done.
-    fn report_end(self, adapter: Arc<Adapter>, end: Sender<io::Result<()>>) -> io::Result<()> {
+    fn report_end(
+        self,
+        service: Arc<dyn Service>,
+        end: Sender<io::Result<()>>,
+    ) -> io::Result<()> {
         std::thread::Builder::new()
             .name("session".to_owned())
             .spawn(move || {
                 self.threads.wait();
                 let ended = self.outcomes.iter().collect();
                 // Waits for the slow pool.
-                drop(adapter);
+                drop(service);
                 // The receiver is gone if the requests were all answered before.
                 let _ = end.send(ended);
             })
@@ -279,9 +318,9 @@ impl Session {
 }
 
 /// Serves requests until the mount is gone.
-fn serve_device(adapter: &Adapter, device: &Arc<Device>) -> io::Result<()> {
+fn serve_device(service: &dyn Service, device: &Arc<Device>) -> io::Result<()> {
     while let Some(request) = device.receive()? {
-        adapter.serve(request);
+        service.serve(request);
     }
     Ok(())
 }
@@ -341,7 +380,7 @@ impl Running {
     }
 
     fn all_answered(&self) -> bool {
-        const ADAPTER_AND_SELF: usize = 2;
-        self.in_flight.holders() == ADAPTER_AND_SELF
+        const SERVICE_AND_SELF: usize = 2;
+        self.in_flight.holders() == SERVICE_AND_SELF
     }
 }

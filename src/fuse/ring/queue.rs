@@ -11,7 +11,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 use super::command::{commit_and_fetch, register};
 use super::entry::{CarriedEntry, Entry, Returns};
 use super::helpers::Helpers;
-use crate::fuse::adapter::Adapter;
+use crate::fuse::request::Service;
 
 /// The completion of the eventfd, beside the indices of entries.
 const WOKEN: u64 = u64::MAX;
@@ -100,14 +100,14 @@ impl Queue {
     /// If the ring breaks.
     pub(super) fn serve(
         &mut self,
-        adapter: &Arc<Adapter>,
+        service: &Arc<dyn Service>,
         helpers: &Arc<Helpers>,
     ) -> io::Result<()> {
         while self.in_use > 0 {
             let completed = std::mem::take(&mut self.completed);
             let last = completed.len().saturating_sub(1);
             for (i, &(index, result)) in completed.iter().enumerate() {
-                self.complete(index, result, adapter, helpers);
+                self.complete(index, result, service, helpers);
                 self.commit();
                 // The caller need not wait for the others.
                 if i < last {
@@ -131,7 +131,7 @@ impl Queue {
         &mut self,
         index: u64,
         result: i32,
-        adapter: &Arc<Adapter>,
+        service: &Arc<dyn Service>,
         helpers: &Arc<Helpers>,
     ) {
         if index == WOKEN {
@@ -159,8 +159,8 @@ impl Queue {
         }
         match entry.into_request() {
             Ok(request) => {
-                let adapter = Arc::clone(adapter);
-                helpers.run(request, move |request| adapter.serve(request));
+                let service = Arc::clone(service);
+                helpers.run(request, move |request| service.serve(request));
             }
             Err(malformed) => {
                 tracing::error!("queue {} loses an entry: {malformed}", self.number);

@@ -1,0 +1,180 @@
+//! A filesystem in memory behind the kernel's protocol: the limit of what any volume can reach over it.
+//!
+//! `cauchyfs bench fs` mounts it beside a volume. Requests take the same way as those of a volume, over the same
+//! transport. Their work is one copy, and nothing is durable. So the time that they take is the time that FUSE takes.
+//! It has files, directories and their attributes, as the benchmark needs them. Other requests get `ENOSYS`.
+
+mod content;
+mod tree;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+
+use self::tree::{NewKind, Tree};
+use super::protocol::{
+    Answer, Directory, Listing, Operation, attributes, created, entry, negative_entry, opened,
+    size_needed, space, written,
+};
+use super::request::{InFlight, Request, Service};
+use crate::format::Ino;
+use crate::fs::{FsError, Handle, OpenFlags};
+
+/// Serves one mount.
+#[derive(Debug)]
+pub(super) struct MemoryService {
+    tree: Mutex<Tree>,
+    in_flight: InFlight,
+}
+
+impl MemoryService {
+    /// Makes an empty filesystem with room for so many bytes of files.
+    pub(super) fn new(capacity: u64) -> Self {
+        Self {
+            tree: Mutex::new(Tree::new(capacity)),
+            in_flight: InFlight::default(),
+        }
+    }
+
+    fn forget(&self, ino: Ino, operation: Operation<'_>) {
+        let mut tree = self.tree.lock();
+        match operation {
+            Operation::Forget { lookups } => tree.forget(ino, lookups),
+            Operation::BatchForget(forgets) => {
+                for (ino, lookups) in forgets.pairs() {
+                    tree.forget(ino, lookups);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn read(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
+        // Bound first: the tree must be free while bytes are copied.
+        let content = self.tree.lock().content(ino)?;
+        Ok(content.read(offset, out))
+    }
+
+    fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<Answer, FsError> {
+        let content = self.tree.lock().content(ino)?;
+        content.write(offset, data)?;
+        Ok(written(data.len() as u64))
+    }
+
+    fn list(
+        &self,
+        ino: Ino,
+        offset: u64,
+        with_attributes: bool,
+        out: &mut [u8],
+    ) -> Result<usize, FsError> {
+        let mut listing = Listing::new(out, with_attributes);
+        let mut tree = self.tree.lock();
+        tree.list(ino, offset, with_attributes, |item| listing.add(item))?;
+        Ok(listing.len())
+    }
+
+    fn open(&self, ino: Ino, flags: i32) -> Result<Answer, FsError> {
+        let content = self.tree.lock().content(ino)?;
+        if OpenFlags::from_raw(flags).truncate {
+            content.resize(0)?;
+        }
+        Ok(opened(Handle(ino.0), Directory(false)))
+    }
+
+    /// Carries out an operation that has an answer of its own.
+    fn perform(&self, request: &Request, operation: Operation<'_>) -> Result<Answer, FsError> {
+        let ino = request.ino();
+        match operation {
+            Operation::Write { offset, data, .. } => return self.write(ino, offset, data),
+            Operation::Open { flags } => return self.open(ino, flags),
+            _ => {}
+        }
+        let mut tree = self.tree.lock();
+        match operation {
+            Operation::Lookup { name } => match tree.look_up(ino, name) {
+                Err(FsError::NotFound) => Ok(negative_entry()),
+                found => found.map(|attr| entry(&attr)),
+            },
+            Operation::GetAttr { .. } => tree.attr(ino).map(|attr| attributes(&attr)),
+            Operation::SetAttr(wanted) => tree.set(ino, &wanted).map(|attr| attributes(&attr)),
+            Operation::MkDir { name, mode, umask } => {
+                let caller = request.caller(umask);
+                let made = tree.make(&caller, ino, name, mode, NewKind::Directory)?;
+                Ok(entry(&made))
+            }
+            Operation::Create {
+                name, mode, umask, ..
+            } => {
+                let caller = request.caller(umask);
+                let made = tree.make(&caller, ino, name, mode, NewKind::File)?;
+                Ok(created(&made, Handle(made.ino.0)))
+            }
+            Operation::Unlink { name } => {
+                tree.unlink(ino, name, NewKind::File)?;
+                Ok(Answer::EMPTY)
+            }
+            Operation::RmDir { name } => {
+                tree.unlink(ino, name, NewKind::Directory)?;
+                Ok(Answer::EMPTY)
+            }
+            Operation::OpenDir => Ok(opened(Handle(ino.0), Directory(true))),
+            Operation::StatFs => Ok(space(&tree.report())),
+            // There are no attributes, which the kernel is to ask about as it does of a volume.
+            Operation::GetXattr { .. } => Err(FsError::NoData),
+            Operation::ListXattr { room: 0 } => Ok(size_needed(0)),
+            // Nothing is to be done for a file that is synced or closed.
+            _ => Ok(Answer::EMPTY),
+        }
+    }
+}
+
+impl Service for MemoryService {
+    fn in_flight(&self) -> &InFlight {
+        &self.in_flight
+    }
+
+    fn serve(&self, mut request: Request) {
+        let Ok(operation) = request.operation() else {
+            return request.answer(Err(Errno::INVAL));
+        };
+        let ino = request.ino();
+        let context = self.in_flight.begin(operation.name(), request.header());
+        match operation {
+            Operation::Forget { .. } | Operation::BatchForget(_) => {
+                context.guard(|| self.forget(ino, operation));
+                request.end();
+            }
+            Operation::Read { offset, size, .. } => {
+                let out = request.memory(size as usize);
+                let outcome = context.attempt(|| self.read(ino, offset, out));
+                request.answer_memory(outcome);
+            }
+            Operation::ReadDir { offset, room, .. } => {
+                let out = request.memory(room as usize);
+                let outcome = context.attempt(|| self.list(ino, offset, false, out));
+                request.answer_memory(outcome);
+            }
+            Operation::ReadDirPlus { offset, room, .. } => {
+                let out = request.memory(room as usize);
+                let outcome = context.attempt(|| self.list(ino, offset, true, out));
+                request.answer_memory(outcome);
+            }
+            Operation::ReadLink
+            | Operation::Symlink { .. }
+            | Operation::MkNod { .. }
+            | Operation::Rename { .. }
+            | Operation::Link { .. }
+            | Operation::SetXattr { .. }
+            | Operation::RemoveXattr { .. }
+            | Operation::Ioctl
+            | Operation::Fallocate { .. }
+            | Operation::LSeek { .. }
+            | Operation::CopyFileRange { .. }
+            | Operation::Unknown => request.answer(Err(Errno::NOSYS)),
+            operation => {
+                let outcome = context.attempt(|| self.perform(&request, operation));
+                request.answer(outcome);
+            }
+        }
+    }
+}
