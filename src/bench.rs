@@ -1,4 +1,5 @@
-//! Measuring codecs: every engine and code on this machine, next to the limits of its memory.
+//! Measuring codecs: every engine and code on this machine, next to the limits of its memory. [`mod@fs`] measures
+//! filesystems.
 //!
 //! A row is one engine doing one thing. Beside it run the plain XOR of the same shards and, where it can be
 //! loaded, ISA-L. They take turns within the row, so that all of them see the same machine.
@@ -6,6 +7,7 @@
 mod bus;
 mod calls;
 mod error;
+pub mod fs;
 mod isal;
 mod lane;
 mod machine;

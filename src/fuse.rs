@@ -27,4 +27,6 @@ mod serve;
 pub mod walk;
 
 pub use request::one_line;
-pub use serve::{Connection, ServeOptions, Serving, Transport, TransportChoice, serve, serve_memory};
+pub use serve::{
+    Connection, ServeOptions, Serving, Transport, TransportChoice, serve, serve_memory,
+};

@@ -1,6 +1,7 @@
 //! `cauchyfs bench`.
 
 mod arguments;
+mod fs;
 mod schedule;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -21,6 +22,7 @@ use crate::codec::{CodeId, Geometry};
 pub(super) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     match &arguments.what {
         What::Codec(arguments) => codec(arguments),
+        What::Fs(arguments) => fs::run(arguments),
         What::Schedule(arguments) => schedule::run(arguments),
     }
 }

@@ -132,7 +132,6 @@ impl Service for Adapter {
             }
         }
     }
-
 }
 
 impl Adapter {

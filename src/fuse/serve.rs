@@ -298,11 +298,7 @@ impl Session {
     }
 
     /// Starts the thread that reports to `end` when all others are done.
-    fn report_end(
-        self,
-        service: Arc<dyn Service>,
-        end: Sender<io::Result<()>>,
-    ) -> io::Result<()> {
+    fn report_end(self, service: Arc<dyn Service>, end: Sender<io::Result<()>>) -> io::Result<()> {
         std::thread::Builder::new()
             .name("session".to_owned())
             .spawn(move || {

@@ -5,6 +5,7 @@
 
 mod advice;
 mod bench;
+mod bench_fs;
 mod branches;
 mod chaos;
 mod check;

@@ -1,7 +1,11 @@
 //! The arguments of `cauchyfs bench`.
 
+use std::path::PathBuf;
+
+use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 
+use crate::bench::fs::Load;
 use crate::bench::{Operation, WorkingSet};
 use crate::cli::size::parse_size;
 
@@ -10,6 +14,7 @@ use crate::cli::size::parse_size;
 #[command(after_help = "Examples:
   cauchyfs bench codec                       # everything: about two minutes
   cauchyfs bench codec --json --data 10 --parity 4 --shard-bytes 64KiB
+  cauchyfs bench fs /mnt/photos              # a mounted volume, its disks, and FUSE
   cauchyfs bench schedule                    # XORs of the codes that know nothing else")]
 pub(in crate::cli) struct BenchArguments {
     #[command(subcommand)]
@@ -20,6 +25,7 @@ pub(in crate::cli) struct BenchArguments {
 #[derive(Debug, Subcommand)]
 pub(super) enum What {
     Codec(CodecArguments),
+    Fs(FsArguments),
     Schedule(ScheduleArguments),
 }
 
@@ -72,6 +78,48 @@ pub(super) struct CodecArguments {
     /// How long to measure each row.
     #[arg(long, value_name = "SECONDS", value_parser = seconds)]
     pub(super) seconds: Option<f64>,
+}
+
+/// The most threads of a job.
+const MOST_JOBS: u64 = 256;
+
+/// Measure a directory by the usual jobs: sequential and random reads and writes, writes with an fdatasync after
+/// each, and work on many small files. Beside it, in the same run, two others show where the time goes: a directory
+/// below (on the filesystem of a member, if DIR is on a volume), and a filesystem in memory behind the same FUSE
+/// protocol. With the defaults this takes about two minutes. It works in new directories, which it removes.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs bench fs /mnt/photos
+  cauchyfs bench fs --json --size 1GiB --seconds 10 --jobs 32 /mnt/photos
+  cauchyfs bench fs --below /srv /mnt/photos      # compare with this directory
+
+Random reads bypass the kernel's page cache where the filesystem takes O_DIRECT. Sequential reads begin with
+POSIX_FADV_DONTNEED. Neither empties the cache of a volume's own daemon: choose a --size above its
+--cache-size to read from the members. The filesystem in memory needs three times the size.")]
+pub(super) struct FsArguments {
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// The directory below, where it is not to be found by the volume.
+    #[arg(long, value_name = "DIR2")]
+    pub(super) below: Option<PathBuf>,
+    /// Length of the large file. Each directory needs four times as much free space.
+    #[arg(long, default_value = "256MiB", value_name = "SIZE", value_parser = large_size)]
+    pub(super) size: u64,
+    /// How long to measure each job that has no end of its own.
+    #[arg(long, default_value = "3", value_name = "SECONDS", value_parser = seconds)]
+    pub(super) seconds: f64,
+    /// Threads of the jobs that are measured with one thread and with several.
+    #[arg(long, default_value_t = 16, value_name = "N",
+        value_parser = RangedU64ValueParser::<usize>::new().range(1..=MOST_JOBS))]
+    pub(super) jobs: usize,
+    /// This is the process that serves the filesystem in memory at DIR.
+    #[arg(long, hide = true, value_name = "TRANSPORT",
+        value_parser = PossibleValuesParser::new(["auto", "classic"]))]
+    pub(super) serve: Option<String>,
+    /// The directory to measure, for example a mountpoint.
+    #[arg(value_name = "DIR")]
+    pub(super) directory: PathBuf,
 }
 
 /// Count the XORs and copies of packets that the codes crs-w4 to crs-w8 take. Table 3 of the FAST '19
@@ -145,6 +193,13 @@ fn shard_size(text: &str) -> Result<usize, String> {
     usize::try_from(parse_size(text)?).map_err(|_| format!("`{text}` is too large"))
 }
 
+fn large_size(text: &str) -> Result<u64, String> {
+    match parse_size(text)? {
+        size if size < Load::LEAST_SIZE => Err(format!("`{text}` is too small; 1MiB is the least")),
+        size => Ok(size),
+    }
+}
+
 fn seconds(text: &str) -> Result<f64, String> {
     let range = f64::MIN_POSITIVE..=3600.0;
     let parsed = text.parse().ok().filter(|seconds| range.contains(seconds));
@@ -154,6 +209,14 @@ fn seconds(text: &str) -> Result<f64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_large_file_has_a_mebibyte_at_least() {
+        assert_eq!(large_size("1M"), Ok(1 << 20));
+        for text in ["0", "1023K", "x"] {
+            assert!(large_size(text).is_err(), "{text}");
+        }
+    }
 
     #[test]
     fn times_that_cannot_be_waited_for_are_refused() {

@@ -158,7 +158,10 @@ mod tests {
         let file = FileContent::new(Arc::clone(&space));
         file.write(0, &[1; 8]).unwrap();
         assert!(matches!(file.write(7, &[2; 4]), Err(FsError::NoSpace)));
-        assert!(matches!(file.write(u64::MAX, &[2]), Err(FsError::FileTooBig)));
+        assert!(matches!(
+            file.write(u64::MAX, &[2]),
+            Err(FsError::FileTooBig)
+        ));
         file.write(7, &[2; 3]).unwrap();
         assert!(matches!(file.resize(11), Err(FsError::NoSpace)));
         assert_eq!((file.size(), space.free()), (10, 0));

@@ -13,14 +13,17 @@ use std::sync::Arc;
 use rustix::time::{ClockId, clock_gettime};
 
 use super::content::{FileContent, Space};
+use crate::format::Ino;
 use crate::format::record::{FileKind, Timestamp};
-use crate::format::{BLOCK_SIZE, Ino};
 use crate::fs::{Attr, Caller, DirItem, FsError, SpaceReport, TimeOrNow};
 use crate::fuse::protocol::RequestedAttributes;
 
 /// The offsets behind `.` and `..` in a listing. Numbers of other inodes are greater.
 const AFTER_SELF: u64 = 1;
 const AFTER_PARENT: u64 = 2;
+
+/// The unit of space, in bytes.
+const BLOCK_BYTES: u32 = 4096;
 
 /// The longest name, in bytes.
 const NAME_MAX: u32 = 255;
@@ -174,10 +177,7 @@ impl Tree {
                 let content = FileContent::new(Arc::clone(&self.space));
                 (FileKind::Regular, Content::File(Arc::new(content)))
             }
-            NewKind::Directory => (
-                FileKind::Directory,
-                Content::Directory(Entries::default()),
-            ),
+            NewKind::Directory => (FileKind::Directory, Content::Directory(Entries::default())),
         };
         let permissions = (mode & !caller.umask & 0o7777) as u16;
         let node = Node {
@@ -318,10 +318,10 @@ impl Tree {
 
     /// Returns the total and free space.
     pub(super) fn report(&self) -> SpaceReport {
-        let block = BLOCK_SIZE as u64;
+        let block = u64::from(BLOCK_BYTES);
         let (capacity, free) = (self.space.capacity() / block, self.space.free() / block);
         SpaceReport {
-            block_size: BLOCK_SIZE as u32,
+            block_size: BLOCK_BYTES,
             blocks: capacity,
             blocks_free: free,
             blocks_available: free,
@@ -348,7 +348,7 @@ fn new_attr(ino: Ino, kind: FileKind, permissions: u16, owner: &Caller) -> Attr 
         mtime: now,
         ctime: now,
         btime: now,
-        block_size: BLOCK_SIZE as u32,
+        block_size: BLOCK_BYTES,
     }
 }
 

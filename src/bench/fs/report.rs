@@ -1,0 +1,238 @@
+//! The results of a run, for machines (serde) and for people (Display).
+
+use std::fmt;
+
+use serde::Serialize;
+
+use super::columns::Columns;
+use super::job::Job;
+
+/// Everything that one run measured. Serialized, it is what `bench fs --json` prints.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FsReport {
+    /// The filesystems.
+    pub columns: Columns<ColumnReport>,
+    /// The columns that could not be had.
+    pub left_out: Vec<LeftOut>,
+    /// The bytes of the large file.
+    pub size_bytes: u64,
+    /// The seconds of each job that has no end of its own.
+    pub seconds: f64,
+    /// One entry per job.
+    pub rows: Vec<JobRow>,
+}
+
+/// One of the filesystems.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ColumnReport {
+    /// The directory.
+    pub path: String,
+    /// The type of its filesystem.
+    pub filesystem: String,
+    /// The way of requests, if the filesystem is one of ours: `classic` or `uring`.
+    pub transport: Option<&'static str>,
+    /// The member that it was found by.
+    pub member: Option<u16>,
+    /// True if random reads went past the page cache.
+    pub direct: bool,
+}
+
+/// A column that could not be had.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct LeftOut {
+    /// The column: `below` or `fuse`.
+    pub column: &'static str,
+    /// The reason, a sentence.
+    pub reason: String,
+}
+
+/// The rates of one job.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JobRow {
+    /// The job.
+    pub job: &'static str,
+    /// Its threads.
+    pub jobs: usize,
+    /// The unit of its rates.
+    pub unit: &'static str,
+    /// The rates.
+    #[serde(flatten)]
+    pub rates: Columns<f64>,
+    /// The rate of the directory, divided by that of the one below.
+    pub of_below: Option<f64>,
+    /// The rate of the directory, divided by the limit of FUSE.
+    pub of_fuse: Option<f64>,
+    #[serde(skip)]
+    title: String,
+}
+
+impl JobRow {
+    /// Compares the rates of a job.
+    pub(super) fn new(job: Job, rates: Columns<f64>) -> Self {
+        Self {
+            job: job.name(),
+            jobs: job.threads(),
+            unit: job.unit(),
+            of_below: rates.below.map(|below| rates.directory / below),
+            of_fuse: rates.fuse.map(|fuse| rates.directory / fuse),
+            rates,
+            title: job.title(),
+        }
+    }
+}
+
+/// A table, with what its columns are above it.
+impl fmt::Display for FsReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Columns {
+            directory,
+            below,
+            fuse,
+        } = &self.columns;
+        writeln!(f, "DIR    {directory}")?;
+        if let Some(below) = below {
+            writeln!(f, "below  {below}")?;
+        }
+        if let Some(fuse) = fuse {
+            writeln!(f, "FUSE   {fuse}; empty, in memory, for this run")?;
+        }
+        for LeftOut { column, reason } in &self.left_out {
+            writeln!(f, "{column} is left out: {reason}")?;
+        }
+        writeln!(
+            f,
+            "\n{:<42} {:<8} {:>9} {:>9} {:>6} {:>9} {:>6}",
+            "job", "unit", "DIR", "below", "of it", "FUSE", "of it"
+        )?;
+        for row in &self.rows {
+            writeln!(
+                f,
+                "{:<42} {:<8} {:>9} {:>9} {:>6} {:>9} {:>6}",
+                row.title,
+                row.unit,
+                shown(Some(row.rates.directory)),
+                shown(row.rates.below),
+                ratio(row.of_below),
+                shown(row.rates.fuse),
+                ratio(row.of_fuse),
+            )?;
+        }
+        writeln!(
+            f,
+            "\nDIR / below is what the volume and FUSE cost; DIR / FUSE is what the volume alone costs. Sequential \
+             reads come after POSIX_FADV_DONTNEED: the kernel's cache is empty of the file, a daemon's own is not."
+        )
+    }
+}
+
+impl fmt::Display for ColumnReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({}", self.path, self.filesystem)?;
+        match self.transport {
+            Some("uring") => f.write_str(", requests over io_uring")?,
+            Some(_) => f.write_str(", requests over /dev/fuse")?,
+            None => {}
+        }
+        if let Some(member) = self.member {
+            write!(f, ", holds member {member}")?;
+        }
+        f.write_str(if self.direct {
+            "), random reads with O_DIRECT"
+        } else {
+            "), random reads through the page cache, since it refuses O_DIRECT"
+        })
+    }
+}
+
+/// Shows a rate with about three digits.
+fn shown(rate: Option<f64>) -> String {
+    match rate {
+        None => "–".to_owned(),
+        Some(rate) if rate >= 100.0 => format!("{rate:.0}"),
+        Some(rate) if rate >= 10.0 => format!("{rate:.1}"),
+        Some(rate) => format!("{rate:.2}"),
+    }
+}
+
+fn ratio(ratio: Option<f64>) -> String {
+    ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn column(path: &str, transport: Option<&'static str>) -> ColumnReport {
+        ColumnReport {
+            path: path.to_owned(),
+            filesystem: "ext4".to_owned(),
+            transport,
+            member: None,
+            direct: true,
+        }
+    }
+
+    fn report() -> FsReport {
+        let rates = Columns {
+            directory: 250.0,
+            below: Some(1000.0),
+            fuse: None,
+        };
+        FsReport {
+            columns: Columns {
+                directory: column("/mnt", Some("uring")),
+                below: Some(column("/srv", None)),
+                fuse: None,
+            },
+            left_out: vec![LeftOut {
+                column: "fuse",
+                reason: "there is no /dev/fuse".to_owned(),
+            }],
+            size_bytes: 1 << 20,
+            seconds: 0.5,
+            rows: vec![JobRow::new(Job::SyncedWrite(16), rates)],
+        }
+    }
+
+    #[test]
+    fn the_table_has_rates_and_ratios_and_says_what_is_left_out() {
+        let table = report().to_string();
+        let row = table.lines().find(|line| line.starts_with("4 KiB write"));
+        let words: Vec<&str> = row.unwrap().split_whitespace().collect();
+        assert_eq!(
+            words[6..],
+            ["16", "jobs", "writes/s", "250", "1000", "0.25", "–", "–"]
+        );
+        for line in [
+            "DIR    /mnt (ext4, requests over io_uring), random reads with O_DIRECT",
+            "below  /srv (ext4), random reads with O_DIRECT",
+            "fuse is left out: there is no /dev/fuse",
+        ] {
+            assert!(table.lines().any(|seen| seen == line), "{line}\n{table}");
+        }
+        let widths = table.lines().skip(4).take(2);
+        let widths: Vec<usize> = widths.map(|line| line.chars().count()).collect();
+        assert_eq!(widths[0], widths[1], "{table}");
+    }
+
+    #[test]
+    fn json_has_a_rate_or_null_for_each_column() {
+        let json = serde_json::to_value(report()).unwrap();
+        let row = &json["rows"][0];
+        assert_eq!(row["job"], "write-fdatasync");
+        assert_eq!(row["jobs"], 16);
+        assert_eq!(row["directory"], 250.0);
+        assert_eq!(row["of_below"], 0.25);
+        assert!(row["fuse"].is_null() && row["of_fuse"].is_null());
+        assert!(row.get("title").is_none());
+        assert_eq!(json["columns"]["directory"]["transport"], "uring");
+        assert_eq!(json["left_out"][0]["column"], "fuse");
+    }
+
+    #[test]
+    fn rates_are_shown_with_three_digits_or_all_before_the_point() {
+        for (rate, expected) in [(123_456.7, "123457"), (12.34, "12.3"), (0.123, "0.12")] {
+            assert_eq!(shown(Some(rate)), expected);
+        }
+    }
+}

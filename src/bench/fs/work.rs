@@ -1,0 +1,343 @@
+//! The work of the jobs.
+
+use std::fs::{self, File};
+use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags};
+
+use super::error::FsBenchError;
+use super::job::Job;
+use super::load::{BLOCK, Load, PIECE};
+use super::site::{AlignedBlock, Site, drop_cache};
+
+/// The large file.
+const DATA: &str = "data";
+
+/// The directory of small files.
+const FILES: &str = "files";
+
+/// The most listings of the directory.
+const MOST_LISTINGS: u32 = 10;
+
+/// Does a job, and returns its rate.
+///
+/// # Errors
+///
+/// If the filesystem fails. A job that is stopped returns a rate that means nothing.
+pub(super) fn measure(
+    job: Job,
+    load: &Load,
+    site: &mut Site,
+    stop: &AtomicBool,
+) -> Result<f64, FsBenchError> {
+    let (data, files) = (site.path(DATA), site.path(FILES));
+    let clock = Clock::new(load.seconds, stop);
+    match job {
+        Job::SequentialWrite => {
+            write_sequentially(&data, load.size, stop).map_err(FsBenchError::of("write", &data))
+        }
+        Job::SequentialRead => {
+            read_sequentially(&data, load.size, stop).map_err(FsBenchError::of("read", &data))
+        }
+        Job::RandomRead(threads) => read_at_random(site, &data, load, threads, stop)
+            .map_err(FsBenchError::of("read", &data)),
+        Job::RandomWrite => {
+            write_at_random(&data, load, &clock).map_err(FsBenchError::of("write", &data))
+        }
+        Job::SyncedWrite(threads) => {
+            let path = site.path("");
+            write_synced(site, load, threads, stop).map_err(FsBenchError::of("write in", &path))
+        }
+        Job::Create => {
+            let (count, rate) = create(&files, load.most_files(), &clock)
+                .map_err(FsBenchError::of("create files in", &files))?;
+            site.files = count;
+            Ok(rate)
+        }
+        Job::Stat => stat(&files, site.files, AtFlags::empty(), &clock)
+            .map_err(FsBenchError::of("stat files in", &files)),
+        Job::StatAnew => stat(&files, site.files, AtFlags::STATX_FORCE_SYNC, &clock)
+            .map_err(FsBenchError::of("stat files in", &files)),
+        Job::List => list(&files, site.files, &clock).map_err(FsBenchError::of("list", &files)),
+        Job::Unlink => {
+            unlink(&files, site.files, stop).map_err(FsBenchError::of("remove files in", &files))
+        }
+    }
+}
+
+/// The time that a job has. It begins when the clock is made.
+struct Clock<'a> {
+    began: Instant,
+    limit: Duration,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> Clock<'a> {
+    fn new(limit: Duration, stop: &'a AtomicBool) -> Self {
+        Self {
+            began: Instant::now(),
+            limit,
+            stop,
+        }
+    }
+
+    /// Returns whether the time is over, or the user has stopped the job.
+    fn is_over(&self) -> bool {
+        self.began.elapsed() >= self.limit || self.stop.load(Ordering::Relaxed)
+    }
+
+    /// Returns the rate of so many things.
+    fn rate(&self, count: u64) -> f64 {
+        per_second(count, self.began.elapsed())
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "counts stay far below 2^52, and a few digits are shown"
+)]
+fn per_second(count: u64, took: Duration) -> f64 {
+    count as f64 / took.as_secs_f64().max(1e-9)
+}
+
+/// Runs `work` on a thread for each of `items`, and returns the rate of what they count together.
+fn at_once<T: Send>(
+    items: Vec<T>,
+    limit: Duration,
+    stop: &AtomicBool,
+    work: impl Fn(T, &Clock<'_>) -> io::Result<u64> + Sync,
+) -> io::Result<f64> {
+    let clock = Clock::new(limit, stop);
+    thread::scope(|scope| {
+        let threads: io::Result<Vec<_>> = items
+            .into_iter()
+            .map(|item| {
+                let work = &work;
+                let work = move || work(item, &Clock::new(limit, stop));
+                thread::Builder::new().spawn_scoped(scope, work)
+            })
+            .collect();
+        let mut total = 0;
+        for thread in threads? {
+            let counted = thread.join();
+            total += counted.unwrap_or_else(|_| Err(io::Error::other("a thread panicked")))?;
+        }
+        Ok(clock.rate(total))
+    })
+}
+
+/// Numbers that look random, the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn next(&mut self) -> u64 {
+        // SplitMix64.
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Returns the offset of one of so many blocks.
+    fn offset(&mut self, blocks: u64) -> u64 {
+        self.next() % blocks * BLOCK as u64
+    }
+
+    /// Returns bytes that no filesystem can compress.
+    fn bytes(&mut self, len: usize) -> Vec<u8> {
+        let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
+        words.take(len).collect()
+    }
+}
+
+fn write_sequentially(path: &Path, size: u64, stop: &AtomicBool) -> io::Result<f64> {
+    let piece = Numbers(1).bytes(PIECE);
+    let mut file = File::create_new(path)?;
+    let began = Instant::now();
+    let mut left = size;
+    while left > 0 && !stop.load(Ordering::Relaxed) {
+        let len = piece.len().min(usize::try_from(left).unwrap_or(PIECE));
+        file.write_all(&piece[..len])?;
+        left -= len as u64;
+    }
+    file.sync_all()?;
+    Ok(per_second(size, began.elapsed()) / 1e6)
+}
+
+fn read_sequentially(path: &Path, size: u64, stop: &AtomicBool) -> io::Result<f64> {
+    let mut file = File::open(path)?;
+    drop_cache(&file)?;
+    let mut piece = vec![0; PIECE];
+    let began = Instant::now();
+    let mut left = size;
+    while left > 0 && !stop.load(Ordering::Relaxed) {
+        match file.read(&mut piece)? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            len => left = left.saturating_sub(len as u64),
+        }
+    }
+    Ok(per_second(size, began.elapsed()) / 1e6)
+}
+
+fn read_at_random(
+    site: &mut Site,
+    path: &Path,
+    load: &Load,
+    threads: usize,
+    stop: &AtomicBool,
+) -> io::Result<f64> {
+    let open = |number| Ok((site.open_past_cache(path)?, Numbers(number)));
+    let files: io::Result<Vec<(File, Numbers)>> = (0..threads as u64).map(open).collect();
+    at_once(files?, load.seconds, stop, |(file, mut numbers), clock| {
+        let mut block = AlignedBlock::new();
+        let mut count = 0;
+        loop {
+            file.read_exact_at(block.bytes(), numbers.offset(load.blocks()))?;
+            count += 1;
+            if clock.is_over() {
+                return Ok(count);
+            }
+        }
+    })
+}
+
+/// Writes no more blocks than the file has.
+fn write_at_random(path: &Path, load: &Load, clock: &Clock<'_>) -> io::Result<f64> {
+    let mut numbers = Numbers(2);
+    let block = numbers.bytes(BLOCK);
+    let file = File::options().write(true).open(path)?;
+    let mut count = 0;
+    while count < load.blocks() {
+        file.write_all_at(&block, numbers.offset(load.blocks()))?;
+        count += 1;
+        if clock.is_over() {
+            break;
+        }
+    }
+    file.sync_all()?;
+    let rate = clock.rate(count);
+    drop(file);
+    // No later job uses it.
+    fs::remove_file(path)?;
+    Ok(rate)
+}
+
+/// Appends to a file for each thread. One that has its share of the size begins anew at its start.
+fn write_synced(site: &Site, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
+    let names = (0..threads).map(|number| site.path(&format!("synced-{number}")));
+    let names: Vec<_> = names.collect();
+    let files: io::Result<Vec<File>> = names.iter().map(File::create_new).collect();
+    let block = Numbers(3).bytes(BLOCK);
+    let blocks = (load.blocks() / threads as u64).max(1);
+    let rate = at_once(files?, load.seconds, stop, |file, clock| {
+        let mut count = 0;
+        loop {
+            file.write_all_at(&block, count % blocks * BLOCK as u64)?;
+            file.sync_data()?;
+            count += 1;
+            if clock.is_over() {
+                return Ok(count);
+            }
+        }
+    })?;
+    names.iter().try_for_each(fs::remove_file)?;
+    Ok(rate)
+}
+
+/// Opens a directory, for calls that name files in it.
+fn open_directory(path: &Path) -> io::Result<OwnedFd> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    Ok(rustix::fs::open(path, flags, Mode::empty())?)
+}
+
+fn name_of(number: u64) -> String {
+    format!("file-{number:06}")
+}
+
+fn create_file(directory: impl AsFd, name: &str) -> io::Result<File> {
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
+    let mode = Mode::RUSR | Mode::WUSR;
+    Ok(rustix::fs::openat(directory, name, flags, mode)?.into())
+}
+
+/// Creates up to so many files, and returns their number and the rate.
+fn create(path: &Path, most: u64, clock: &Clock<'_>) -> io::Result<(u64, f64)> {
+    fs::create_dir(path)?;
+    let directory = open_directory(path)?;
+    let block = Numbers(4).bytes(BLOCK);
+    let mut count = 0;
+    while count < most {
+        create_file(&directory, &name_of(count))?.write_all(&block)?;
+        count += 1;
+        if clock.is_over() {
+            break;
+        }
+    }
+    Ok((count, clock.rate(count)))
+}
+
+fn stat(path: &Path, files: u64, flags: AtFlags, clock: &Clock<'_>) -> io::Result<f64> {
+    let directory = open_directory(path)?;
+    let names: Vec<String> = (0..files).map(name_of).collect();
+    let mut count = 0;
+    for name in names.iter().cycle() {
+        let flags = flags | AtFlags::SYMLINK_NOFOLLOW;
+        rustix::fs::statx(&directory, name, flags, StatxFlags::BASIC_STATS)?;
+        count += 1;
+        if clock.is_over() {
+            break;
+        }
+    }
+    Ok(clock.rate(count))
+}
+
+/// Lists the directory a few times. A change before each makes the kernel forget the listing that it holds.
+fn list(path: &Path, files: u64, clock: &Clock<'_>) -> io::Result<f64> {
+    let directory = open_directory(path)?;
+    let (mut names, mut took) = (0, Duration::ZERO);
+    for _ in 0..MOST_LISTINGS {
+        drop(create_file(&directory, "changed")?);
+        rustix::fs::unlinkat(&directory, "changed", AtFlags::empty())?;
+        let began = Instant::now();
+        let listed = count_names(path)?;
+        took += began.elapsed();
+        if listed != files {
+            let what = format!("{listed} of {files} files are listed");
+            return Err(io::Error::other(what));
+        }
+        names += listed;
+        if clock.is_over() {
+            break;
+        }
+    }
+    Ok(per_second(names, took))
+}
+
+fn count_names(path: &Path) -> io::Result<u64> {
+    let mut count = 0;
+    for entry in Dir::new(open_directory(path)?)? {
+        if !matches!(entry?.file_name().to_bytes(), b"." | b"..") {
+            count += 1;
+        }
+    }
+    Ok(count)
+}
+
+fn unlink(path: &Path, files: u64, stop: &AtomicBool) -> io::Result<f64> {
+    let directory = open_directory(path)?;
+    let began = Instant::now();
+    for number in 0..files {
+        if stop.load(Ordering::Relaxed) {
+            break;
+        }
+        rustix::fs::unlinkat(&directory, name_of(number), AtFlags::empty())?;
+    }
+    Ok(per_second(files, began.elapsed()))
+}
