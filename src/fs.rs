@@ -299,14 +299,14 @@ impl Fs {
         Ok(self.transactions.sync()?)
     }
 
-    /// Makes a file or directory durable (P1). One commit covers the whole volume, and callers share
-    /// it; `datasync` asks for less but costs the same.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::syncfs`].
-    pub fn fsync(&self, _ino: Ino, _datasync: bool) -> Result<(), FsError> {
-        self.syncfs()
+    /// Makes everything that was done before this call durable (P1), like [`Self::syncfs`], and then calls `answer`,
+    /// usually on another thread. It is not to wait. Callers share commits, and no thread of theirs waits for one.
+    pub fn sync_for(&self, answer: impl FnOnce(Result<(), FsError>) + Send + 'static) {
+        if self.inodes.is_read_only() {
+            return answer(Ok(()));
+        }
+        self.transactions
+            .sync_for(|outcome| answer(outcome.map_err(FsError::from)));
     }
 
     /// Reports how full the volume is. Inodes have no limit but space: none are counted, which `df -i`

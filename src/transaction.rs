@@ -36,6 +36,7 @@ pub(crate) mod arrivals;
 pub(crate) mod catalog;
 pub(crate) mod clock;
 pub(crate) mod commits;
+mod committer;
 pub(crate) mod copies;
 pub(crate) mod error;
 pub(crate) mod exhaustion;
@@ -59,6 +60,7 @@ pub use run::Run;
 
 use allowance::Allowance;
 use catalog::Catalog;
+use committer::Committer;
 use exhaustion::Exhaustion;
 use extent_cache::ExtentCache;
 use foreground::Foreground;
@@ -148,6 +150,7 @@ pub struct Transactions {
     /// The source of the numbers of inodes.
     pub(crate) inodes: Numbers,
     pub(crate) commits: Arc<Commits>,
+    committer: Committer,
     pub(crate) growth: Arc<Growth>,
     pub(crate) clock: Clock,
     pub(crate) foreground: Arc<Foreground>,
@@ -200,6 +203,7 @@ impl Transactions {
             records,
             catalog,
             inodes,
+            committer: Committer::new(Arc::clone(&commits)),
             commits,
             growth,
             clock,
@@ -216,6 +220,12 @@ impl Transactions {
     /// As for [`Commits::sync`].
     pub fn sync(&self) -> Result<(), CommitError> {
         self.commits.sync()
+    }
+
+    /// Makes everything that was applied and written before the call durable (P1), and then calls `answer`, usually on
+    /// another thread. It is not to wait.
+    pub fn sync_for(&self, answer: impl FnOnce(Result<(), CommitError>) + Send + 'static) {
+        self.committer.sync_for(answer);
     }
 
     /// Moves the durable changes of the journal into the index.

@@ -4,7 +4,8 @@
 //!
 //! - Every request gets exactly one answer, also when the work panics: [`Context::attempt`] turns a panic into an
 //!   error, and a [`Request`] that is dropped answers by itself.
-//! - A request that may wait for disks longer than a read does goes to the [`SlowPool`].
+//! - A request that may wait for disks longer than a read does goes to the [`SlowPool`]. One that waits for a commit
+//!   alone takes no thread: the thread that commits answers it.
 //! - A job of the pool holds no adapter: the adapter waits for the pool when it is dropped.
 
 use std::io;
@@ -100,12 +101,14 @@ impl Service for Adapter {
                 offset,
                 room,
             } => self.list(&context, request, handle, offset, room, true),
-            // A commit, every member, or as much data as the caller likes.
-            Operation::Fsync { .. }
-            | Operation::FsyncDir { .. }
-            | Operation::StatFs
-            | Operation::Fallocate { .. }
-            | Operation::CopyFileRange { .. } => self.perform_slowly(context, request),
+            // One commit covers the whole volume: a sync of data alone costs the same.
+            Operation::Fsync | Operation::FsyncDir => {
+                self.answer_when_durable(context, request, Answer::EMPTY);
+            }
+            // Every member, or as much data as the caller likes.
+            Operation::StatFs | Operation::Fallocate { .. } | Operation::CopyFileRange { .. } => {
+                self.perform_slowly(context, request);
+            }
             Operation::SetAttr(wanted)
                 if wanted.size.is_some() && self.fs.writer().is_being_cut(request.ino()) =>
             {
@@ -159,9 +162,8 @@ impl Adapter {
     }
 
     fn answer_when_durable(&self, context: Context, request: Request, answer: Answer) {
-        let fs = Arc::clone(&self.fs);
-        self.slow.run(move || {
-            request.answer(context.attempt(|| fs.syncfs().map(|()| answer)));
+        self.fs.sync_for(move |synced| {
+            request.answer(context.attempt(|| synced.map(|()| answer)));
         });
     }
 

@@ -208,9 +208,6 @@ fn use_files(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<Ans
         Operation::Flush { handle } => fs.open_files().flush(handle)?,
         Operation::Release { handle } => fs.open_files().release(handle)?,
         Operation::ReleaseDir { handle } => fs.directories().release(handle)?,
-        Operation::Fsync { data_only } | Operation::FsyncDir { data_only } => {
-            fs.fsync(ino, data_only)?;
-        }
         _ => return Err(FsError::Invalid),
     }
     Ok(Answer::EMPTY)

@@ -105,6 +105,11 @@ impl Commits {
         self.group.join(|| self.guarded(|| self.commit()))
     }
 
+    /// Makes the commits that callers without waiting threads want, until [`Group::close`].
+    pub(super) fn commit_for_callers(&self) {
+        while self.group.lead(|| self.guarded(|| self.commit())) {}
+    }
+
     /// The commit itself; one at a time.
     ///
     /// 1. Take the changes applied so far. Every stripe they name was numbered before, and its bytes are in a buffer or

@@ -1,11 +1,18 @@
 //! Group commit: one runs at a time, and many callers share it. A call during a commit is served by the next.
+//!
+//! A caller waits on its thread, or leaves an [`Answer`]. The thread that makes a commit gives all answers itself, because
+//! to wake a thread for each takes longer than most commits.
 
-use parking_lot::{Condvar, Mutex};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::CommitError;
 
-#[derive(Debug)]
+/// Tells a caller the outcome of its commit. It neither waits nor commits.
+pub(crate) type Answer = Box<dyn FnOnce(Result<(), CommitError>) + Send>;
+
 struct CommitState {
     /// Commits begun so far.
     begun: u64,
@@ -15,13 +22,18 @@ struct CommitState {
     ended_well: u64,
     running: bool,
     outcome: Result<(), CommitError>,
+    /// The answers that the next commit gives.
+    answers: Vec<Answer>,
+    /// Set once no more answers are left here.
+    closed: bool,
 }
 
 /// Lets callers that want the same work share one run of it.
-#[derive(Debug)]
 pub(crate) struct Group {
     state: Mutex<CommitState>,
     ended: Condvar,
+    /// Wakes the thread that leads for answers.
+    wanted: Condvar,
 }
 
 /// A commit, by the order in which they begin.
@@ -36,10 +48,13 @@ impl Group {
             ended_well: 0,
             running: false,
             outcome: Ok(()),
+            answers: Vec::new(),
+            closed: false,
         };
         Self {
             state: Mutex::new(state),
             ended: Condvar::new(),
+            wanted: Condvar::new(),
         }
     }
 
@@ -60,29 +75,75 @@ impl Group {
             }
             self.ended.wait(&mut state);
         }
+        self.run(state, commit)
+    }
+
+    /// Leaves an answer, which is given once a commit that began after this call has ended. Some thread must
+    /// [lead](Self::lead).
+    pub(crate) fn leave(&self, answer: Answer) {
+        let mut state = self.state.lock();
+        state.answers.push(answer);
+        if !state.running {
+            self.wanted.notify_one();
+        }
+    }
+
+    /// Waits until answers are wanted and no commit runs, and runs `commit`. Returns false, without a commit, once the
+    /// group is closed and no answer is wanted. One thread does this.
+    pub(crate) fn lead(&self, commit: impl FnOnce() -> Result<(), CommitError>) -> bool {
+        let mut state = self.state.lock();
+        while state.running || state.answers.is_empty() {
+            if state.closed && state.answers.is_empty() {
+                return false;
+            }
+            self.wanted.wait(&mut state);
+        }
+        // The answers name the outcome. After a panic as well there may be more callers.
+        let _ = catch_unwind(AssertUnwindSafe(|| self.run(state, commit)));
+        true
+    }
+
+    /// Lets the thread that leads end once it has given all answers.
+    pub(crate) fn close(&self) {
+        self.state.lock().closed = true;
+        self.wanted.notify_all();
+    }
+
+    fn run(
+        &self,
+        mut state: MutexGuard<'_, CommitState>,
+        commit: impl FnOnce() -> Result<(), CommitError>,
+    ) -> Result<(), CommitError> {
         state.running = true;
         state.begun += 1;
         let number = state.begun;
+        let answers = std::mem::take(&mut state.answers);
         drop(state);
-        let unwinding = guard_on_unwind((), |()| {
+        let unwinding = guard_on_unwind(answers, |answers| {
             let reason = "a commit panicked".into();
-            self.end(number, Err(CommitError::Poisoned { reason }));
+            self.end(number, answers, &Err(CommitError::Poisoned { reason }));
         });
         let outcome = commit();
-        ScopeGuard::into_inner(unwinding);
-        self.end(number, outcome.clone());
+        self.end(number, ScopeGuard::into_inner(unwinding), &outcome);
         outcome
     }
 
-    fn end(&self, number: u64, outcome: Result<(), CommitError>) {
+    fn end(&self, number: u64, answers: Vec<Answer>, outcome: &Result<(), CommitError>) {
         let mut state = self.state.lock();
         state.running = false;
         state.ended = number;
         if outcome.is_ok() {
             state.ended_well = number;
         }
-        state.outcome = outcome;
+        state.outcome.clone_from(outcome);
         self.ended.notify_all();
+        if !state.answers.is_empty() {
+            self.wanted.notify_one();
+        }
+        drop(state);
+        for answer in answers {
+            answer(outcome.clone());
+        }
     }
 
     /// Returns the first commit that will cover all changes before this call.
@@ -101,11 +162,23 @@ impl Group {
     }
 }
 
+impl std::fmt::Debug for Group {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let state = self.state.lock();
+        f.debug_struct("Group")
+            .field("begun", &state.begun)
+            .field("ended", &state.ended)
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
+    use std::sync::mpsc::channel;
     use std::thread;
+    use std::time::Duration;
 
     use super::*;
 
@@ -168,6 +241,85 @@ mod tests {
         // It leads the next, whether it came before or after.
         assert!(matches!(waiter.join().unwrap(), Err(CommitError::NoSpace)));
         assert!(!group.has_ended(CommitNumber(begun + 1)));
+    }
+
+    /// A wake-up for each caller takes longer than most commits.
+    #[test]
+    fn the_thread_that_commits_answers_all_that_called_before_its_commit_and_no_others() {
+        let group = Arc::new(Group::new());
+        let (answered, answers) = channel();
+        let leave = |caller: u64| {
+            let answered = answered.clone();
+            group.leave(Box::new(move |outcome| {
+                let told = (caller, thread::current().id(), outcome.is_ok());
+                answered.send(told).unwrap();
+            }));
+        };
+        (0..3).for_each(leave);
+        let me = thread::current().id();
+        for (commit, expected) in [(0..3), (3..6), (6..9)].into_iter().enumerate() {
+            // These come while the commit runs.
+            let run = || {
+                assert!(answers.try_recv().is_err(), "answered before the end");
+                (expected.end..expected.end + 3).for_each(leave);
+                Ok(())
+            };
+            // A caller that waits on its thread answers as well.
+            if commit == 1 {
+                group.join(run).unwrap();
+            } else {
+                assert!(group.lead(run));
+            }
+            let told: Vec<_> = answers.try_iter().collect();
+            let expected: Vec<_> = expected.map(|caller| (caller, me, true)).collect();
+            assert_eq!(told, expected, "commit {commit}");
+        }
+        group.close();
+        assert!(group.lead(|| Err(CommitError::NoSpace)), "three are left");
+        let told: Vec<_> = answers.try_iter().collect();
+        assert_eq!(told, [9, 10, 11].map(|caller| (caller, me, false)));
+        assert!(!group.lead(|| Ok(())), "none is left");
+    }
+
+    #[test]
+    fn callers_of_a_commit_that_panics_are_answered_and_so_are_those_after_them() {
+        let group = Group::new();
+        let (answered, answers) = channel();
+        let leave = || {
+            let answered = answered.clone();
+            group.leave(Box::new(move |outcome| answered.send(outcome).unwrap()));
+        };
+        leave();
+        assert!(group.lead(|| panic!("as a bug would")));
+        let told = answers.try_recv().unwrap();
+        assert!(
+            matches!(told, Err(CommitError::Poisoned { .. })),
+            "{told:?}"
+        );
+        leave();
+        assert!(group.lead(|| Ok(())));
+        assert!(answers.try_recv().unwrap().is_ok());
+    }
+
+    #[test]
+    fn an_answer_is_given_by_a_thread_that_waits_for_callers() {
+        let group = Arc::new(Group::new());
+        let leader = {
+            let group = Arc::clone(&group);
+            thread::spawn(move || while group.lead(|| Ok(())) {})
+        };
+        for round in 0..200 {
+            let (answered, answer) = channel();
+            group.leave(Box::new(move |outcome| answered.send(outcome).unwrap()));
+            // A commit of another thread may run meanwhile, or answer.
+            if round % 2 == 0 {
+                group.join(|| Ok(())).unwrap();
+            }
+            let told = answer.recv_timeout(Duration::from_secs(60));
+            assert!(told.unwrap().is_ok(), "round {round}");
+        }
+        group.close();
+        leader.join().unwrap();
     }
 
     #[test]

@@ -69,9 +69,9 @@ fn every_code_recovers_the_bytes_of_lost_and_damaged_members() {
             let what = format!("{code}, written by {written_by}, read by {read_by}");
             let disks = volume_of(code);
             let fs = open(&disks, written_by);
-            let (ino, handle) = create(&fs, "file");
+            let (_, handle) = create(&fs, "file");
             assert_eq!(write(&fs, handle, 0, &content).unwrap(), content.len());
-            fs.fsync(ino, false).unwrap();
+            fs.syncfs().unwrap();
             sound(&fs);
             fs.close().unwrap();
             fs.maintenance().close().unwrap();

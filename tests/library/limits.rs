@@ -90,7 +90,7 @@ fn a_read_only_filesystem_refuses_every_change() {
             "call {index}: {refused:?}"
         );
     }
-    fs.fsync(ino, false).unwrap();
+    fs.syncfs().unwrap();
     fs.close().unwrap();
 }
 
@@ -128,7 +128,7 @@ fn a_full_volume_refuses_writes_changes_nothing_and_takes_them_again_after_a_rem
         fs.open_files().forget(*ino, 1);
     }
     write(&fs, handle, 0, &chunk).unwrap();
-    fs.fsync(last, false).unwrap();
+    fs.syncfs().unwrap();
     assert_eq!(read(&fs, handle, 0, 1 << 20), chunk);
     sound(&fs);
 }

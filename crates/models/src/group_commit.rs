@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use shuttle::thread;
 
-use crate::Mutex;
 use crate::transaction::CommitError;
 use crate::transaction::group::Group;
+use crate::{Condvar, Mutex};
 
 /// Threads that make changes durable.
 const CALLERS: usize = 3;
@@ -35,12 +35,16 @@ struct Ledger {
     made: Changes,
     commits: Vec<Commit>,
     is_running: bool,
+    /// The changes of callers that left an answer and were told the outcome.
+    told: Changes,
 }
 
 /// A volume with nothing but its commits.
 struct Volume {
     group: Group,
     ledger: Mutex<Ledger>,
+    /// Wakes the thread that waits until all are told.
+    was_told: Condvar,
 }
 
 impl Volume {
@@ -48,6 +52,7 @@ impl Volume {
         Arc::new(Self {
             group: Group::new(),
             ledger: Mutex::default(),
+            was_told: Condvar::new(),
         })
     }
 
@@ -57,17 +62,35 @@ impl Volume {
             self.ledger.lock().made |= change;
             let number = self.group.next();
             let answer = self.group.join(|| self.commit());
-            let ledger = self.ledger.lock();
-            let gave_it = |commit: &Commit| {
-                commit.changes & change != 0 && commit.outcome.as_ref() == Some(&answer)
-            };
-            assert!(
-                ledger.commits.iter().any(gave_it),
-                "change {change:#b} was answered with {answer:?}: {ledger:?}"
-            );
-            drop(ledger);
+            self.check(change, &answer);
             assert!(answer.is_err() || self.group.has_ended(number));
         }
+    }
+
+    /// Makes changes, and leaves answers in place of waiting.
+    fn leave(self: &Arc<Self>, changes: impl Iterator<Item = Changes>) {
+        for change in changes {
+            self.ledger.lock().made |= change;
+            let volume = Arc::clone(self);
+            self.group.leave(Box::new(move |answer| {
+                volume.check(change, &answer);
+                let mut ledger = volume.ledger.lock();
+                assert!(ledger.told & change == 0, "{change:#b} is told twice");
+                ledger.told |= change;
+                volume.was_told.notify_all();
+            }));
+        }
+    }
+
+    fn check(&self, change: Changes, answer: &Result<(), CommitError>) {
+        let ledger = self.ledger.lock();
+        let gave_it = |commit: &Commit| {
+            commit.changes & change != 0 && commit.outcome.as_ref() == Some(answer)
+        };
+        assert!(
+            ledger.commits.iter().any(gave_it),
+            "change {change:#b} was answered with {answer:?}: {ledger:?}"
+        );
     }
 
     /// Commits all changes made so far. Every [`FAILING`]th commit fails, with its number.
@@ -114,6 +137,44 @@ pub fn callers_share_commits() {
     for caller in callers {
         caller.join().expect("the caller returns");
     }
+    let ledger = volume.ledger.lock();
+    assert_eq!(volume.group.count(), ledger.commits.len() as u64);
+}
+
+/// Callers leave answers, beside one that waits, and one thread commits for them.
+///
+/// # Panics
+///
+/// If a commit that lacks its change answers a caller, or if one is never told the outcome. A thread that waits forever
+/// makes the scheduler panic.
+pub fn callers_leave_answers() {
+    let volume = Volume::new();
+    let leader = {
+        let volume = Arc::clone(&volume);
+        thread::spawn(move || while volume.group.lead(|| volume.commit()) {})
+    };
+    let caller = |index: usize| {
+        let volume = Arc::clone(&volume);
+        let first = index * CALLS;
+        let changes = (first..first + CALLS).map(|change| 1 << change);
+        thread::spawn(move || match index {
+            0 => volume.call(changes),
+            _ => volume.leave(changes),
+        })
+    };
+    let callers: Vec<_> = (0..CALLERS).map(caller).collect();
+    for caller in callers {
+        caller.join().expect("the caller returns");
+    }
+    // Before the end of the group, which wakes the leader as well.
+    let left: Changes = (CALLS..CALLERS * CALLS).map(|change| 1 << change).sum();
+    let mut ledger = volume.ledger.lock();
+    while ledger.told != left {
+        volume.was_told.wait(&mut ledger);
+    }
+    drop(ledger);
+    volume.group.close();
+    leader.join().expect("the leader ends");
     let ledger = volume.ledger.lock();
     assert_eq!(volume.group.count(), ledger.commits.len() as u64);
 }

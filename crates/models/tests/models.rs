@@ -26,3 +26,8 @@ fn no_write_is_lost_while_a_thread_takes_stripes_out_of_the_queue_to_encode_them
 fn no_write_is_lost_while_its_stripe_waits_for_space() {
     explore(buffers::stripes_without_space_are_flushed_later);
 }
+
+#[test]
+fn every_answer_that_is_left_is_given_once_by_a_commit_that_contains_its_change() {
+    explore(group_commit::callers_leave_answers);
+}

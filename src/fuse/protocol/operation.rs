@@ -22,9 +22,6 @@ mod field {
 /// The bit of a GETATTR that says that it comes with a handle.
 const WITH_HANDLE: u32 = 1 << 0;
 
-/// The bit of an FSYNC that excludes metadata.
-const DATA_ONLY: u32 = 1 << 0;
-
 /// The bytes of an inode and the number of its look-ups to forget.
 const FORGET_PAIR: usize = 16;
 
@@ -100,8 +97,8 @@ pub(in crate::fuse) enum Operation<'a> {
     Flush { handle: Handle },
     /// Close a file.
     Release { handle: Handle },
-    /// Make a file durable.
-    Fsync { data_only: bool },
+    /// Make a file durable, or its data alone.
+    Fsync,
     /// Set an extended attribute.
     SetXattr {
         name: &'a [u8],
@@ -131,7 +128,7 @@ pub(in crate::fuse) enum Operation<'a> {
     /// Close a directory.
     ReleaseDir { handle: Handle },
     /// Make a directory durable.
-    FsyncDir { data_only: bool },
+    FsyncDir,
     /// Control a device.
     Ioctl,
     /// Reserve or free space of a file.
@@ -423,14 +420,8 @@ impl<'a> Operation<'a> {
             opcode::RELEASEDIR => Self::ReleaseDir {
                 handle: Handle(fixed.u64()?),
             },
-            opcode::FSYNC | opcode::FSYNCDIR => {
-                let _handle = fixed.u64()?;
-                let data_only = fixed.u32()? & DATA_ONLY != 0;
-                match opcode {
-                    opcode::FSYNC => Self::Fsync { data_only },
-                    _ => Self::FsyncDir { data_only },
-                }
-            }
+            opcode::FSYNC => Self::Fsync,
+            opcode::FSYNCDIR => Self::FsyncDir,
             opcode::OPENDIR => Self::OpenDir,
             opcode::IOCTL => Self::Ioctl,
             _ => Self::Unknown,
@@ -459,7 +450,7 @@ impl<'a> Operation<'a> {
             Self::StatFs => "statfs",
             Self::Flush { .. } => "flush",
             Self::Release { .. } => "release",
-            Self::Fsync { .. } => "fsync",
+            Self::Fsync => "fsync",
             Self::SetXattr { .. } => "setxattr",
             Self::GetXattr { .. } => "getxattr",
             Self::ListXattr { .. } => "listxattr",
@@ -468,7 +459,7 @@ impl<'a> Operation<'a> {
             Self::ReadDir { .. } => "readdir",
             Self::ReadDirPlus { .. } => "readdirplus",
             Self::ReleaseDir { .. } => "releasedir",
-            Self::FsyncDir { .. } => "fsyncdir",
+            Self::FsyncDir => "fsyncdir",
             Self::Ioctl => "ioctl",
             Self::Fallocate { .. } => "fallocate",
             Self::LSeek { .. } => "lseek",

@@ -254,10 +254,7 @@ impl Step<'_> {
                 };
                 self.write(name, ino, flags)
             }
-            _ => (
-                format!("fsync {name}"),
-                self.fs.fsync(ino, false).map(|()| true),
-            ),
+            _ => (format!("fsync {name}"), self.fs.syncfs().map(|()| true)),
         }
     }
 

@@ -1,0 +1,54 @@
+//! The thread that commits for callers who do not wait on threads of their own.
+
+use std::sync::{Arc, OnceLock};
+
+use super::CommitError;
+use super::commits::Commits;
+use crate::workers::Threads;
+
+/// Commits for callers that leave an answer; dropping it waits until all have theirs.
+pub(crate) struct Committer {
+    commits: Arc<Commits>,
+    /// Whether the thread could be started; most volumes that are opened for a while need none.
+    is_started: OnceLock<bool>,
+    threads: Threads,
+}
+
+impl Committer {
+    /// Returns a part without a thread, which starts when it is first needed.
+    pub(crate) fn new(commits: Arc<Commits>) -> Self {
+        Self {
+            commits,
+            is_started: OnceLock::new(),
+            threads: Threads::default(),
+        }
+    }
+
+    /// Makes everything that was done before this call durable, like [`Commits::sync`], and then calls `answer`, usually
+    /// on another thread. It is not to wait.
+    pub(crate) fn sync_for(&self, answer: impl FnOnce(Result<(), CommitError>) + Send + 'static) {
+        if !self.commits.is_read_only() && *self.is_started.get_or_init(|| self.start()) {
+            self.commits.group.leave(Box::new(answer));
+        } else {
+            answer(self.commits.sync());
+        }
+    }
+
+    fn start(&self) -> bool {
+        let commits = Arc::clone(&self.commits);
+        let started = self
+            .threads
+            .start("commit", move || commits.commit_for_callers());
+        if let Err(error) = &started {
+            tracing::warn!("every caller commits by itself: {error}");
+        }
+        started.is_ok()
+    }
+}
+
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.commits.group.close();
+        self.threads.wait();
+    }
+}
