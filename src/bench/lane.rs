@@ -2,6 +2,9 @@
 
 use std::collections::TryReserveError;
 
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
 use crate::codec::Geometry;
 
 /// Alignment of stripes: that of the filesystem's own buffers.
@@ -35,16 +38,10 @@ impl Arena {
 
 /// Lengthens a buffer with noise.
 fn grow(buffer: &mut Vec<u8>, bytes: usize) -> Result<(), TryReserveError> {
-    // The last word of noise may reach beyond.
-    buffer.try_reserve_exact((bytes + size_of::<u64>()).saturating_sub(buffer.len()))?;
-    let mut state = 0x9E37_79B9_7F4A_7C15 ^ u64::try_from(buffer.len()).unwrap_or(0);
-    while buffer.len() < bytes {
-        // xorshift64: any bytes that are not all alike will do.
-        state ^= state << 13;
-        state ^= state >> 7;
-        state ^= state << 17;
-        buffer.extend_from_slice(&state.to_le_bytes());
-    }
+    let start = buffer.len();
+    buffer.try_reserve_exact(bytes.saturating_sub(start))?;
+    buffer.resize(bytes.max(start), 0);
+    SmallRng::seed_from_u64(start as u64).fill_bytes(&mut buffer[start..]);
     Ok(())
 }
 

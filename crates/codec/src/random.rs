@@ -1,6 +1,6 @@
 //! Numbers that look random and are the same on every machine.
 
-/// xorshift64.
+/// xorshift64. No version of it may change: `points.rs` has seeds, and each stands for the schedule that it finds.
 #[derive(Debug, Clone)]
 pub(super) struct Random(u64);
 

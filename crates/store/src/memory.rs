@@ -10,6 +10,8 @@ use std::io;
 use std::sync::Arc;
 
 use parking_lot::{Mutex, MutexGuard};
+use rand::rngs::Xoshiro256PlusPlus;
+use rand::{RngExt, SeedableRng};
 
 use super::name::{Name, invalid, is_dir};
 use super::{
@@ -20,11 +22,8 @@ use file::File;
 mod content;
 mod cut;
 mod file;
-mod random;
 
 pub use cut::CutPolicy;
-
-use random::Random;
 
 /// A disk in memory, shared by the test that pulls its plug and the stores opened on it.
 #[derive(Clone, Debug)]
@@ -143,13 +142,14 @@ impl MemDisk {
     pub fn cut(&self, policy: CutPolicy) {
         let mut state = self.shared.lock();
         let mut random = match policy {
-            CutPolicy::Reorder(seed) => Some(Random::new(seed)),
+            // By its name: the same seed decides the same way in later versions of `rand`.
+            CutPolicy::Reorder(seed) => Some(Xoshiro256PlusPlus::seed_from_u64(seed)),
             CutPolicy::Keep | CutPolicy::Drop => None,
         };
         let removed = std::mem::take(&mut state.removed);
         for (name, file) in removed {
             let back = match &mut random {
-                Some(random) => random.flip(),
+                Some(random) => random.random(),
                 None => policy == CutPolicy::Drop,
             };
             if back {

@@ -22,7 +22,7 @@ pub fn fill_pattern(seed: u64, offset: u64, out: &mut [u8]) {
         "{offset} is within a word"
     );
     for (index, chunk) in out.chunks_mut(WORD).enumerate() {
-        // splitmix64 of the position.
+        // splitmix64 of the position, written out because a generator of `rand` would start at the front for each part.
         let mut word = seed
             .wrapping_mul(0x9e37_79b9_7f4a_7c15)
             .wrapping_add(offset / WORD as u64 + index as u64)

@@ -1,8 +1,10 @@
 //! One file of a memory disk: what it reads as, what of that is durable, and what lies between.
 
+use rand::RngExt;
+use rand::rngs::Xoshiro256PlusPlus;
+
 use super::content::{BLOCK, Content};
 use super::cut::CutPolicy;
-use super::random::Random;
 use crate::StoreErrorKind;
 
 /// The unit that a disk writes at once: a power cut leaves a sector old or new, never mixed.
@@ -36,22 +38,22 @@ impl Change {
     }
 
     /// Applies those parts of the change that survive.
-    fn apply_some(&self, content: &mut Content, random: &mut Random) {
+    fn apply_some(&self, content: &mut Content, random: &mut Xoshiro256PlusPlus) {
         match self {
             Self::Write { offset, data } => {
                 for (start, sector) in sectors(*offset, data) {
-                    if random.flip() {
+                    if random.random() {
                         content.write(start, sector);
                     }
                 }
                 // The new length can reach the disk without the bytes.
                 let end = offset + data.len() as u64;
-                if random.flip() && content.len() < end {
+                if random.random() && content.len() < end {
                     content.set_len(end);
                 }
             }
             Self::Zero { .. } | Self::SetLen(_) => {
-                if random.flip() {
+                if random.random() {
                     self.apply(content);
                 }
             }
@@ -145,7 +147,7 @@ impl File {
     }
 
     /// Decides what a power cut leaves; `random` is there exactly for a reordering policy.
-    pub(super) fn cut(&mut self, policy: CutPolicy, random: Option<&mut Random>) {
+    pub(super) fn cut(&mut self, policy: CutPolicy, random: Option<&mut Xoshiro256PlusPlus>) {
         match random {
             Some(random) => {
                 for change in self.pending.drain(..) {
