@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes for longer than the tests do: `scripts/fuzz.sh [SECONDS]`, an hour unless given, for each of three parts.
+# Fuzzes for longer than the tests do: `scripts/fuzz.sh [SECONDS]`, an hour unless given, for each of six parts.
 #
-# 1. Every decoder under libFuzzer. Stable Rust instruments the code; no sanitizer is used. New inputs go to
-#    fuzz/found, and those that fail to fuzz/artifacts: add these to fuzz/corpus/decoders.
+# 1. Under libFuzzer: every decoder, ACLs, pages of the index, lines of the control protocol. Stable Rust instruments the
+#    code; no sanitizer is used. New inputs go to fuzz/found, and those that fail to fuzz/artifacts: add these to
+#    fuzz/corpus.
 # 2. Whole volumes: every command on hostile ones, in a mount namespace that is read-only around them.
 # 3. The control protocol, from both ends.
 #
@@ -16,15 +17,19 @@ failed=0
 need_cargo
 need g++=g++
 
-say "libFuzzer, every decoder, $seconds s"
+say "libFuzzer, $seconds s for each target"
 coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 RUSTFLAGS=${coverage//$'\n'/ } CARGO_TARGET_DIR=$ROOT/fuzz/target \
     cargo build --locked --release --manifest-path fuzz/Cargo.toml --target "$(rustc -vV | sed -n 's/^host: //p')"
-mkdir -p fuzz/artifacts fuzz/found
-fuzz/target/*/release/decoders -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=512 -malloc_limit_mb=64 -timeout=10 \
-    -artifact_prefix=fuzz/artifacts/ -print_final_stats=1 fuzz/found fuzz/corpus/decoders || failed=1
+for target in decoders acl index_pages control_lines; do
+    say "$target"
+    mkdir -p "fuzz/artifacts/$target" "fuzz/found/$target"
+    fuzz/target/*/release/$target -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=512 -malloc_limit_mb=64 \
+        -timeout=10 -artifact_prefix="fuzz/artifacts/$target/" -print_final_stats=1 \
+        "fuzz/found/$target" "fuzz/corpus/$target" || failed=1
+done
 
 say "hostile volumes and lies over the control socket, $seconds s each"
 cargo build --locked --release
