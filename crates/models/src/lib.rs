@@ -22,6 +22,8 @@
 //! - Atomics are those of the standard library, so no switch happens at them. In these sources that hides nothing: between
 //!   two locks a thread uses one atomic at most.
 //! - Schedules are drawn at random. A passing model is evidence, and no proof.
+//! - A commit that panics is left to the unit test of its source, because shuttle reports each panic as a failure. So is
+//!   the encoding of stripes in batches that panics.
 //! - A lock is not poisoned, and a wait has no spurious wake-up: `parking_lot` promises the same.
 
 // The unit tests of the shared sources stay out: they need the whole room around them.
