@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rand::rngs::SmallRng;
+use rand::{Rng, RngExt, SeedableRng};
 use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags};
 
 use super::error::FsBenchError;
@@ -133,32 +135,28 @@ fn at_once<T: Send>(
 }
 
 /// Numbers that look random, the same in every run.
-struct Numbers(u64);
+struct Numbers(SmallRng);
 
 impl Numbers {
-    fn next(&mut self) -> u64 {
-        // SplitMix64.
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+    fn new(seed: u64) -> Self {
+        Self(SmallRng::seed_from_u64(seed))
     }
 
     /// Returns the offset of one of so many blocks.
     fn offset(&mut self, blocks: u64) -> u64 {
-        self.next() % blocks * BLOCK as u64
+        self.0.random_range(0..blocks) * BLOCK as u64
     }
 
     /// Returns bytes that no filesystem can compress.
     fn bytes(&mut self, len: usize) -> Vec<u8> {
-        let words = (0..len.div_ceil(8)).flat_map(|_| self.next().to_le_bytes());
-        words.take(len).collect()
+        let mut bytes = vec![0; len];
+        self.0.fill_bytes(&mut bytes);
+        bytes
     }
 }
 
 fn write_sequentially(path: &Path, size: u64, stop: &AtomicBool) -> io::Result<f64> {
-    let piece = Numbers(1).bytes(PIECE);
+    let piece = Numbers::new(1).bytes(PIECE);
     let mut file = File::create_new(path)?;
     let began = Instant::now();
     let mut left = size;
@@ -193,7 +191,7 @@ fn read_at_random(
     threads: usize,
     stop: &AtomicBool,
 ) -> io::Result<f64> {
-    let open = |number| Ok((site.open_past_cache(path)?, Numbers(number)));
+    let open = |number| Ok((site.open_past_cache(path)?, Numbers::new(number)));
     let files: io::Result<Vec<(File, Numbers)>> = (0..threads as u64).map(open).collect();
     at_once(files?, load.seconds, stop, |(file, mut numbers), clock| {
         let mut block = AlignedBlock::new();
@@ -210,7 +208,7 @@ fn read_at_random(
 
 /// Writes no more blocks than the file has.
 fn write_at_random(path: &Path, load: &Load, clock: &Clock<'_>) -> io::Result<f64> {
-    let mut numbers = Numbers(2);
+    let mut numbers = Numbers::new(2);
     let block = numbers.bytes(BLOCK);
     let file = File::options().write(true).open(path)?;
     let mut count = 0;
@@ -234,7 +232,7 @@ fn write_synced(site: &Site, load: &Load, threads: usize, stop: &AtomicBool) -> 
     let names = (0..threads).map(|number| site.path(&format!("synced-{number}")));
     let names: Vec<_> = names.collect();
     let files: io::Result<Vec<File>> = names.iter().map(File::create_new).collect();
-    let block = Numbers(3).bytes(BLOCK);
+    let block = Numbers::new(3).bytes(BLOCK);
     let blocks = (load.blocks() / threads as u64).max(1);
     let rate = at_once(files?, load.seconds, stop, |file, clock| {
         let mut count = 0;
@@ -271,7 +269,7 @@ fn create_file(directory: impl AsFd, name: &str) -> io::Result<File> {
 fn create(path: &Path, most: u64, clock: &Clock<'_>) -> io::Result<(u64, f64)> {
     fs::create_dir(path)?;
     let directory = open_directory(path)?;
-    let block = Numbers(4).bytes(BLOCK);
+    let block = Numbers::new(4).bytes(BLOCK);
     let mut count = 0;
     while count < most {
         create_file(&directory, &name_of(count))?.write_all(&block)?;
