@@ -306,6 +306,16 @@ impl Meta {
         self.view().scan(from, end, limit)
     }
 
+    /// Returns whether any key from `from` to before `end` has a value, in one consistent view. The range is to be small:
+    /// its changes since the last checkpoint are looked at in one go.
+    ///
+    /// # Errors
+    ///
+    /// As [`Meta::get`].
+    pub fn has_any(&self, from: &[u8], end: &[u8]) -> Result<bool, MetaError> {
+        self.view().has_any(from, end)
+    }
+
     /// Calls `visit` with each key from `from` to before `end` and its newest value, in order, until it
     /// breaks. Nothing is copied. Each stretch of some thousand keys is a consistent view.
     ///

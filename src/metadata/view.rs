@@ -95,6 +95,23 @@ impl View<'_> {
         }
     }
 
+    /// Returns whether any key from `from` to before `end` has a value. Unlike a scan for one key, this is one consistent
+    /// view, in which no key can move from the rest of the range to a part that was looked at. It takes memory for all
+    /// changes of the range that the index does not have.
+    pub(super) fn has_any(self, from: &[u8], end: &[u8]) -> Result<bool, MetaError> {
+        let range = KeyRange {
+            from: Bound::Included(from),
+            end: Bound::Excluded(end),
+        };
+        if range.is_empty() {
+            return Ok(false);
+        }
+        self.read_again(|| {
+            let (window, _, snapshot) = self.window(range.from, end, usize::MAX)?;
+            Ok(!merge(window, &*snapshot, range, 1)?.is_empty())
+        })
+    }
+
     /// Returns a window of the overlay and a snapshot of the index. The snapshot is taken while the overlay cannot give
     /// anything up to the index, so no key falls between the two.
     fn window(

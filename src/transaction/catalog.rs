@@ -33,10 +33,11 @@ impl Catalog {
         Self { meta, records }
     }
 
-    /// Returns whether an extent refers to a stripe.
+    /// Returns whether an extent refers to a stripe. A change that moves the reference to another key meanwhile hides it
+    /// from no view.
     pub(crate) fn has_backref(&self, stripe: StripeId) -> Result<bool, CommitError> {
         let (from, end) = key::backrefs(stripe);
-        Ok(!self.meta.scan(&from, &end, 1)?.is_empty())
+        Ok(self.meta.has_any(&from, &end)?)
     }
 
     /// Returns the stripes of a segment in disk order. Returns `None` if their records overlap or do not agree on where
