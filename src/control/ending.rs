@@ -34,7 +34,7 @@ const RELEASE: Duration = Duration::from_secs(3);
 
 /// An event in the life of a daemon.
 pub(crate) enum Event {
-    /// The mount is gone and all requests are answered.
+    /// The mount is gone and all requests are answered, or it cannot be served any more.
     Over(io::Result<()>),
     /// A signal asks it to end.
     Signal(i32),
@@ -96,6 +96,7 @@ impl<'a> Ending<'a> {
                 }
                 Ok(Event::Over(Err(error))) => {
                     tracing::error!("the connection to the kernel broke: {error}");
+                    self.abandon();
                     return self.waiting;
                 }
                 Ok(Event::Signal(SIGHUP)) => tracing::info!("SIGHUP: nothing to read again"),
@@ -152,6 +153,17 @@ impl<'a> Ending<'a> {
             _ if lazy => self.deadline = Some((now + GRACE, Then::EndUnlessMounted)),
             None => self.deadline = Some((now + RELEASE, Then::Serve)),
             Some(_) => {}
+        }
+    }
+
+    /// Makes the kernel fail the requests of a mount that is not served any more, which would wait until this process
+    /// ends.
+    fn abandon(&self) {
+        if self.connection.is_cut() {
+            return;
+        }
+        if let Err(error) = self.mounting.unmount(self.mount, Unmount::Abandoned) {
+            tracing::error!("the mount that is not served stays: {error}");
         }
     }
 

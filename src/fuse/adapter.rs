@@ -3,7 +3,7 @@
 //! # Invariants
 //!
 //! - Every request gets exactly one answer, also when the work panics: [`Context::attempt`] turns a panic into an
-//!   error, and a [`Request`] that is dropped answers by itself.
+//!   error, and a [`Request`] that is dropped answers by itself. No panic ends the thread: see [`contain`].
 //! - A request that may wait for disks longer than a read does goes to the [`SlowPool`]. One that waits for a commit
 //!   alone takes no thread: the thread that commits answers it.
 //! - A job of the pool holds no adapter: the adapter waits for the pool when it is dropped.
@@ -20,7 +20,7 @@ use super::mount::MountFlavor;
 use super::page_cache::PageCache;
 use super::pool::SlowPool;
 use super::protocol::{Answer, Listing, Operation, attributes, offset_found, written};
-use super::request::{Context, InFlight, Request, Service};
+use super::request::{Context, InFlight, Request, Service, contain};
 use crate::fs::{Fs, FsError, Handle, WriteFlags};
 
 /// The bit of a WRITE that comes from the kernel's page cache.
@@ -74,6 +74,13 @@ impl Service for Adapter {
     }
 
     fn serve(&self, request: Request) {
+        contain(|| self.dispatch(request));
+    }
+}
+
+impl Adapter {
+    /// Works on a request, here or on another thread, and answers it.
+    fn dispatch(&self, request: Request) {
         let Ok(operation) = request.operation() else {
             let header = request.header();
             tracing::error!("the kernel's request {header:?} is malformed");
@@ -135,9 +142,7 @@ impl Service for Adapter {
             }
         }
     }
-}
 
-impl Adapter {
     /// Returns whether a change must be durable before it is answered.
     fn is_durable_at_once(&self, operation: &Operation<'_>) -> bool {
         match operation {

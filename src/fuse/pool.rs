@@ -11,6 +11,7 @@ use std::sync::mpsc::{self, Receiver, Sender, SyncSender, TrySendError};
 
 use parking_lot::Mutex;
 
+use super::request::contain;
 use crate::workers::Threads;
 
 /// The number of requests that wait at once; group commit lets all of them share one sync.
@@ -60,12 +61,11 @@ impl SlowPool {
 
     /// Runs `job` on a worker; when the queue is full, right here, which slows the source down.
     ///
-    /// A job must not unwind: requests catch their panics themselves. It must not wait for other
-    /// requests.
+    /// A job must not wait for other requests.
     pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) {
         match self.queues().slow.try_send(Box::new(job)) {
             Ok(()) => {}
-            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => job(),
+            Err(TrySendError::Full(job) | TrySendError::Disconnected(job)) => contain(job),
         }
     }
 
@@ -79,10 +79,10 @@ impl SlowPool {
 pub(super) struct Apart(Sender<Job>);
 
 impl Apart {
-    /// Runs `job`, which must not unwind either.
+    /// Runs `job`.
     pub(super) fn run(&self, job: impl FnOnce() + Send + 'static) {
         if let Err(mpsc::SendError(job)) = self.0.send(Box::new(job)) {
-            job();
+            contain(job);
         }
     }
 }
@@ -112,7 +112,7 @@ fn work_off(jobs: &Mutex<Receiver<Job>>) {
         // Bound first: the guard must be gone before the job runs.
         let next = jobs.lock().recv();
         match next {
-            Ok(job) => job(),
+            Ok(job) => contain(job),
             Err(_) => return,
         }
     }
@@ -136,6 +136,23 @@ mod tests {
         }
         drop(pool);
         assert_eq!(done.load(Ordering::Relaxed), 10 * (QUEUE + WORKERS));
+    }
+
+    #[test]
+    fn jobs_that_panic_cost_no_worker() {
+        let pool = SlowPool::start().unwrap();
+        for _ in 0..2 * (QUEUE + WORKERS) {
+            pool.run(|| panic!("on purpose"));
+            pool.apart().run(|| panic!("on purpose"));
+        }
+        let (tell, told) = mpsc::channel();
+        let last = tell.clone();
+        pool.run(move || tell.send(()).unwrap());
+        pool.apart().run(move || last.send(()).unwrap());
+        for _ in 0..2 {
+            told.recv_timeout(std::time::Duration::from_secs(60))
+                .expect("a worker is left");
+        }
     }
 
     #[test]

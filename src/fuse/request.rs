@@ -166,6 +166,16 @@ impl Drop for Request {
     }
 }
 
+/// Runs `work` and logs a panic. The threads that serve requests must not end: requests would wait for them without end.
+///
+/// A request that `work` owns is dropped by the panic, and so answers `EIO`.
+pub(super) fn contain(work: impl FnOnce()) {
+    if catch_unwind(AssertUnwindSafe(work)).is_err() {
+        // The panic hook has logged message and place.
+        tracing::error!("work on a request panicked");
+    }
+}
+
 /// A failure: the operation, the inode, and the reason.
 type Failing = (&'static str, u64, String);
 

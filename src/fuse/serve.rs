@@ -297,17 +297,24 @@ impl Session {
         })
     }
 
-    /// Starts the thread that reports to `end` when all others are done.
-    fn report_end(self, service: Arc<dyn Service>, end: Sender<io::Result<()>>) -> io::Result<()> {
+    /// Starts the thread that reports to `end` when one of the others fails, or all are done. The requests that a
+    /// thread was to serve wait for it, so the mount cannot be served without it.
+    fn report_end(
+        self,
+        service: impl Send + 'static,
+        end: Sender<io::Result<()>>,
+    ) -> io::Result<()> {
         std::thread::Builder::new()
             .name("session".to_owned())
             .spawn(move || {
+                // The receiver is gone if the requests were all answered before, or a thread failed.
+                if let Some(failed) = self.outcomes.iter().find(Result::is_err) {
+                    let _ = end.send(failed);
+                }
                 self.threads.wait();
-                let ended = self.outcomes.iter().collect();
                 // Waits for the slow pool.
                 drop(service);
-                // The receiver is gone if the requests were all answered before.
-                let _ = end.send(ended);
+                let _ = end.send(Ok(()));
             })
             .map(drop)
     }
@@ -348,7 +355,7 @@ impl Serving {
     ///
     /// # Errors
     ///
-    /// If the connection to the kernel broke, or a thread panicked.
+    /// If the connection to the kernel broke, or a thread panicked. The mount may be there still, and requests wait.
     pub fn wait(self) -> io::Result<()> {
         self.session.wait()
     }
@@ -378,5 +385,41 @@ impl Running {
     fn all_answered(&self) -> bool {
         const SERVICE_AND_SELF: usize = 2;
         self.in_flight.holders() == SERVICE_AND_SELF
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_that_fails_ends_the_session_though_others_serve_on() {
+        for panics in [false, true] {
+            let (outcome, outcomes) = mpsc::channel();
+            let session = Session {
+                threads: Threads::default(),
+                outcomes,
+                device: Arc::new(Device::new(tempfile::tempfile().unwrap().into())),
+            };
+            let (release, released) = mpsc::channel::<()>();
+            let serving = Report::new(&outcome);
+            let serve = move || {
+                let _released = released.recv();
+                serving.send(Ok(()));
+            };
+            session.threads.start("serves", serve).unwrap();
+            let failing = Report::new(&outcome);
+            let fail = move || {
+                assert!(!panics, "on purpose");
+                failing.send(Err(io::Error::other("on purpose")));
+            };
+            session.threads.start("fails", fail).unwrap();
+            drop(outcome);
+            let (end, ended) = mpsc::channel();
+            session.report_end((), end).unwrap();
+            let ended = ended.recv_timeout(Duration::from_secs(60));
+            assert!(ended.is_ok_and(|outcome| outcome.is_err()), "{panics}");
+            drop(release);
+        }
     }
 }
