@@ -1,36 +1,37 @@
 //! Requests of the kernel over `io_uring`, Linux 6.14 and later.
 //!
-//! The kernel has a queue for each CPU. A request goes to the queue of the CPU on which it was made, and a thread that is
-//! pinned to that CPU serves it: so no request wakes another CPU, and the answer and the wait for the next request are
+//! The kernel has a queue for each CPU. A request goes to the queue of the CPU on which it was made, and threads that are
+//! pinned to that CPU serve it: so no request wakes another CPU, and the answer and the wait for the next request are
 //! one system call. FORGET and INTERRUPT come over `/dev/fuse` all the same.
 //!
-//! 1. Before INIT is answered, a thread for each queue sets up its ring and [`Entry`]s: [`Rings::prepare`]. If one cannot,
-//!    INIT is answered without `io_uring`.
-//! 2. After the answer, the kernel holds requests back until each queue has an entry. Each thread registers its entries:
+//! 1. Before INIT is answered, the threads of each queue set up a ring and one [`Entry`] each: [`Rings::prepare`]. If one
+//!    cannot, INIT is answered without `io_uring`.
+//! 2. After the answer, the kernel holds requests back until each queue has an entry. Each thread registers its entry:
 //!    [`Rings::register`]. If the kernel refuses one, it uses `/dev/fuse` by itself.
-//! 3. A completion delivers a request in an entry. The entry stays with the request until the answer is in it, on any thread.
-//! 4. Only the thread of the queue commits the entry. The kernel copies a request in the context of the thread that handed
-//!    the entry over last; another thread may be busy just then. Other threads leave answered entries in [`Returns`],
-//!    and wake the queue through an eventfd.
+//! 3. A completion delivers a request in the entry, which stays with the request until the answer is in it, on any thread.
+//! 4. The thread of the entry waits for that in [`Returns`], and commits the entry. The kernel takes the entry that was
+//!    committed last, so that one thread serves requests that follow one another.
 //!
 //! # Invariants
 //!
 //! - Memory of an entry is not touched while the kernel has the entry, and not freed before the kernel has given it up.
+//! - A request that waits, for a member say, delays no other request: its thread has no other.
 //! - A queue has entries for requests that wait on other threads; one that may wait for *other requests* holds only few
 //!   of them (see [`Rings::most_waiting_for_others`]), because those others may be in the same queue.
 
 mod command;
 mod entry;
 mod helpers;
-mod queue;
+mod worker;
 
 use std::io;
+use std::iter::repeat_n;
 use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
 use self::helpers::Helpers;
-use self::queue::Queue;
+use self::worker::Worker;
 use super::device::Device;
 use super::report::Report;
 use super::request::Service;
@@ -42,11 +43,11 @@ pub(super) const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 /// The file that lists the CPUs that this machine can ever have.
 const POSSIBLE_CPUS: &str = "/sys/devices/system/cpu/possible";
 
-/// The entries of all queues, if the bounds on a queue allow it.
+/// The entries of all queues, and so the threads, if the bounds on a queue allow it.
 const ENTRIES: usize = 128;
 
 /// The fewest entries of a queue.
-const FEWEST_ENTRIES: usize = 8;
+const FEWEST_ENTRIES: usize = 4;
 
 /// The most entries of a queue.
 const MOST_ENTRIES: usize = 16;
@@ -68,19 +69,20 @@ struct Start {
 pub(super) struct Rings {
     starts: Vec<Sender<Start>>,
     helpers: Arc<Helpers>,
+    queues: u16,
     depth: usize,
 }
 
 impl Rings {
-    /// Starts a thread for each queue of `device`, which sets the queue up. Each thread reports to `outcome` when it is
-    /// done with serving. Data moves on `helpers` more threads where that takes long.
+    /// Starts the threads of each queue of `device`, which set up what they need. Each thread reports to `outcome` when
+    /// it is done with serving. Data moves on `helpers` more threads where that takes long.
     ///
     /// Everything that this process can lack is taken here, before the answer to INIT: once the kernel has that, it holds
     /// all requests back until every queue is registered or refused.
     ///
     /// # Errors
     ///
-    /// If threads cannot be started, or a queue cannot be set up, for example because this process may not use
+    /// If threads cannot be started, or a ring cannot be set up, for example because this process may not use
     /// `io_uring`.
     pub(super) fn prepare(
         device: &Arc<Device>,
@@ -90,25 +92,26 @@ impl Rings {
     ) -> io::Result<Self> {
         let queues = possible_cpus(&std::fs::read_to_string(POSSIBLE_CPUS)?)
             .ok_or_else(|| io::Error::other("the list of possible CPUs cannot be read"))?;
-        let depth = (ENTRIES / queues).clamp(FEWEST_ENTRIES, MOST_ENTRIES);
+        let depth = (ENTRIES / usize::from(queues)).clamp(FEWEST_ENTRIES, MOST_ENTRIES);
         let (ready, prepared) = mpsc::channel();
-        let mut starts = Vec::with_capacity(queues);
-        for number in 0..queues {
+        let mut starts = Vec::new();
+        for queue in (0..queues).flat_map(|queue| repeat_n(queue, depth)) {
             let (start, started) = mpsc::channel();
             let (device, ready) = (Arc::clone(device), ready.clone());
             let report = Report::new(outcome);
-            threads.start(format!("ring-{number}"), move || {
-                serve_queue(&device, number, depth, ready, &started, report);
+            threads.start(format!("ring-{queue}"), move || {
+                work(&device, queue, ready, &started, report);
             })?;
             starts.push(start);
         }
         drop(ready);
         let prepared: Vec<io::Result<()>> = prepared.iter().collect();
-        complete(prepared, queues)?;
+        complete(prepared, starts.len())?;
         let helpers = Arc::new(Helpers::start(threads, helpers)?);
         Ok(Self {
             starts,
             helpers,
+            queues,
             depth,
         })
     }
@@ -119,11 +122,11 @@ impl Rings {
     }
 
     /// Returns the number of queues.
-    pub(super) fn queues(&self) -> usize {
-        self.starts.len()
+    pub(super) fn queues(&self) -> u16 {
+        self.queues
     }
 
-    /// Registers all queues with the kernel, which has the answer to INIT, and serves from then on.
+    /// Registers all entries with the kernel, which has the answer to INIT, and serves from then on.
     ///
     /// # Errors
     ///
@@ -139,30 +142,29 @@ impl Rings {
             });
         }
         drop(registered);
-        complete(outcomes.iter().collect(), self.queues())
+        complete(outcomes.iter().collect(), self.starts.len())
     }
 }
 
-/// Returns the first error of `queues` outcomes. A thread that panicked has none.
-fn complete(outcomes: Vec<io::Result<()>>, queues: usize) -> io::Result<()> {
-    if outcomes.len() < queues {
+/// Returns the first error of the outcomes of `threads`. A thread that panicked has none.
+fn complete(outcomes: Vec<io::Result<()>>, threads: usize) -> io::Result<()> {
+    if outcomes.len() < threads {
         return Err(io::Error::other("a thread of a queue panicked"));
     }
     outcomes.into_iter().collect()
 }
 
-/// Sets a queue up, waits for the start, and serves.
-fn serve_queue(
+/// Sets up a worker of a queue, waits for the start, and serves.
+fn work(
     device: &Device,
-    number: usize,
-    depth: usize,
+    queue: u16,
     ready: Sender<io::Result<()>>,
     started: &Receiver<Start>,
     report: Report,
 ) {
     // The receivers outlive this thread, unless the mount fails elsewhere.
-    let mut queue = match Queue::new(device.descriptor().as_raw_fd(), number, depth) {
-        Ok(queue) => queue,
+    let mut worker = match Worker::new(device.descriptor().as_raw_fd(), queue) {
+        Ok(worker) => worker,
         Err(error) => {
             let _ = ready.send(Err(error));
             return;
@@ -173,23 +175,27 @@ fn serve_queue(
     let Ok(start) = started.recv() else {
         return;
     };
-    let registered = queue.register();
+    let registered = worker.register();
+    let is_refused = registered.is_err();
     let _ = start.registered.send(registered);
     drop(start.registered);
-    report.send(queue.serve(&start.service, &start.helpers));
+    if is_refused {
+        return;
+    }
+    report.send(worker.serve(&start.service, &start.helpers));
 }
 
 /// Counts the CPUs of a list such as `0-3,8`.
-fn possible_cpus(ranges: &str) -> Option<usize> {
+fn possible_cpus(ranges: &str) -> Option<u16> {
     ranges
         .trim()
         .split(',')
         .map(|range| {
             let (first, last) = range.split_once('-').unwrap_or((range, range));
-            let (first, last): (usize, usize) = (first.parse().ok()?, last.parse().ok()?);
-            Some(last.checked_sub(first)? + 1)
+            let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
+            last.checked_sub(first)?.checked_add(1)
         })
-        .sum()
+        .try_fold(0u16, |sum, count| sum.checked_add(count?))
 }
 
 #[cfg(test)]
@@ -204,6 +210,7 @@ mod tests {
             ("0-3,8,10-11", Some(7)),
             ("", None),
             ("3-1", None),
+            ("0-65535", None),
             ("a", None),
         ] {
             assert_eq!(possible_cpus(list), count, "{list:?}");

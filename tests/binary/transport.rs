@@ -5,13 +5,18 @@ use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
+use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
+use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::support::{
-    PATIENCE, Shape, TRANSPORT, TestVolume, drop_caches, eventually, pattern, said, skip_mounts,
+    Disk, DiskKind, PATIENCE, Shape, TRANSPORT, TestVolume, drop_caches, eventually, pattern, said,
+    skip_mounts,
 };
 
 /// The file that says whether the kernel offers requests over `io_uring` to new mounts.
@@ -205,6 +210,107 @@ fn a_daemon_over_io_uring_ends_when_the_mount_is_taken_away_cut_off_or_it_is_kil
         rustix::mount::unmount(&volume.mountpoint, flags).unwrap();
     });
     end_under_load(TestVolume::kill);
+}
+
+/// Keeps the calling thread on one CPU, so that all its requests go over one queue.
+fn use_one_cpu() {
+    let mut one = CpuSet::new();
+    one.set(0);
+    sched_setaffinity(None, &one).expect("the first CPU can be used");
+}
+
+/// Writes past the page cache until told to stop, and counts.
+fn write_directly(path: &Path, written: &AtomicUsize, stop: &AtomicBool) {
+    use_one_cpu();
+    let flags = OFlags::CREATE | OFlags::WRONLY | OFlags::DIRECT;
+    let mode = Mode::RUSR | Mode::WUSR;
+    let file = rustix::fs::open(path, flags, mode).expect("the mount is writable");
+    // Memory that is mapped begins at a page.
+    let bytes = vec![7; 3 << 20];
+    let start = bytes.as_ptr().align_offset(4096);
+    while !stop.load(Ordering::Relaxed) {
+        rustix::io::write(&file, &bytes[start..][..2 << 20]).expect("writing goes on");
+        written.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A member takes no writes, so that writers wait for it: on the queue of one CPU.
+#[test]
+fn files_stay_readable_on_the_cpu_of_a_request_that_waits_for_a_member() {
+    const FILES: usize = 20;
+    if skip_mounts() {
+        return;
+    }
+    let Some(_parameter) = Parameter::set("Y") else {
+        return;
+    };
+    let shape = Shape {
+        data: 1,
+        parity: 1,
+        members: 2,
+        ..Shape::FOUR_TWO
+    };
+    let disks = vec![
+        Disk::new(DiskKind::Tmpfs, 768),
+        Disk::new(DiskKind::Ext4, 768),
+    ];
+    let mut volume = TestVolume::create_over(shape, disks);
+    volume.mount();
+    let content = pattern(1, 100_000);
+    let path = |number: usize| format!("f{number}");
+    for number in 0..FILES {
+        fs::write(volume.path(&path(number)), &content).unwrap();
+    }
+    volume.unmount();
+    let patient = ["--transport", "uring", "--member-timeout", "60s"];
+    let output = volume.try_mount(&[0, 1], &patient);
+    assert!(output.status.success(), "{output:?}");
+
+    volume.freeze_disk(1);
+    let (written, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let (tell, told) = mpsc::channel();
+    std::thread::scope(|scope| {
+        for number in 0..2 {
+            let path = volume.path(&format!("w{number}"));
+            let (written, stop) = (&written, &stop);
+            scope.spawn(move || write_directly(&path, written, stop));
+        }
+        let stuck_at = until_stuck(&written);
+        let paths: Vec<_> = (0..FILES)
+            .map(|number| volume.path(&path(number)))
+            .collect();
+        scope.spawn(move || {
+            use_one_cpu();
+            for path in paths {
+                tell.send(fs::read(path).unwrap()).unwrap();
+            }
+        });
+        let outcome = (0..FILES).try_for_each(|_| {
+            let read = told.recv_timeout(PATIENCE / 6)?;
+            assert!(read == content);
+            Ok::<_, mpsc::RecvTimeoutError>(())
+        });
+        let still_at = written.load(Ordering::Relaxed);
+        stop.store(true, Ordering::Relaxed);
+        volume.thaw_disk(1);
+        assert_eq!(outcome, Ok(()), "a file cannot be read");
+        assert_eq!(still_at, stuck_at, "the writers wait");
+    });
+    volume.unmount();
+}
+
+/// Waits until a number of writes does not grow any more, and returns it.
+fn until_stuck(written: &AtomicUsize) -> usize {
+    let mut seen = (0, Instant::now());
+    loop {
+        std::thread::sleep(Duration::from_millis(50));
+        let now = written.load(Ordering::Relaxed);
+        if now != seen.0 {
+            seen = (now, Instant::now());
+        } else if seen.1.elapsed() > Duration::from_secs(3) {
+            return now;
+        }
+    }
 }
 
 /// A thread begins on the CPUs of the one that starts it, and some are started while a request is served.

@@ -1,12 +1,8 @@
-//! Entries of a queue: memory in which the kernel delivers a request, and takes the answer.
+//! Entries of queues: memory in which the kernel delivers a request, and takes the answer.
 
-use std::io;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::thread::{self, ThreadId};
 
-use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, eventfd};
+use parking_lot::{Condvar, Mutex};
 use rustix::io::Errno;
 
 use crate::format::BLOCK_SIZE;
@@ -31,8 +27,6 @@ const HEADERS: usize = BLOCK_SIZE;
 
 /// The memory of one request at a time.
 pub(super) struct Entry {
-    /// The place of the entry in its queue.
-    pub(super) index: usize,
     /// The request that it delivered last.
     pub(super) unique: u64,
     memory: Vec<u8>,
@@ -46,14 +40,13 @@ pub(super) struct Entry {
 pub(super) type CarriedEntry = Box<Entry>;
 
 impl Entry {
-    pub(super) fn new(index: usize, returns: Arc<Returns>) -> Self {
+    pub(super) fn new(returns: Arc<Returns>) -> Self {
         // Zeroed memory of this size comes from the kernel page by page, as it is used.
         let mut memory = vec![0; BLOCK_SIZE + HEADERS + MAX_DATA];
         let start = memory.as_ptr().align_offset(BLOCK_SIZE);
         let headers = memory[start..].as_mut_ptr() as u64;
         let payload = headers + HEADERS as u64;
         Self {
-            index,
             unique: 0,
             memory,
             start,
@@ -71,7 +64,7 @@ impl Entry {
     ///
     /// # Errors
     ///
-    /// If the kernel has delivered something else. The entry is lost to the queue then.
+    /// If the kernel has delivered something else. The entry is lost then.
     pub(super) fn into_request(mut self: Box<Self>) -> Result<Request, Malformed> {
         let (_, header) = Header::parse(self.area(at::HEADER, Header::LEN))?;
         if self.payload_len() > MAX_DATA {
@@ -138,57 +131,31 @@ impl Carrier for Entry {
     }
 }
 
-/// The way back to its queue of an entry with an answer.
+/// The way back to its thread of an entry with an answer.
+#[derive(Default)]
 pub(super) struct Returns {
-    answered: Mutex<Vec<CarriedEntry>>,
-    /// Wakes the queue's thread.
-    event: OwnedFd,
-    thread: ThreadId,
+    answered: Mutex<Option<CarriedEntry>>,
+    returned: Condvar,
 }
 
 impl Returns {
-    /// Makes the way back to the calling thread.
-    ///
-    /// # Errors
-    ///
-    /// If the system has no descriptor left to give.
-    pub(super) fn new() -> io::Result<Self> {
-        Ok(Self {
-            answered: Mutex::default(),
-            event: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
-            thread: thread::current().id(),
-        })
+    fn take_back(&self, entry: CarriedEntry) {
+        *self.answered.lock() = Some(entry);
+        self.returned.notify_one();
     }
 
-    /// Returns the descriptor that becomes readable when an entry returns from another thread.
-    pub(super) fn event(&self) -> &OwnedFd {
-        &self.event
-    }
-
-    fn take_back(&self, entry: Box<Entry>) {
-        let is_first = {
-            let mut answered = self.answered.lock();
-            answered.push(entry);
-            answered.len() == 1
-        };
-        // The queue's thread looks by itself when it is done with a request.
-        if is_first
-            && thread::current().id() != self.thread
-            && let Err(errno) = rustix::io::write(&self.event, &1u64.to_ne_bytes())
-        {
-            // The count is full only if the queue was woken already.
-            tracing::error!("a queue cannot be woken: {errno}");
+    /// Waits until the entry is back. A request that is dropped returns it, too.
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "a request carries the entry in this box"
+    )]
+    pub(super) fn wait(&self) -> CarriedEntry {
+        let mut answered = self.answered.lock();
+        loop {
+            match answered.take() {
+                Some(entry) => return entry,
+                None => self.returned.wait(&mut answered),
+            }
         }
-    }
-
-    /// Moves entries that have answers to `into`.
-    pub(super) fn collect(&self, into: &mut Vec<CarriedEntry>) {
-        into.append(&mut self.answered.lock());
-    }
-
-    /// Takes note of the wake-ups so far. Entries that return later wake the queue again.
-    pub(super) fn clear_event(&self) {
-        // EAGAIN: there were none.
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
     }
 }

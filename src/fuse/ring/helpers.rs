@@ -1,11 +1,11 @@
 //! Threads that move data where that takes longer than handing it over.
 //!
-//! A queue has one thread, and one process reads ahead over one queue. Long reads and writes would follow one another
-//! there. A read that waits for a disk would delay all requests of its CPU.
+//! The threads of a queue share a CPU, and one process reads ahead over one queue. Long reads and writes would follow one
+//! another there.
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,8 @@ type Job = Box<dyn FnOnce() + Send>;
 /// The threads.
 pub(super) struct Helpers {
     jobs: Mutex<Sender<Job>>,
+    /// Helpers without a job. Others may wait for a member, and what queued behind them would wait as well.
+    idle: Arc<AtomicUsize>,
     paces: [Pace; 4],
 }
 
@@ -59,8 +61,9 @@ impl Helpers {
     pub(super) fn start(threads: &Threads, count: usize) -> io::Result<Self> {
         let (jobs, queued) = mpsc::channel::<Job>();
         let queued = Arc::new(Mutex::new(queued));
+        let idle = Arc::new(AtomicUsize::new(count));
         for number in 0..count {
-            let queued = Arc::clone(&queued);
+            let (queued, idle) = (Arc::clone(&queued), Arc::clone(&idle));
             threads.start(format!("data-{number}"), move || {
                 loop {
                     // Bound first: the guard must be gone before the job runs.
@@ -69,16 +72,18 @@ impl Helpers {
                         Ok(job) => job(),
                         Err(_) => return,
                     }
+                    idle.fetch_add(1, Ordering::Relaxed);
                 }
             })?;
         }
         Ok(Self {
             jobs: Mutex::new(jobs),
+            idle,
             paces: Default::default(),
         })
     }
 
-    /// Runs `serve`, here or on a helper, as requests of this kind went lately.
+    /// Runs `serve` here, or on an idle helper if requests of this kind took long lately.
     pub(super) fn run(
         self: &Arc<Self>,
         request: Request,
@@ -95,13 +100,21 @@ impl Helpers {
                 helpers.paces[kind].note(started.elapsed());
             }
         };
-        if !self.paces[kind].is_slow() {
+        if !self.paces[kind].is_slow() || !self.take_helper() {
             return timed();
         }
         let sent = self.jobs.lock().send(Box::new(timed));
         if let Err(mpsc::SendError(job)) = sent {
             job();
         }
+    }
+
+    /// Reserves a helper for one job, if one is idle.
+    fn take_helper(&self) -> bool {
+        let fewer = |idle: usize| idle.checked_sub(1);
+        self.idle
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fewer)
+            .is_ok()
     }
 }
 

@@ -1,0 +1,168 @@
+//! A thread of one queue, with a ring and an entry of its own.
+
+use std::io;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+
+use io_uring::squeue::Entry128;
+use io_uring::{IoUring, cqueue};
+use rustix::thread::{CpuSet, sched_setaffinity};
+
+use super::command::{commit_and_fetch, register};
+use super::entry::{CarriedEntry, Entry, Returns};
+use super::helpers::Helpers;
+use crate::fuse::request::{Request, Service};
+
+/// A worker, used by the thread that made it.
+pub(super) struct Worker {
+    ring: IoUring<Entry128, cqueue::Entry>,
+    queue: u16,
+    entry: WithKernel,
+    returns: Arc<Returns>,
+    /// The result of a completion that is not handled yet.
+    completed: Option<i32>,
+}
+
+/// The entry of a worker, while the kernel has it.
+struct WithKernel(Option<CarriedEntry>);
+
+impl Drop for WithKernel {
+    fn drop(&mut self) {
+        // The kernel may still write to it: the thread failed.
+        if let Some(entry) = self.0.take() {
+            std::mem::forget(entry);
+        }
+    }
+}
+
+impl Worker {
+    /// Sets up a ring and an entry for the queue of CPU `queue`, and pins the calling thread to that CPU.
+    ///
+    /// # Errors
+    ///
+    /// If this process may not have a ring, or not have the memory for one.
+    pub(super) fn new(device: RawFd, queue: u16) -> io::Result<Self> {
+        pin_to(queue);
+        let ring = IoUring::builder()
+            .setup_single_issuer()
+            .setup_defer_taskrun()
+            .build(1)?;
+        ring.submitter().register_files(&[device])?;
+        let returns = Arc::new(Returns::default());
+        let entry = Box::new(Entry::new(Arc::clone(&returns)));
+        Ok(Self {
+            ring,
+            queue,
+            entry: WithKernel(Some(entry)),
+            returns,
+            completed: None,
+        })
+    }
+
+    /// Hands the entry to the kernel.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel refuses it.
+    pub(super) fn register(&mut self) -> io::Result<()> {
+        let entry = self.entry.0.as_ref().expect("it is new");
+        let submission = register(self.queue, entry.areas());
+        self.push(&submission);
+        self.ring.submit()?;
+        // An entry that the kernel refuses completes at once; an accepted one completes with a request.
+        self.collect();
+        match self.completed {
+            Some(result) if result < 0 => Err(io::Error::from_raw_os_error(-result)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Serves until the kernel gives the entry up.
+    ///
+    /// # Errors
+    ///
+    /// If the ring breaks, or the kernel does not take an answer.
+    pub(super) fn serve(
+        &mut self,
+        service: &Arc<dyn Service>,
+        helpers: &Arc<Helpers>,
+    ) -> io::Result<()> {
+        while let Some(request) = self.next()? {
+            let service = Arc::clone(service);
+            helpers.run(request, move |request| service.serve(request));
+            self.commit();
+        }
+        Ok(())
+    }
+
+    /// Waits for a request; returns none once the mount is gone.
+    fn next(&mut self) -> io::Result<Option<Request>> {
+        let result = loop {
+            if let Some(result) = self.completed.take() {
+                break result;
+            }
+            self.enter()?;
+            self.collect();
+        };
+        let entry = self.entry.0.take();
+        match -result {
+            libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED => Ok(None),
+            errno if errno > 0 => Err(io::Error::from_raw_os_error(errno)),
+            _ => {
+                let entry = entry.ok_or_else(|| io::Error::other("a completion without an entry"));
+                let request = entry?.into_request().map_err(io::Error::other)?;
+                Ok(Some(request))
+            }
+        }
+    }
+
+    /// Waits for the answer, and prepares to hand it to the kernel.
+    fn commit(&mut self) {
+        let entry = self.returns.wait();
+        let submission = commit_and_fetch(self.queue, entry.unique);
+        self.entry.0 = Some(entry);
+        self.push(&submission);
+    }
+
+    /// Queues a submission, for which there is room: the entry has one at most.
+    #[expect(unsafe_code, reason = "vouches for the memory that the kernel uses")]
+    fn push(&mut self, submission: &Entry128) {
+        // SAFETY: the memory of the entry is in `entry`, untouched, until the kernel completes it, and is leaked if the
+        // thread ends before.
+        let pushed = unsafe { self.ring.submission().push(submission) };
+        pushed.expect("one submission for the one entry");
+    }
+
+    /// Submits, and waits for a completion.
+    fn enter(&self) -> io::Result<()> {
+        match self.ring.submit_and_wait(1) {
+            Err(error)
+                if !matches!(
+                    error.raw_os_error(),
+                    Some(libc::EINTR | libc::EAGAIN | libc::EBUSY)
+                ) =>
+            {
+                Err(error)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Takes the completion if there is one.
+    fn collect(&mut self) {
+        self.completed = self.ring.completion().next().map(|done| done.result());
+    }
+}
+
+/// Pins the calling thread to a CPU. It stays where it is if the CPU is offline or not allowed.
+fn pin_to(cpu: u16) {
+    let cpu = usize::from(cpu);
+    if cpu >= CpuSet::MAX_CPU {
+        return;
+    }
+    let mut set = CpuSet::new();
+    set.set(cpu);
+    if let Err(errno) = sched_setaffinity(None, &set) {
+        tracing::debug!("a thread cannot be pinned to CPU {cpu}: {errno}");
+    }
+}
