@@ -10,7 +10,6 @@
 
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::io::Errno;
 
@@ -36,7 +35,6 @@ pub(super) struct Adapter {
     page_cache: Arc<PageCache>,
     /// Shared by all requests that are not answered yet.
     in_flight: InFlight,
-    seeks: Arc<Seeks>,
     /// A change of names is durable before it is answered.
     sync_names: bool,
     /// Any other change is durable before it is answered.
@@ -44,24 +42,17 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// Returns an adapter of `fs` for a mount of this flavor, at the other end of `device`. At most `most_seeks` requests
-    /// wait for other requests.
+    /// Returns an adapter of `fs` for a mount of this flavor, at the other end of `device`.
     ///
     /// # Errors
     ///
     /// If threads cannot be started.
-    pub(super) fn new(
-        fs: Arc<Fs>,
-        flavor: &MountFlavor,
-        device: Arc<Device>,
-        most_seeks: usize,
-    ) -> io::Result<Self> {
+    pub(super) fn new(fs: Arc<Fs>, flavor: &MountFlavor, device: Arc<Device>) -> io::Result<Self> {
         Ok(Self {
             fs,
             slow: SlowPool::start()?,
             page_cache: Arc::new(PageCache::new(device)),
             in_flight: InFlight::default(),
-            seeks: Arc::new(Seeks::at_most(most_seeks)),
             sync_names: flavor.sync || flavor.dirsync,
             sync_all: flavor.sync,
         })
@@ -273,54 +264,14 @@ impl Adapter {
 
     /// Seeks once the kernel has written what it caches: those bytes would be taken for a hole.
     fn seek_what_is_written(&self, context: Context, request: Request) {
-        let Some(admitted) = self.seeks.admit() else {
-            // The kernel then takes files for free of holes by itself, from now on.
-            context.warn_of_state("too many wait for write-back; holes are not reported any more");
-            return request.answer(Err(Errno::NOSYS));
-        };
         let (fs, page_cache) = (Arc::clone(&self.fs), Arc::clone(&self.page_cache));
         self.slow.apart().run(move || {
-            let _admitted = admitted;
             if !context.tell(|| page_cache.write_back(request.ino())) {
                 return request.answer(Err(Errno::IO));
             }
             let outcome = context.attempt(|| seek(&fs, request.operation()?));
             request.answer(outcome.map(offset_found));
         });
-    }
-}
-
-/// The number of seeks that wait until the kernel has written what it caches. A transport that has room for a certain
-/// number of requests limits it: those writes need room, too.
-struct Seeks {
-    waiting: AtomicUsize,
-    most: usize,
-}
-
-impl Seeks {
-    fn at_most(most: usize) -> Self {
-        Self {
-            waiting: AtomicUsize::new(0),
-            most,
-        }
-    }
-
-    /// Admits one more, unless there are too many.
-    fn admit(self: &Arc<Self>) -> Option<Admitted> {
-        let more = |waiting| (waiting < self.most).then_some(waiting + 1);
-        let admitted = self
-            .waiting
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        admitted.ok().map(|_| Admitted(Arc::clone(self)))
-    }
-}
-
-/// A seek that waits.
-struct Admitted(Arc<Seeks>);
-
-impl Drop for Admitted {
-    fn drop(&mut self) {
-        self.0.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -377,21 +328,5 @@ fn write_at_once(fs: &Fs, request: &Request) -> Result<Option<usize>, FsError> {
     match write.run(fs, at_once) {
         Err(FsError::NoSpace) => Ok(None),
         outcome => outcome.map(Some),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn seeks_are_admitted_up_to_the_limit_and_again_when_one_is_done() {
-        let seeks = Arc::new(Seeks::at_most(2));
-        let first = seeks.admit();
-        let second = seeks.admit();
-        assert!(first.is_some() && second.is_some());
-        assert!(seeks.admit().is_none());
-        drop(first);
-        assert!(seeks.admit().is_some());
     }
 }

@@ -6,11 +6,14 @@
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::protocol::{ANSWER_HEADER, Answer, Header, INVALIDATE_INODE, fixed_len, invalidation};
+use super::protocol::{
+    ANSWER_HEADER, Answer, Header, INVALIDATE_INODE, RETRIEVE, fixed_len, invalidation, retrieval,
+};
 use super::request::{Carrier, Reply, Request};
 use crate::format::{BLOCK_SIZE, Ino};
 
@@ -33,6 +36,8 @@ pub(super) struct Device {
     descriptor: OwnedFd,
     /// Memory of requests that were answered.
     spare: Mutex<Vec<Vec<u8>>>,
+    /// The number of requests that [`Device::nudge`] made.
+    nudges: AtomicU64,
 }
 
 impl Device {
@@ -41,6 +46,7 @@ impl Device {
         Self {
             descriptor,
             spare: Mutex::default(),
+            nudges: AtomicU64::new(0),
         }
     }
 
@@ -103,6 +109,21 @@ impl Device {
     pub(super) fn invalidate(&self, ino: Ino, offset: i64) -> io::Result<()> {
         let notice: Answer = invalidation(ino, offset);
         self.write(0, INVALIDATE_INODE, notice.bytes())
+    }
+
+    /// Makes the kernel send a request that wants nothing, over the queue of the CPU on which this is called.
+    ///
+    /// A new entry of a queue is for requests to come. Those that waited already are taken up when another request is
+    /// committed. So this asks the kernel for no bytes of `file`, which it sends as a request.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel cannot be told, `ENOENT` if it does not know the file.
+    pub(super) fn nudge(&self, file: Ino) -> io::Result<()> {
+        let count = self.nudges.fetch_add(1, Ordering::Relaxed);
+        // The kernel counts its own requests from 0, and odd numbers are for interrupts.
+        let unique = (1 << 63) + 2 * count;
+        self.write(0, RETRIEVE, retrieval(unique, file).bytes())
     }
 }
 

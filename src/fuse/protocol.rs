@@ -11,8 +11,8 @@ mod layout;
 mod operation;
 
 pub(super) use layout::{
-    Answer, Directory, INVALIDATE_INODE, Listing, attributes, created, entry, invalidation,
-    negative_entry, offset_found, opened, size_needed, space, written,
+    Answer, Directory, INVALIDATE_INODE, Listing, RETRIEVE, attributes, created, entry,
+    invalidation, negative_entry, offset_found, opened, retrieval, size_needed, space, written,
 };
 pub(super) use operation::{Operation, RequestedAttributes, fixed_len};
 
@@ -64,6 +64,7 @@ pub(super) mod opcode {
     pub(in super::super) const FSYNCDIR: u32 = 30;
     pub(in super::super) const CREATE: u32 = 35;
     pub(in super::super) const IOCTL: u32 = 39;
+    pub(in super::super) const NOTIFY_REPLY: u32 = 41;
     pub(in super::super) const BATCH_FORGET: u32 = 42;
     pub(in super::super) const FALLOCATE: u32 = 43;
     pub(in super::super) const READDIRPLUS: u32 = 44;

@@ -257,11 +257,6 @@ impl Context {
         value
     }
 
-    /// Logs a warning about a state that this request begins.
-    pub(super) fn warn_of_state(&self, message: &str) {
-        log_of!(warn, self, "{message}");
-    }
-
     /// Runs `telling`, which tells the kernel something unasked; returns whether that was done. If
     /// not, it is logged.
     pub(super) fn tell(&self, telling: impl FnOnce() -> io::Result<()>) -> bool {

@@ -16,10 +16,11 @@
 //!
 //! - Memory of an entry is not touched while the kernel has the entry, and not freed before the kernel has given it up.
 //! - A request that waits, for a member say, delays no other request: its thread has no other.
-//! - A queue has entries for requests that wait on other threads; one that may wait for *other requests* holds only few
-//!   of them (see [`Rings::most_waiting_for_others`]), because those others may be in the same queue.
+//! - Requests that are answered on other threads leave entries for those that come. Some wait for *other requests*, which
+//!   may be in the same queue, so there must be an end to no number of them: [`Crew`] adds threads.
 
 mod command;
+mod crew;
 mod entry;
 mod helpers;
 mod worker;
@@ -30,6 +31,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
+use self::crew::{Crew, Entries};
 use self::helpers::Helpers;
 use self::worker::Worker;
 use super::device::Device;
@@ -60,15 +62,14 @@ pub(super) fn is_enabled() -> bool {
 /// The things that a thread serves with.
 #[derive(Clone)]
 struct Start {
-    service: Arc<dyn Service>,
-    helpers: Arc<Helpers>,
+    crew: Arc<Crew>,
     registered: Sender<io::Result<()>>,
 }
 
 /// Queues that are set up and not registered yet.
 pub(super) struct Rings {
     starts: Vec<Sender<Start>>,
-    helpers: Arc<Helpers>,
+    helpers: Helpers,
     queues: u16,
     depth: usize,
 }
@@ -107,18 +108,13 @@ impl Rings {
         drop(ready);
         let prepared: Vec<io::Result<()>> = prepared.iter().collect();
         complete(prepared, starts.len())?;
-        let helpers = Arc::new(Helpers::start(threads, helpers)?);
+        let helpers = Helpers::start(threads, helpers)?;
         Ok(Self {
             starts,
             helpers,
             queues,
             depth,
         })
-    }
-
-    /// Returns how many requests that wait for others may be held at once: not enough to use up the entries of a queue.
-    pub(super) fn most_waiting_for_others(&self) -> usize {
-        self.depth / 2
     }
 
     /// Returns the number of queues.
@@ -131,13 +127,27 @@ impl Rings {
     /// # Errors
     ///
     /// If the kernel refuses an entry. It then uses `/dev/fuse`.
-    pub(super) fn register(self, service: &Arc<dyn Service>) -> io::Result<()> {
+    pub(super) fn register(
+        self,
+        device: &Arc<Device>,
+        threads: &Threads,
+        service: &Arc<dyn Service>,
+        outcome: &Sender<io::Result<()>>,
+    ) -> io::Result<()> {
         let (registered, outcomes) = mpsc::channel();
+        let queues = (0..self.queues).map(|_| Entries::of(self.depth)).collect();
+        let crew = Arc::new(Crew {
+            device: Arc::clone(device),
+            threads: threads.clone(),
+            outcome: outcome.clone(),
+            service: Arc::clone(service),
+            helpers: Arc::new(self.helpers),
+            queues,
+        });
         for start in &self.starts {
             // A thread that is gone reports nothing, which is noticed below.
             let _ = start.send(Start {
-                service: Arc::clone(service),
-                helpers: Arc::clone(&self.helpers),
+                crew: Arc::clone(&crew),
                 registered: registered.clone(),
             });
         }
@@ -182,7 +192,7 @@ fn work(
     if is_refused {
         return;
     }
-    report.send(worker.serve(&start.service, &start.helpers));
+    report.send(start.crew.serve(&mut worker));
 }
 
 /// Counts the CPUs of a list such as `0-3,8`.

@@ -106,8 +106,8 @@ pub fn serve(
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
     let flavor = options.flavor.clone();
-    serve_through(mounter, mountpoint, options, |device, most_seeks| {
-        Ok(Arc::new(Adapter::new(fs, &flavor, device, most_seeks)?))
+    serve_through(mounter, mountpoint, options, |device| {
+        Ok(Arc::new(Adapter::new(fs, &flavor, device)?))
     })
 }
 
@@ -123,18 +123,17 @@ pub fn serve_memory(
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
-    serve_through(mounter, mountpoint, options, |_, _| {
+    serve_through(mounter, mountpoint, options, |_| {
         Ok(Arc::new(MemoryService::new(capacity)))
     })
 }
 
-/// Mounts, and has requests worked on by the service that `begin` returns. It gets the connection, and how many requests
-/// may wait for other requests.
+/// Mounts, and has requests worked on by the service that `begin` returns. It gets the connection.
 fn serve_through(
     mounter: &impl Mounter,
     mountpoint: &Path,
     options: &ServeOptions,
-    begin: impl FnOnce(Arc<Device>, usize) -> io::Result<Arc<dyn Service>>,
+    begin: impl FnOnce(Arc<Device>) -> io::Result<Arc<dyn Service>>,
 ) -> Result<Serving, MountError> {
     let refused = |source| MountError::Refused {
         mountpoint: mountpoint.to_owned(),
@@ -161,7 +160,7 @@ fn serve_through(
 
 /// Negotiates with the kernel and starts the threads.
 fn start(
-    begin: impl FnOnce(Arc<Device>, usize) -> io::Result<Arc<dyn Service>>,
+    begin: impl FnOnce(Arc<Device>) -> io::Result<Arc<dyn Service>>,
     device: OwnedFd,
     options: &ServeOptions,
 ) -> io::Result<Running> {
@@ -180,12 +179,9 @@ fn start(
     let rings = session.prepare_rings(options.transport, count, &outcome)?;
     let is_offered = negotiate(&session.device, options.writeback, rings.is_some())?;
     let rings = rings.filter(|_| is_offered);
-    let most_seeks = rings
-        .as_ref()
-        .map_or(usize::MAX, Rings::most_waiting_for_others);
-    let service = begin(Arc::clone(&session.device), most_seeks)?;
+    let service = begin(Arc::clone(&session.device))?;
     let in_flight = service.in_flight().clone();
-    let transport = register(rings, &service, options.transport)?;
+    let transport = session.register(rings, &service, options.transport, &outcome)?;
     let readers = match transport {
         Transport::Uring => 1,
         Transport::Classic => count,
@@ -223,34 +219,6 @@ fn negotiate(device: &Arc<Device>, writeback: bool, over_uring: bool) -> io::Res
     }
 }
 
-/// Registers rings, if there are any, and returns the way on which requests come from now on.
-fn register(
-    rings: Option<Rings>,
-    service: &Arc<dyn Service>,
-    wanted: TransportChoice,
-) -> io::Result<Transport> {
-    let Some(rings) = rings else {
-        return match wanted {
-            TransportChoice::Uring => Err(io::Error::other(NOT_OFFERED)),
-            TransportChoice::Auto | TransportChoice::Classic => Ok(Transport::Classic),
-        };
-    };
-    let queues = rings.queues();
-    match rings.register(service) {
-        Ok(()) => {
-            tracing::info!("requests come over io_uring, in {queues} queues");
-            Ok(Transport::Uring)
-        }
-        Err(error) if wanted == TransportChoice::Uring => Err(error),
-        Err(error) => {
-            tracing::warn!(
-                "requests come over /dev/fuse, because the kernel refuses a queue: {error}"
-            );
-            Ok(Transport::Classic)
-        }
-    }
-}
-
 /// The threads that serve a mount.
 struct Session {
     threads: Threads,
@@ -277,6 +245,36 @@ impl Session {
                     "requests come over /dev/fuse, because io_uring is not to be had: {error}"
                 );
                 Ok(None)
+            }
+        }
+    }
+
+    /// Registers rings, if there are any, and returns the way on which requests come from now on.
+    fn register(
+        &self,
+        rings: Option<Rings>,
+        service: &Arc<dyn Service>,
+        wanted: TransportChoice,
+        outcome: &Sender<io::Result<()>>,
+    ) -> io::Result<Transport> {
+        let Some(rings) = rings else {
+            return match wanted {
+                TransportChoice::Uring => Err(io::Error::other(NOT_OFFERED)),
+                TransportChoice::Auto | TransportChoice::Classic => Ok(Transport::Classic),
+            };
+        };
+        let queues = rings.queues();
+        match rings.register(&self.device, &self.threads, service, outcome) {
+            Ok(()) => {
+                tracing::info!("requests come over io_uring, in {queues} queues");
+                Ok(Transport::Uring)
+            }
+            Err(error) if wanted == TransportChoice::Uring => Err(error),
+            Err(error) => {
+                tracing::warn!(
+                    "requests come over /dev/fuse, because the kernel refuses a queue: {error}"
+                );
+                Ok(Transport::Classic)
             }
         }
     }

@@ -11,8 +11,8 @@ use std::thread;
 use parking_lot::{Condvar, Mutex};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 
-/// Some threads; dropping this waits for none of them.
-#[derive(Debug, Default)]
+/// Some threads; dropping this waits for none of them. A clone stands for the same threads.
+#[derive(Clone, Debug, Default)]
 pub struct Threads(Arc<AtWork>);
 
 #[derive(Debug, Default)]

@@ -310,10 +310,10 @@ fn seeking_in_many_files_with_unwritten_pages_ends_on_a_full_volume() {
 }
 
 /// A mount's connection to the kernel, which can be cut off where nothing else ends it.
-struct Connection(std::path::PathBuf);
+pub(crate) struct Connection(std::path::PathBuf);
 
 impl Connection {
-    fn of(volume: &TestVolume) -> Self {
+    pub(crate) fn of(volume: &TestVolume) -> Self {
         let control = Path::new("/sys/fs/fuse/connections");
         if fs::read_dir(control)
             .expect("FUSE is there")
@@ -328,7 +328,7 @@ impl Connection {
         Self(control.join(rustix::fs::minor(device).to_string()))
     }
 
-    fn abort(&self) {
+    pub(crate) fn abort(&self) {
         fs::write(self.0.join("abort"), "1").expect("root may cut it off");
     }
 }

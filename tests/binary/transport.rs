@@ -6,14 +6,15 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc;
+use std::sync::{Barrier, mpsc};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, SeekFrom};
 use rustix::mount::UnmountFlags;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
+use crate::daemon::Connection;
 use crate::support::{
     Disk, DiskKind, PATIENCE, Shape, TRANSPORT, TestVolume, drop_caches, eventually, pattern, said,
     skip_mounts,
@@ -311,6 +312,59 @@ fn until_stuck(written: &AtomicUsize) -> usize {
             return now;
         }
     }
+}
+
+/// Makes a file with pages that are not written yet around a hole, and finds them when all others are as far.
+fn seek_around_a_hole(path: &Path, together: &Barrier) -> [rustix::io::Result<u64>; 2] {
+    const DATA: usize = 256 << 10;
+    const AFTER: u64 = 8 << 20;
+    use_one_cpu();
+    let file = File::create(path).expect("the mount is writable");
+    let write = |seed, offset| {
+        let written = file.write_all_at(&pattern(seed, DATA), offset);
+        written.expect("there is room");
+    };
+    write(1, 0);
+    write(2, AFTER);
+    together.wait();
+    let data = rustix::fs::seek(&file, SeekFrom::Data(DATA as u64));
+    write(3, 0);
+    let hole = rustix::fs::seek(&file, SeekFrom::Hole(0));
+    [
+        data.map(|offset| offset.abs_diff(AFTER)),
+        hole.map(|offset| offset.abs_diff(DATA as u64)),
+    ]
+}
+
+/// Seeks wait until the kernel has written pages, and hold entries meanwhile. Those writes need entries, too.
+#[test]
+fn more_seeks_at_once_than_a_queue_has_entries_find_every_hole() {
+    const FILES: usize = 64;
+    if skip_mounts() {
+        return;
+    }
+    let Some(_parameter) = Parameter::set("Y") else {
+        return;
+    };
+    let volume = mounted_over_uring();
+    let connection = Connection::of(&volume);
+    let together = std::sync::Arc::new(Barrier::new(FILES));
+    let (tell, told) = mpsc::channel();
+    for number in 0..FILES {
+        let (path, tell) = (volume.path(&format!("f{number}")), tell.clone());
+        let together = std::sync::Arc::clone(&together);
+        std::thread::spawn(move || tell.send(seek_around_a_hole(&path, &together)));
+    }
+    for number in 0..FILES {
+        match told.recv_timeout(PATIENCE) {
+            Ok(found) => assert_eq!(found, [Ok(0), Ok(0)], "{}", volume.log()),
+            Err(error) => {
+                connection.abort();
+                panic!("{number} of {FILES} files: {error}\n{}", volume.log());
+            }
+        }
+    }
+    volume.unmount();
 }
 
 /// A thread begins on the CPUs of the one that starts it, and some are started while a request is served.

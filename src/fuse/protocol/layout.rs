@@ -27,6 +27,9 @@ const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// The number of the notice that an inode is not to be trusted.
 pub(in crate::fuse) const INVALIDATE_INODE: i32 = 2;
 
+/// The number of the notice that asks for cached bytes of an inode.
+pub(in crate::fuse) const RETRIEVE: i32 = 5;
+
 /// The bytes of the longest answer of fixed length: an entry and an open file.
 const LONGEST: usize = ENTRY + 16;
 const ATTRIBUTES: usize = 88;
@@ -211,6 +214,11 @@ pub(in crate::fuse) fn space(space: &SpaceReport) -> Answer {
 /// an offset that is not negative all of its pages from there on.
 pub(in crate::fuse) fn invalidation(ino: Ino, offset: i64) -> Answer {
     Answer::Fixed(Layout::new().u64(ino.0).i64(offset).i64(0))
+}
+
+/// Returns the body of the notice that asks for no bytes of a regular file. The kernel sends them as request `unique`.
+pub(in crate::fuse) fn retrieval(unique: u64, file: Ino) -> Answer {
+    Answer::Fixed(Layout::new().u64(unique).u64(file.0).u64(0).u64(0))
 }
 
 /// Attributes that say what an inode is and nothing more.

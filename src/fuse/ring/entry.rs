@@ -144,6 +144,11 @@ impl Returns {
         self.returned.notify_one();
     }
 
+    /// Returns the entry if it is back.
+    pub(super) fn take(&self) -> Option<CarriedEntry> {
+        self.answered.lock().take()
+    }
+
     /// Waits until the entry is back. A request that is dropped returns it, too.
     #[expect(
         clippy::unnecessary_box_returns,

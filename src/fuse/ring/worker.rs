@@ -10,8 +10,7 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::command::{commit_and_fetch, register};
 use super::entry::{CarriedEntry, Entry, Returns};
-use super::helpers::Helpers;
-use crate::fuse::request::{Request, Service};
+use crate::fuse::request::Request;
 
 /// A worker, used by the thread that made it.
 pub(super) struct Worker {
@@ -77,26 +76,17 @@ impl Worker {
         }
     }
 
-    /// Serves until the kernel gives the entry up.
+    /// Returns the CPU of its queue.
+    pub(super) fn queue(&self) -> u16 {
+        self.queue
+    }
+
+    /// Waits for a request; returns none once the mount is gone.
     ///
     /// # Errors
     ///
     /// If the ring breaks, or the kernel does not take an answer.
-    pub(super) fn serve(
-        &mut self,
-        service: &Arc<dyn Service>,
-        helpers: &Arc<Helpers>,
-    ) -> io::Result<()> {
-        while let Some(request) = self.next()? {
-            let service = Arc::clone(service);
-            helpers.run(request, move |request| service.serve(request));
-            self.commit();
-        }
-        Ok(())
-    }
-
-    /// Waits for a request; returns none once the mount is gone.
-    fn next(&mut self) -> io::Result<Option<Request>> {
+    pub(super) fn next_request(&mut self) -> io::Result<Option<Request>> {
         let result = loop {
             if let Some(result) = self.completed.take() {
                 break result;
@@ -116,9 +106,22 @@ impl Worker {
         }
     }
 
-    /// Waits for the answer, and prepares to hand it to the kernel.
-    fn commit(&mut self) {
-        let entry = self.returns.wait();
+    /// Returns the entry if it has an answer.
+    pub(super) fn answered(&self) -> Option<CarriedEntry> {
+        self.returns.take()
+    }
+
+    /// Waits until the entry has an answer.
+    #[expect(
+        clippy::unnecessary_box_returns,
+        reason = "a request carries the entry in this box"
+    )]
+    pub(super) fn wait_for_answer(&self) -> CarriedEntry {
+        self.returns.wait()
+    }
+
+    /// Prepares to hand an answer to the kernel.
+    pub(super) fn commit(&mut self, entry: CarriedEntry) {
         let submission = commit_and_fetch(self.queue, entry.unique);
         self.entry.0 = Some(entry);
         self.push(&submission);

@@ -1,0 +1,201 @@
+//! The threads of all queues together, to which others are added where requests hold entries for long.
+
+use std::io;
+use std::os::fd::AsRawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+
+use super::helpers::Helpers;
+use super::worker::Worker;
+use crate::format::Ino;
+use crate::fuse::device::Device;
+use crate::fuse::protocol::opcode;
+use crate::fuse::report::Report;
+use crate::fuse::request::{Request, Service};
+use crate::workers::Threads;
+
+/// The most entries of a queue that requests get which wait for disks alone. They end by themselves.
+const MOST_ENTRIES: usize = 64;
+
+/// The things that the threads of the queues share.
+pub(super) struct Crew {
+    pub(super) device: Arc<Device>,
+    pub(super) threads: Threads,
+    /// Takes the report of each thread.
+    pub(super) outcome: Sender<io::Result<()>>,
+    pub(super) service: Arc<dyn Service>,
+    pub(super) helpers: Arc<Helpers>,
+    /// The entries of each queue.
+    pub(super) queues: Vec<Entries>,
+}
+
+/// The number of entries of a queue, and of those whose requests are answered on other threads.
+pub(super) struct Entries {
+    all: AtomicUsize,
+    away: AtomicUsize,
+    /// The number of entries that are to be left for requests that come.
+    reserve: usize,
+}
+
+impl Entries {
+    /// Counts the entries of a queue with `depth` of them.
+    pub(super) fn of(depth: usize) -> Self {
+        Self {
+            all: AtomicUsize::new(depth),
+            away: AtomicUsize::new(0),
+            reserve: depth.div_ceil(2),
+        }
+    }
+
+    /// Counts one more entry as away. Returns whether the caller is to add an entry, which is counted already.
+    fn leave(&self, waits_for_others: bool) -> bool {
+        let away = self.away.fetch_add(1, Ordering::Relaxed) + 1;
+        let more = |all: usize| {
+            let is_wanted = away + self.reserve > all;
+            (is_wanted && (waits_for_others || all < MOST_ENTRIES)).then_some(all + 1)
+        };
+        self.all
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .is_ok()
+    }
+}
+
+/// The time for which an entry is away.
+pub(super) struct Away<'a>(&'a Entries);
+
+impl Drop for Away<'_> {
+    fn drop(&mut self) {
+        self.0.away.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Crew {
+    /// Serves with a worker until the kernel gives its entry up.
+    ///
+    /// # Errors
+    ///
+    /// If the ring breaks, or the kernel does not take an answer.
+    pub(super) fn serve(self: &Arc<Self>, worker: &mut Worker) -> io::Result<()> {
+        while let Some(request) = worker.next_request()? {
+            let header = request.header();
+            let seeks_in = (header.opcode == opcode::LSEEK).then_some(header.ino);
+            if header.opcode == opcode::NOTIFY_REPLY {
+                // It came for the commit that follows: see `Device::nudge`.
+                request.end();
+            } else {
+                self.run(request);
+            }
+            let entry = worker.answered().unwrap_or_else(|| {
+                let _away = self.note_away(worker.queue(), seeks_in);
+                worker.wait_for_answer()
+            });
+            worker.commit(entry);
+        }
+        Ok(())
+    }
+
+    /// Works on a request, here or on another thread.
+    fn run(&self, request: Request) {
+        let service = Arc::clone(&self.service);
+        self.helpers
+            .run(request, move |request| service.serve(request));
+    }
+
+    /// Counts an entry of `queue` as away, as its request is answered on another thread. Adds a thread with an entry if
+    /// too few are left.
+    ///
+    /// A seek, here in file `seeks_in`, may wait until the kernel has written pages, and those writes are requests that
+    /// need entries.
+    fn note_away(self: &Arc<Self>, queue: u16, seeks_in: Option<Ino>) -> Away<'_> {
+        let entries = &self.queues[usize::from(queue)];
+        if entries.leave(seeks_in.is_some()) {
+            let crew = Arc::clone(self);
+            let report = Report::new(&self.outcome);
+            let added = self.threads.start(format!("ring-{queue}"), move || {
+                report.send(crew.serve_along(queue, seeks_in));
+            });
+            if let Err(error) = added {
+                self.note_not_added(queue, &error);
+            }
+        }
+        Away(entries)
+    }
+
+    /// Serves with one more entry of `queue`.
+    fn serve_along(self: &Arc<Self>, queue: u16, seeks_in: Option<Ino>) -> io::Result<()> {
+        let worker = Worker::new(self.device.descriptor().as_raw_fd(), queue);
+        let registered = worker.and_then(|mut worker| {
+            worker.register()?;
+            Ok(worker)
+        });
+        match registered {
+            Ok(mut worker) => {
+                if let Some(file) = seeks_in {
+                    self.nudge(file);
+                }
+                self.serve(&mut worker)
+            }
+            // The mount is gone.
+            Err(error)
+                if matches!(
+                    error.raw_os_error(),
+                    Some(libc::ENOTCONN | libc::ECONNABORTED)
+                ) =>
+            {
+                Ok(())
+            }
+            Err(error) => {
+                self.note_not_added(queue, &error);
+                Ok(())
+            }
+        }
+    }
+
+    /// Has the kernel take up requests that found no entry before a new one was there. They wait for a commit, and seeks
+    /// may hold all other entries until these requests are answered.
+    fn nudge(&self, file: Ino) {
+        match self.device.nudge(file) {
+            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
+                tracing::warn!("requests may wait, as the kernel cannot be told: {error}");
+            }
+            // The kernel forgets a file only once the seek is answered.
+            _ => {}
+        }
+    }
+
+    /// Takes back the count of an entry. The next request that holds one tries again.
+    fn note_not_added(&self, queue: u16, error: &io::Error) {
+        self.queues[usize::from(queue)]
+            .all
+            .fetch_sub(1, Ordering::Relaxed);
+        tracing::error!("queue {queue} gets no more entries: {error}");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn half_of_the_entries_are_left_free_whatever_number_of_seeks_waits() {
+        let entries = Entries::of(8);
+        for away in 1..1000 {
+            let before = entries.all.load(Ordering::Relaxed);
+            let is_added = entries.leave(true);
+            let after = entries.all.load(Ordering::Relaxed);
+            assert_eq!(after - before, usize::from(is_added), "{away}");
+            assert_eq!(after, 8.max(away + 4), "{away}");
+        }
+        drop(Away(&entries));
+        assert!(!entries.leave(true), "one has come back");
+    }
+
+    #[test]
+    fn requests_that_wait_for_disks_get_a_bounded_number_of_entries() {
+        let entries = Entries::of(8);
+        let added = (0..1000).filter(|_| entries.leave(false)).count();
+        assert_eq!(added, MOST_ENTRIES - 8);
+        assert!(entries.leave(true), "a seek gets one");
+    }
+}
