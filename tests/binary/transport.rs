@@ -64,21 +64,32 @@ fn mounted_over_uring() -> TestVolume {
     volume
 }
 
-/// The tests that go through the kernel pass over `io_uring`, too.
-#[test]
-fn tests_of_mounts_pass_over_io_uring() {
+/// Runs tests of this program whose names contain one of `names`, over `io_uring`.
+fn pass_over_uring(names: &[&str]) {
     if skip_mounts() {
         return;
     }
     let Some(_parameter) = Parameter::set("Y") else {
         return;
     };
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args(["posix::", "direct::", "session::", "daemon::"])
+    let program = std::env::current_exe().expect("it is this one");
+    let output = Command::new(program)
+        .args(names)
         .env(TRANSPORT, "uring")
         .output()
-        .unwrap();
+        .expect("it runs");
     assert!(output.status.success(), "{}", said(&output));
+}
+
+/// The tests that go through the kernel pass over `io_uring`, too.
+#[test]
+fn tests_of_mounts_pass_over_io_uring() {
+    pass_over_uring(&["posix::", "direct::", "session::", "daemon::"]);
+}
+
+#[test]
+fn crashes_and_random_faults_cost_nothing_acknowledged_over_io_uring() {
+    pass_over_uring(&["crash::", "chaos::", "cost_nothing_acknowledged_on_tmpfs"]);
 }
 
 #[test]
