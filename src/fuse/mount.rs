@@ -289,6 +289,11 @@ pub fn raise_read_ahead(mountpoint: &Path) -> bool {
     fs::write(knob, READ_AHEAD_KIB.to_string()).is_ok()
 }
 
+/// Returns whether a call failed because the connection to the daemon is closed.
+fn is_closed(failure: Option<Errno>) -> bool {
+    matches!(failure, Some(Errno::NOTCONN | Errno::CONNABORTED))
+}
+
 /// A mounted filesystem: its mountpoint, and the device number that tells it from any other mount there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
@@ -368,8 +373,13 @@ impl Mount {
     pub fn is_dead(&self) -> bool {
         // Other calls may be answered from the kernel's caches.
         self.open().is_ok_and(|opened| {
-            rustix::fs::fstatfs(&opened.root)
-                .is_err_and(|error| matches!(error, Errno::NOTCONN | Errno::CONNABORTED))
+            loop {
+                match rustix::fs::fstatfs(&opened.root) {
+                    // A thread of the daemon was to take it over io_uring, and ended. The connection may end next.
+                    Err(Errno::CANCELED) => {}
+                    outcome => return is_closed(outcome.err()),
+                }
+            }
         })
     }
 
