@@ -544,7 +544,7 @@ mod tests {
             );
             // Padding and what is of no use at the end may be missing.
             let unused = match opcode {
-                opcode::OPENDIR | opcode::IOCTL => len,
+                opcode::OPENDIR | opcode::IOCTL | opcode::FSYNC | opcode::FSYNCDIR => len,
                 opcode::READ | opcode::READDIR | opcode::READDIRPLUS => 20,
                 opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR => 16,
                 opcode::COPY_FILE_RANGE => 8,
