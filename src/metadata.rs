@@ -57,7 +57,7 @@ use journal::Journal;
 use mirror::Mirror;
 use overlay::{Frozen, Layer, NumberedChange, Origin, Overlay};
 use redb_index::RedbIndex;
-use shared_overlay::SharedOverlay;
+use shared_overlay::{Records, SharedOverlay};
 use view::View;
 use writability::Writability;
 
@@ -141,8 +141,8 @@ pub struct OpenedMeta {
 pub struct Meta {
     overlay: SharedOverlay,
     index: Arc<dyn Index>,
-    /// The newest values of keys that were read lately.
-    records: FreshCache<Key, Value>,
+    /// The newest values of keys that were read lately, also of those that are absent.
+    records: Records,
     /// `None` if the volume is open for reading only.
     journal: Option<Journal>,
     /// Held while a record is appended, and while the overlay is frozen between two of them.
@@ -255,7 +255,7 @@ impl Meta {
             records: FreshCache::new(
                 options.cache_bytes / RECORDS_PART,
                 USUAL_RECORD_BYTES,
-                |key, value| key.len() + value.len(),
+                |key, value| key.len() + value.as_ref().map_or(0, Value::len),
             ),
             journal,
             appending: Mutex::default(),
@@ -277,8 +277,8 @@ impl Meta {
     /// [`MetaError::Poisoned`] if a page of the index is damaged on every copy.
     pub fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
         self.records.follow(self.source());
-        if let Some(value) = self.records.get(key) {
-            return Ok(Some(value));
+        if let Some(known) = self.records.get(key) {
+            return Ok(known);
         }
         let read = || self.view().get(key);
         self.records.get_or_read(&Key::copy_from_slice(key), read)
@@ -363,8 +363,7 @@ impl Meta {
     fn put(&self, batch: Batch, origin: Origin) -> Result<(), MetaError> {
         self.journal()?;
         let groups = self.dirty.groups_in(&batch);
-        self.overlay
-            .apply_and(batch, origin, |key| self.records.forget(&**key));
+        self.overlay.apply_to(batch, origin, &self.records);
         self.dirty.note(groups.as_deref());
         Ok(())
     }

@@ -12,14 +12,19 @@ use std::hash::Hash;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use quick_cache::Weighter;
-use quick_cache::sync::{Cache, GuardResult};
+use quick_cache::sync::{Cache, DefaultLifecycle, GuardResult};
+use quick_cache::{DefaultHashBuilder, OptionsBuilder, Weighter};
 
 /// The memory that an entry costs beside its key and value, in bytes.
 const ENTRY_OVERHEAD_BYTES: u64 = 160;
 
 /// The part of the limit that one entry may take at most, so that no entry displaces many.
 const LARGEST_PART: usize = 64;
+
+/// Parts of the cache, each with its own lock and its own share of the limit. A share has room for the largest entry on
+/// machines with any number of CPUs.
+const SHARDS: usize = 32;
+const _: () = assert!(SHARDS < LARGEST_PART);
 
 /// Returns the bytes of a key and its value.
 type Weigh<K, V> = fn(&K, &V) -> usize;
@@ -45,10 +50,24 @@ pub struct FreshCache<K, V> {
 impl<K: Clone + Eq + Hash, V: Clone> FreshCache<K, V> {
     /// Makes a cache of at most `limit_bytes`, as `weigh` counts them. An entry of about `usual_bytes` is the usual one.
     #[must_use]
+    #[expect(
+        clippy::missing_panics_doc,
+        reason = "the options have both capacities that they need"
+    )]
     pub fn new(limit_bytes: usize, usual_bytes: usize, weigh: Weigh<K, V>) -> Self {
-        let items = limit_bytes / usual_bytes.max(1);
+        let options = OptionsBuilder::new()
+            .estimated_items_capacity(limit_bytes / usual_bytes.max(1))
+            .weight_capacity(limit_bytes as u64)
+            .shards(SHARDS)
+            .build()
+            .expect("both capacities are set");
         Self {
-            entries: Cache::with_weighter(items, limit_bytes as u64, Weights(weigh)),
+            entries: Cache::with_options(
+                options,
+                Weights(weigh),
+                DefaultHashBuilder::default(),
+                DefaultLifecycle::default(),
+            ),
             weigh,
             largest: limit_bytes / LARGEST_PART,
             source: AtomicU64::new(0),
@@ -69,22 +88,16 @@ impl<K: Clone + Eq + Hash, V: Clone> FreshCache<K, V> {
     /// # Errors
     ///
     /// Those of `read`.
-    pub fn get_or_read<E>(
-        &self,
-        key: &K,
-        read: impl FnOnce() -> Result<Option<V>, E>,
-    ) -> Result<Option<V>, E> {
+    pub fn get_or_read<E>(&self, key: &K, read: impl FnOnce() -> Result<V, E>) -> Result<V, E> {
         match self.entries.get_value_or_guard(key, Some(Duration::ZERO)) {
-            GuardResult::Value(value) => Ok(Some(value)),
+            GuardResult::Value(value) => Ok(value),
             // Another thread is reading it, and may have begun before a change that this caller knows.
             GuardResult::Timeout => read(),
             GuardResult::Guard(place) => {
                 let found = read()?;
-                if let Some(value) = &found
-                    && (self.weigh)(key, value) <= self.largest
-                {
+                if (self.weigh)(key, &found) <= self.largest {
                     // The place is gone if the key changed meanwhile.
-                    let _outdated = place.insert(value.clone());
+                    let _outdated = place.insert(found.clone());
                 }
                 Ok(found)
             }
@@ -124,18 +137,18 @@ mod tests {
         FreshCache::new(1 << 20, 16, |_, _| 16)
     }
 
-    fn value_of(cache: &FreshCache<u64, u64>, read: impl FnOnce() -> u64) -> Option<u64> {
-        let found = cache.get_or_read(&1, || Ok::<_, Infallible>(Some(read())));
+    fn value_of(cache: &FreshCache<u64, u64>, read: impl FnOnce() -> u64) -> u64 {
+        let found = cache.get_or_read(&1, || Ok::<_, Infallible>(read()));
         found.expect("it cannot fail")
     }
 
     #[test]
     fn a_value_is_read_once_until_it_is_forgotten() {
         let cache = cache();
-        assert_eq!(value_of(&cache, || 7), Some(7));
-        assert_eq!(value_of(&cache, || 8), Some(7));
+        assert_eq!(value_of(&cache, || 7), 7);
+        assert_eq!(value_of(&cache, || 8), 7);
         cache.forget(&1);
-        assert_eq!(value_of(&cache, || 8), Some(8));
+        assert_eq!(value_of(&cache, || 8), 8);
     }
 
     #[test]
@@ -146,8 +159,8 @@ mod tests {
             cache.forget(&1);
             7
         };
-        assert_eq!(value_of(&cache, read_and_change), Some(7));
-        assert_eq!(value_of(&cache, || 8), Some(8));
+        assert_eq!(value_of(&cache, read_and_change), 7);
+        assert_eq!(value_of(&cache, || 8), 8);
     }
 
     #[test]
@@ -156,37 +169,37 @@ mod tests {
         let outer = value_of(&cache, || {
             cache.forget(&1);
             // A second reader, which began after the change, and is done before the first.
-            assert_eq!(value_of(&cache, || 8), Some(8));
+            assert_eq!(value_of(&cache, || 8), 8);
             7
         });
-        assert_eq!(outer, Some(7));
-        assert_eq!(value_of(&cache, || 9), Some(8));
+        assert_eq!(outer, 7);
+        assert_eq!(value_of(&cache, || 9), 8);
     }
 
     #[test]
     fn a_reader_does_not_wait_for_another() {
         let cache = cache();
         let outer = value_of(&cache, || {
-            assert_eq!(value_of(&cache, || 8), Some(8));
+            assert_eq!(value_of(&cache, || 8), 8);
             7
         });
-        assert_eq!(outer, Some(7));
+        assert_eq!(outer, 7);
     }
 
     #[test]
     fn nothing_is_kept_that_came_from_an_earlier_source() {
         let cache = cache();
         cache.follow(1);
-        assert_eq!(value_of(&cache, || 7), Some(7));
+        assert_eq!(value_of(&cache, || 7), 7);
         cache.follow(1);
-        assert_eq!(value_of(&cache, || 8), Some(7));
+        assert_eq!(value_of(&cache, || 8), 7);
         let during = value_of(&cache, || 7);
-        assert_eq!(during, Some(7));
+        assert_eq!(during, 7);
         cache.follow(2);
-        assert_eq!(value_of(&cache, || 8), Some(8));
+        assert_eq!(value_of(&cache, || 8), 8);
         // One that lags behind forgets nothing.
         cache.follow(1);
-        assert_eq!(value_of(&cache, || 9), Some(8));
+        assert_eq!(value_of(&cache, || 9), 8);
     }
 
     #[test]
@@ -196,15 +209,15 @@ mod tests {
             cache.follow(1);
             7
         });
-        assert_eq!(outer, Some(7));
-        assert_eq!(value_of(&cache, || 8), Some(8));
+        assert_eq!(outer, 7);
+        assert_eq!(value_of(&cache, || 8), 8);
     }
 
     #[test]
     fn the_entries_take_no_more_than_the_limit() {
         let cache = FreshCache::<u64, Vec<u8>>::new(1 << 20, 1024, |_, value| value.len());
         for key in 0..10_000 {
-            let read = || Ok::<_, Infallible>(Some(vec![0; 1024]));
+            let read = || Ok::<_, Infallible>(vec![0; 1024]);
             cache.get_or_read(&key, read).expect("it cannot fail");
         }
         assert!(
@@ -212,7 +225,7 @@ mod tests {
             "{}",
             cache.bytes()
         );
-        let large = || Ok::<_, Infallible>(Some(vec![0; 20_000]));
+        let large = || Ok::<_, Infallible>(vec![0; 20_000]);
         cache.get_or_read(&0, large).expect("it cannot fail");
         assert!(cache.get(&0).is_none_or(|value| value.len() == 1024));
     }

@@ -4,50 +4,75 @@
 //! chunks, between which others have their turn.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
-use parking_lot::RwLock;
+use parking_lot::{RwLock, RwLockReadGuard};
 
-use super::batch::{Batch, Key};
+use super::batch::{Batch, Key, Value};
+use super::fresh_cache::FreshCache;
 use super::index::Position;
 use super::overlay::{Frozen, Layer, NumberedChange, Origin, Overlay, Pending};
 
 /// Changes that go from one layer to another under one hold of the lock.
 const CHUNK: usize = 1024;
 
+/// A cache of newest values, also of keys that have none.
+pub(super) type Records = FreshCache<Key, Option<Value>>;
+
 /// An [`Overlay`] that threads share.
 #[derive(Debug, Default)]
 pub(super) struct SharedOverlay {
-    pub(super) layers: RwLock<Overlay>,
+    layers: RwLock<Overlay>,
+    /// What the layers take, to be read without the lock.
+    bytes: AtomicUsize,
+    pending_bytes: AtomicUsize,
 }
 
 impl SharedOverlay {
     pub(super) fn new(overlay: Overlay) -> Self {
-        Self {
-            layers: RwLock::new(overlay),
-        }
+        let shared = Self::default();
+        shared.change(|layers| *layers = overlay);
+        shared
+    }
+
+    /// Returns the layers, which do not change while the guard lives.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, Overlay> {
+        self.layers.read()
+    }
+
+    fn change<T>(&self, change: impl FnOnce(&mut Overlay) -> T) -> T {
+        let mut layers = self.layers.write();
+        let done = change(&mut layers);
+        self.bytes.store(layers.bytes(), Ordering::Relaxed);
+        self.pending_bytes
+            .store(layers.pending_bytes(), Ordering::Relaxed);
+        done
+    }
+
+    /// Returns whether no thread has the lock.
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.layers.try_write().is_some()
     }
 
     /// Adds a batch to one of the two open sets.
     #[cfg(test)]
     pub(super) fn apply(&self, batch: Batch, origin: Origin) {
-        self.apply_and(batch, origin, |_| {});
+        self.change(|layers| layers.apply(batch, origin));
     }
 
-    /// Adds a batch to one of the two open sets. Calls `note_changed` with each key before a reader can see the change.
-    pub(super) fn apply_and(
-        &self,
-        batch: Batch,
-        origin: Origin,
-        mut note_changed: impl FnMut(&Key),
-    ) {
-        let mut layers = self.layers.write();
-        batch.iter().for_each(|(key, _)| note_changed(key));
-        layers.apply(batch, origin);
+    /// Adds a batch to one of the two open sets. The cache forgets its keys before a reader can see the change. So a
+    /// reader that finds one of the new values finds all of them.
+    pub(super) fn apply_to(&self, batch: Batch, origin: Origin, records: &Records) {
+        self.change(|layers| {
+            batch.iter().for_each(|(key, _)| records.forget(&**key));
+            layers.apply(batch, origin);
+        });
     }
 
     /// Takes all of one open set.
     pub(super) fn take(&self, origin: Origin) -> Pending {
-        self.layers.write().take(origin)
+        self.change(|layers| layers.take(origin))
     }
 
     /// Merges units into one, without what the journal has newer already.
@@ -74,7 +99,7 @@ impl SharedOverlay {
     /// Notes changes that the journal now holds.
     pub(super) fn log(&self, changes: &[(Key, NumberedChange)]) {
         for chunk in changes.chunks(CHUNK) {
-            self.layers.write().log(chunk);
+            self.change(|layers| layers.log(chunk));
         }
     }
 
@@ -87,22 +112,21 @@ impl SharedOverlay {
                 .map(|(key, change)| (key.clone(), change.clone()))
                 .collect();
             for chunk in changes.chunks(CHUNK) {
-                self.layers.write().restore(part.origin, chunk);
+                self.change(|layers| layers.restore(part.origin, chunk));
             }
         }
     }
 
     /// Forgets units that were taken; their changes are in other layers by now.
     pub(super) fn forget(&self, parts: Vec<Pending>) {
-        let mut overlay = self.layers.write();
-        for part in parts {
-            overlay.forget(&part.layer);
-        }
+        self.change(|layers| parts.iter().for_each(|part| layers.forget(&part.layer)));
+        // Their memory is freed after the lock.
+        drop(parts);
     }
 
     /// Sets everything in the journal aside for the index. Only while nothing is frozen.
     pub(super) fn freeze(&self, position: Position) -> Frozen {
-        self.layers.write().freeze(position)
+        self.change(|layers| layers.freeze(position))
     }
 
     /// Returns the frozen changes, if there are any.
@@ -113,7 +137,7 @@ impl SharedOverlay {
     /// Forgets the frozen changes: the index has them.
     pub(super) fn thaw(&self) {
         // Bound first: its memory is freed after the lock.
-        let thawed = self.layers.write().thaw();
+        let thawed = self.change(Overlay::thaw);
         drop(thawed);
     }
 
@@ -124,23 +148,25 @@ impl SharedOverlay {
 
     /// Forgets everything that is in the journal: the index has it.
     pub(super) fn forget_journal(&self) {
-        let forgotten = self.layers.write().forget_journal();
+        let forgotten = self.change(Overlay::forget_journal);
         drop(forgotten);
     }
 
     /// Returns about how much memory all layers take.
     pub(super) fn bytes(&self) -> usize {
-        self.layers.read().bytes()
+        self.bytes.load(Ordering::Relaxed)
     }
 
     /// Returns about how much memory the changes take that are still pending.
     pub(super) fn pending_bytes(&self) -> usize {
-        self.layers.read().pending_bytes()
+        self.pending_bytes.load(Ordering::Relaxed)
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::convert::Infallible;
+
     use super::*;
 
     fn put(value: &'static str) -> Batch {
@@ -162,6 +188,66 @@ mod tests {
         let newest = overlay.newest(&both);
         let values = newest.iter().map(|(_, change)| change.value.as_deref());
         assert!(values.eq([Some(&b"new"[..])]));
+    }
+
+    /// Readers that find one half of a batch in the cache find its other half there or in the layers.
+    #[test]
+    fn a_reader_through_the_cache_sees_a_batch_as_a_whole() {
+        const LAST: u64 = 20_000;
+        let overlay = SharedOverlay::default();
+        let records = Records::new(1 << 20, 64, |_, _| 16);
+        let keys = ["first", "second"].map(Key::from);
+        let read = |key: &Key| {
+            let newest = || {
+                let layers = overlay.read();
+                Ok::<_, Infallible>(layers.get(key).and_then(|change| change.value.clone()))
+            };
+            let found = records.get_or_read(key, newest).expect("it cannot fail");
+            found.map_or(0, |value| {
+                u64::from_be_bytes((*value).try_into().expect("8 bytes"))
+            })
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 1..=LAST {
+                    let mut batch = Batch::default();
+                    for key in &keys {
+                        batch.put(key.clone(), number.to_be_bytes().to_vec());
+                    }
+                    overlay.apply_to(batch, Origin::Applied, &records);
+                }
+            });
+            for order in [[0, 1], [1, 0]] {
+                let (read, keys) = (&read, &keys);
+                scope.spawn(move || {
+                    loop {
+                        let [earlier, later] = order.map(|place: usize| read(&keys[place]));
+                        assert!(earlier <= later, "{order:?}: {earlier}, then {later}");
+                        if later == LAST {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+        for key in &keys {
+            assert_eq!(read(key), LAST);
+        }
+    }
+
+    #[test]
+    fn the_bytes_are_known_without_the_lock() {
+        let overlay = SharedOverlay::default();
+        overlay.apply(put("value"), Origin::Applied);
+        let layers = overlay.read();
+        assert!(layers.bytes() > 0);
+        assert_eq!(overlay.bytes(), layers.bytes());
+        assert_eq!(overlay.pending_bytes(), layers.pending_bytes());
+        drop(layers);
+        let parts = vec![overlay.take(Origin::Applied)];
+        assert_eq!(overlay.pending_bytes(), 0);
+        overlay.forget(parts);
+        assert_eq!(overlay.bytes(), 0);
     }
 
     #[test]

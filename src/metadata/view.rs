@@ -30,7 +30,7 @@ impl View<'_> {
         self.read_again(|| {
             loop {
                 let snapshot = {
-                    let overlay = self.overlay.layers.read();
+                    let overlay = self.overlay.read();
                     if let Some(change) = overlay.get(key) {
                         return Ok(change.value.clone());
                     }
@@ -122,7 +122,7 @@ impl View<'_> {
     ) -> Result<Window, MetaError> {
         loop {
             {
-                let overlay = self.overlay.layers.read();
+                let overlay = self.overlay.read();
                 if let Some(snapshot) = self.index.snapshot() {
                     let (window, upto) = overlay.window(start, end, window_len);
                     return Ok((window, upto, snapshot));

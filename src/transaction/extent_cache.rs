@@ -54,10 +54,9 @@ impl ExtentCache {
                 let bounds = bounds_of(index);
                 let runs = load(&bounds)?.into_iter();
                 let page: ExtentPage = runs.filter_map(|run| run.clip(&bounds)).collect();
-                Ok(Some(page))
+                Ok(page)
             };
             let page = self.pages.get_or_read(&(ino, index), read)?;
-            let page = page.as_deref().unwrap_or_default();
             let first = page.partition_point(|run| run.end() <= range.start);
             let behind = page.partition_point(|run| run.start < range.end);
             visit(page.get(first..behind).unwrap_or_default());
