@@ -139,6 +139,8 @@ print("--lib", "--bins", *(f"--test={name}" for name in sorted(tests)))' "$1"
 }
 
 need_cargo
+# Incremental compilation slows the first build, and a fresh clone has no other.
+[ -d target/debug/incremental ] || export CARGO_INCREMENTAL=0
 if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] && [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null ||
         fail "mounting needs the superuser, and there is no sudo" \
