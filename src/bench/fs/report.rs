@@ -94,15 +94,18 @@ impl fmt::Display for FsReport {
             writeln!(f, "below  {below}")?;
         }
         if let Some(fuse) = fuse {
-            writeln!(f, "FUSE   {fuse}; empty, in memory, for this run")?;
+            writeln!(
+                f,
+                "FUSE   {fuse}; empty, in memory, for this run, with writeback by the kernel"
+            )?;
         }
         for LeftOut { column, reason } in &self.left_out {
-            writeln!(f, "{column} is left out: {reason}")?;
+            writeln!(f, "The column {column} is left out: {reason}")?;
         }
         writeln!(
             f,
             "\n{:<42} {:<8} {:>9} {:>9} {:>6} {:>9} {:>6}",
-            "job", "unit", "DIR", "below", "of it", "FUSE", "of it"
+            "job", "unit", "DIR", "below", "ratio", "FUSE", "ratio"
         )?;
         for row in &self.rows {
             writeln!(
@@ -119,8 +122,10 @@ impl fmt::Display for FsReport {
         }
         writeln!(
             f,
-            "\nDIR / below is what the volume and FUSE cost; DIR / FUSE is what the volume alone costs. Sequential \
-             reads come after POSIX_FADV_DONTNEED: the kernel's cache is empty of the file, a daemon's own is not."
+            "\nThe ratios are DIR / below and DIR / FUSE. On a volume, DIR uses all members, and below is the disk of \
+             one.\nSequential reads come after POSIX_FADV_DONTNEED, which empties the kernel's cache of the file. The \
+             daemon of a\nvolume has a cache of its own, so reads of DIR may come from memory: a --size above its \
+             --cache-size avoids that."
         )
     }
 }
@@ -206,7 +211,7 @@ mod tests {
         for line in [
             "DIR    /mnt (ext4, requests over io_uring), random reads with O_DIRECT",
             "below  /srv (ext4), random reads with O_DIRECT",
-            "fuse is left out: there is no /dev/fuse",
+            "The column fuse is left out: there is no /dev/fuse",
         ] {
             assert!(table.lines().any(|seen| seen == line), "{line}\n{table}");
         }

@@ -85,8 +85,9 @@ const MOST_JOBS: u64 = 256;
 
 /// Measure a directory by the usual jobs: sequential and random reads and writes, writes with an fdatasync after
 /// each, and work on many small files. Beside it, in the same run, two others show where the time goes: a directory
-/// below (on the filesystem of a member, if DIR is on a volume), and a filesystem in memory behind the same FUSE
-/// protocol. With the defaults this takes about two minutes. It works in new directories, which it removes.
+/// on the disk of one member, if DIR is on a volume, and a filesystem in memory that is mounted through FUSE in the same
+/// way. With the defaults this takes about two minutes. It works in new directories, which it removes. If it is killed,
+/// or interrupted twice, directories named cauchyfs-bench-* stay, and can be removed by hand.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench fs /mnt/photos
@@ -100,7 +101,7 @@ pub(super) struct FsArguments {
     /// Print one JSON document.
     #[arg(long)]
     pub(super) json: bool,
-    /// The directory below, where it is not to be found by the volume.
+    /// Directory to compare with; by default one on the disk of a member.
     #[arg(long, value_name = "DIR2")]
     pub(super) below: Option<PathBuf>,
     /// Length of the large file. Each directory needs four times as much free space.

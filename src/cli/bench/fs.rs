@@ -67,7 +67,6 @@ pub(super) fn run(arguments: &FsArguments) -> Result<Outcome, Failure> {
     bar.finish_and_clear();
     let rows = rows.map_err(failure)?;
     let columns = bench.columns();
-    bench.sites.try_map(Site::remove).map_err(failure)?;
     let report = FsReport {
         columns,
         left_out: std::mem::take(&mut bench.left_out),
@@ -75,12 +74,13 @@ pub(super) fn run(arguments: &FsArguments) -> Result<Outcome, Failure> {
         seconds: arguments.seconds,
         rows,
     };
-    drop(bench);
+    // What was measured is shown also if a file cannot be removed.
     if arguments.json {
         terminal::json(&report).map_err(Failure::environment)?;
     } else {
         terminal::report(&report.to_string());
     }
+    bench.sites.try_map(Site::remove).map_err(failure)?;
     Ok(Outcome::Done)
 }
 
@@ -169,9 +169,15 @@ fn stop_on_signals() -> io::Result<Arc<AtomicBool>> {
 /// Returns the path of a directory, free of symlinks.
 fn existing_directory(path: &Path) -> Result<PathBuf, Failure> {
     let shown = path.display();
-    let found = fs::canonicalize(path)
-        .map_err(|error| Failure::usage(format!("cannot find {shown}: {error}")))?;
-    if !found.is_dir() {
+    let look = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => {
+            Failure::usage(format!("cannot find {shown}: {error}"))
+        }
+        _ => Failure::environment(format!("cannot look at {shown}: {error}"))
+            .advise("if the daemon of a volume is dead there, mount the volume again"),
+    };
+    let found = fs::canonicalize(path).map_err(look)?;
+    if !fs::metadata(&found).map_err(look)?.is_dir() {
         return Err(Failure::usage(format!("{shown} is no directory"))
             .advise("name a directory, for example where a volume is mounted"));
     }

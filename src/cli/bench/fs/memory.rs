@@ -27,6 +27,9 @@ use crate::fuse::mount::{Mount, MountFlavor, Mounter, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::fuse::{ServeOptions, Transport, TransportChoice, one_line, serve_memory};
 
+/// The beginning of the name of a mountpoint.
+const MOUNTPOINT: &str = "cauchyfs-bench-fuse-";
+
 /// The times of the size that the filesystem and the kernel's cache of it take at most.
 const MEMORY_FACTOR: u64 = 3;
 
@@ -140,8 +143,10 @@ impl Drop for MemoryMount {
 ///
 /// # Errors
 ///
-/// If it cannot be mounted, of which the process at the other end is told, or not be taken away.
+/// If the mountpoint is not one that this program made, or if it cannot be mounted, of which the process at the other
+/// end is told, or not be taken away.
 pub(super) fn serve(mountpoint: &Path, transport: &str, load: &Load) -> Result<Outcome, Failure> {
+    refuse_other_mountpoint(mountpoint)?;
     let options = ServeOptions {
         flavor: MountFlavor {
             source: "cauchyfs-bench".into(),
@@ -190,9 +195,19 @@ fn tell(news: &News) -> io::Result<()> {
 /// Makes a directory with a unique name among the temporary files.
 fn make_mountpoint() -> io::Result<PathBuf> {
     let home = fs::canonicalize(std::env::temp_dir())?;
-    let path = home.join(format!("cauchyfs-bench-fuse-{}", Uuid::new_v4()));
+    let path = home.join(format!("{MOUNTPOINT}{}", Uuid::new_v4()));
     DirBuilder::new().mode(0o700).create(&path)?;
     Ok(path)
+}
+
+/// Refuses a directory of the user, which would be removed in the end.
+fn refuse_other_mountpoint(mountpoint: &Path) -> Result<(), Failure> {
+    let name = mountpoint.file_name().and_then(OsStr::to_str);
+    let number = name.and_then(|name| name.strip_prefix(MOUNTPOINT));
+    if number.is_some_and(|number| Uuid::parse_str(number).is_ok()) {
+        return Ok(());
+    }
+    Err(Failure::usage("`--serve` is for this program's own use"))
 }
 
 fn remove_if_there(directory: &Path) -> io::Result<()> {
@@ -238,6 +253,18 @@ mod tests {
         }
         let here = fs::read_to_string("/proc/meminfo").unwrap();
         assert!(available_memory(&here).is_some());
+    }
+
+    #[test]
+    fn no_directory_of_a_user_is_served_and_removed() {
+        let own = format!("/tmp/{MOUNTPOINT}{}", Uuid::new_v4());
+        assert!(refuse_other_mountpoint(Path::new(&own)).is_ok());
+        for foreign in ["/tmp/empty", "/", "/tmp/cauchyfs-bench-fuse-mine", ".."] {
+            assert!(
+                refuse_other_mountpoint(Path::new(foreign)).is_err(),
+                "{foreign}"
+            );
+        }
     }
 
     #[test]
