@@ -6,6 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 
+use parking_lot::Mutex;
+
 use super::helpers::Helpers;
 use super::worker::Worker;
 use crate::format::Ino;
@@ -36,6 +38,8 @@ pub(super) struct Entries {
     away: AtomicUsize,
     /// The number of entries that are to be left for requests that come.
     reserve: usize,
+    /// The files of the seeks that are away.
+    seeks: Mutex<Vec<Ino>>,
 }
 
 impl Entries {
@@ -45,6 +49,7 @@ impl Entries {
             all: AtomicUsize::new(depth),
             away: AtomicUsize::new(0),
             reserve: depth.div_ceil(2),
+            seeks: Mutex::default(),
         }
     }
 
@@ -62,11 +67,27 @@ impl Entries {
 }
 
 /// The time for which an entry is away.
-pub(super) struct Away<'a>(&'a Entries);
+pub(super) struct Away<'a> {
+    entries: &'a Entries,
+    seeks_in: Option<Ino>,
+}
+
+impl<'a> Away<'a> {
+    fn new(entries: &'a Entries, seeks_in: Option<Ino>) -> Self {
+        entries.seeks.lock().extend(seeks_in);
+        Self { entries, seeks_in }
+    }
+}
 
 impl Drop for Away<'_> {
     fn drop(&mut self) {
-        self.0.away.fetch_sub(1, Ordering::Relaxed);
+        self.entries.away.fetch_sub(1, Ordering::Relaxed);
+        if let Some(file) = self.seeks_in {
+            let mut seeks = self.entries.seeks.lock();
+            if let Some(place) = seeks.iter().position(|other| *other == file) {
+                seeks.swap_remove(place);
+            }
+        }
     }
 }
 
@@ -106,24 +127,30 @@ impl Crew {
     /// too few are left.
     ///
     /// A seek, here in file `seeks_in`, may wait until the kernel has written pages, and those writes are requests that
-    /// need entries.
+    /// need entries. An added entry gets no request that waited before it came, until one is committed there. So the
+    /// kernel is nudged when a seek goes, for entries added before, and when an entry is added, for seeks gone before.
     fn note_away(self: &Arc<Self>, queue: u16, seeks_in: Option<Ino>) -> Away<'_> {
         let entries = &self.queues[usize::from(queue)];
-        if entries.leave(seeks_in.is_some()) {
+        let is_added = entries.leave(seeks_in.is_some());
+        let away = Away::new(entries, seeks_in);
+        if let Some(file) = seeks_in {
+            self.nudge(file);
+        }
+        if is_added {
             let crew = Arc::clone(self);
             let report = Report::new(&self.outcome);
             let added = self.threads.start(format!("ring-{queue}"), move || {
-                report.send(crew.serve_along(queue, seeks_in));
+                report.send(crew.serve_along(queue));
             });
             if let Err(error) = added {
                 self.note_not_added(queue, &error);
             }
         }
-        Away(entries)
+        away
     }
 
     /// Serves with one more entry of `queue`.
-    fn serve_along(self: &Arc<Self>, queue: u16, seeks_in: Option<Ino>) -> io::Result<()> {
+    fn serve_along(self: &Arc<Self>, queue: u16) -> io::Result<()> {
         let worker = Worker::new(self.device.descriptor().as_raw_fd(), queue);
         let registered = worker.and_then(|mut worker| {
             worker.register()?;
@@ -131,9 +158,9 @@ impl Crew {
         });
         match registered {
             Ok(mut worker) => {
-                if let Some(file) = seeks_in {
-                    self.nudge(file);
-                }
+                let seeks = self.queues[usize::from(queue)].seeks.lock().clone();
+                // One is enough, but each may end meanwhile, and the kernel may forget its file then.
+                seeks.into_iter().any(|file| self.nudge(file));
                 self.serve(&mut worker)
             }
             // The mount is gone.
@@ -154,13 +181,17 @@ impl Crew {
 
     /// Has the kernel take up requests that found no entry before a new one was there. They wait for a commit, and seeks
     /// may hold all other entries until these requests are answered.
-    fn nudge(&self, file: Ino) {
+    ///
+    /// Returns whether the kernel does so. It forgets a file only once the seek is answered.
+    fn nudge(&self, file: Ino) -> bool {
         match self.device.nudge(file) {
-            Err(error) if error.raw_os_error() != Some(libc::ENOENT) => {
-                tracing::warn!("requests may wait, as the kernel cannot be told: {error}");
+            Ok(()) => true,
+            Err(error) => {
+                if error.raw_os_error() != Some(libc::ENOENT) {
+                    tracing::warn!("requests may wait, as the kernel cannot be told: {error}");
+                }
+                false
             }
-            // The kernel forgets a file only once the seek is answered.
-            _ => {}
         }
     }
 
@@ -187,7 +218,8 @@ mod tests {
             assert_eq!(after - before, usize::from(is_added), "{away}");
             assert_eq!(after, 8.max(away + 4), "{away}");
         }
-        drop(Away(&entries));
+        drop(Away::new(&entries, Some(Ino(1))));
+        assert!(entries.seeks.lock().is_empty());
         assert!(!entries.leave(true), "one has come back");
     }
 
