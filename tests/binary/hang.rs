@@ -1,7 +1,8 @@
 //! A member that hangs: a directory of another volume, whose daemon is stopped.
 
 use std::fs::File;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,11 +29,17 @@ impl Drop for Stopped {
     }
 }
 
-/// Writes and makes durable, until told to stop.
+/// Writes and makes durable, until told to stop. The file gets no longer than 10 MB, so that a fast machine does not fill
+/// the volume.
 fn write_and_sync(path: &Path, stop: &AtomicBool) {
-    let mut file = File::create(path).expect("the mount is writable");
-    while !stop.load(Ordering::Relaxed) {
-        file.write_all(&[7; 10_000]).expect("writing goes on");
+    let bytes = [7; 10_000];
+    let file = File::create(path).expect("the mount is writable");
+    for record in (0..1000u64).cycle() {
+        if stop.load(Ordering::Relaxed) {
+            return;
+        }
+        file.write_all_at(&bytes, record * bytes.len() as u64)
+            .expect("writing goes on");
         file.sync_all().expect("syncing goes on");
     }
 }
@@ -56,9 +63,9 @@ fn unmount_ends_although_a_member_hangs_and_the_others_can_be_mounted_at_once() 
             ..Shape::FOUR_TWO
         },
     );
-    let below = TestVolume::create(mirror, 1024);
+    let below = TestVolume::create(mirror, 2048);
     below.mount();
-    let disk = Disk::new(DiskKind::Tmpfs, 512);
+    let disk = Disk::new(DiskKind::Tmpfs, 2048);
     let on_disk = (1..4).map(|number| disk.path().join(format!("d{number}")));
     let members = [below.path("d0")].into_iter().chain(on_disk).collect();
     let volume = TestVolume::create_in(array, members, vec![disk]);
