@@ -23,8 +23,9 @@ pub(super) type Records = FreshCache<Key, Option<Value>>;
 #[derive(Debug, Default)]
 pub(super) struct SharedOverlay {
     layers: RwLock<Overlay>,
-    /// What the layers take, to be read without the lock.
+    /// Memory that all layers take, in bytes. Reading it needs no lock.
     bytes: AtomicUsize,
+    /// Memory that pending changes take, in bytes.
     pending_bytes: AtomicUsize,
 }
 

@@ -74,7 +74,7 @@ pub(super) fn run(arguments: &FsArguments) -> Result<Outcome, Failure> {
         seconds: arguments.seconds,
         rows,
     };
-    // What was measured is shown also if a file cannot be removed.
+    // The report comes first, because removing a file may fail.
     if arguments.json {
         terminal::json(&report).map_err(Failure::environment)?;
     } else {
