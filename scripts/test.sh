@@ -83,7 +83,7 @@ install() {
     [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] || return 0
     need_fuse
     need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs setfattr=attr setfacl=acl \
-        sqlite3=sqlite3 fio=fio setpriv=util-linux mount=mount
+        sqlite3=sqlite3 fio=fio setpriv=util-linux unshare=util-linux mount=mount
 }
 
 check_arm() {
@@ -138,6 +138,19 @@ tests = {target["name"] for target in targets if target["test"] and "test" in ta
 print("--lib", "--bins", *(f"--test={name}" for name in sorted(tests)))' "$1"
 }
 
+# Prints the variable that names the command by which cargo runs programs here.
+runner() {
+    echo "CARGO_TARGET_$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')_RUNNER"
+}
+
+# Runs all tests that mount, in a mount namespace that no other program copies: a copy would keep their mounts.
+test_mounts() {
+    local runner
+    runner=$(runner)
+    [ "${CAUCHYFS_SKIP_MOUNTS:-}" = 1 ] || export "$runner=${!runner:-} unshare --mount"
+    RUST_TEST_THREADS=$((3 * $(nproc))) cargo test --locked --workspace --test binary
+}
+
 need_cargo
 # Incremental compilation slows the first build, and a fresh clone has no other.
 [ -d target/debug/incremental ] || export CARGO_INCREMENTAL=0
@@ -145,8 +158,7 @@ if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] && [ "$(id -u)" != 0 ]; then
     command -v sudo >/dev/null ||
         fail "mounting needs the superuser, and there is no sudo" \
             "run this as root, or set CAUCHYFS_SKIP_MOUNTS=1 to leave out the tests that mount"
-    host=$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')
-    export "CARGO_TARGET_${host}_RUNNER=sudo -E"
+    export "$(runner)=sudo -E"
 fi
 part "packages" install
 
@@ -173,7 +185,7 @@ if [ $# -gt 0 ]; then
 else
     part "build of the tests" cargo test --locked --workspace --no-run
     # The tests that mount wait more than they compute: they run beside the others, and many at once.
-    RUST_TEST_THREADS=$((3 * $(nproc))) start "tests that mount" cargo test --locked --workspace --test binary
+    start "tests that mount" test_mounts
     others=$(test_programs_without binary)
     # shellcheck disable=SC2086
     part "other tests" cargo test --locked --workspace $others || code=$?
