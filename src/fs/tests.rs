@@ -3,6 +3,7 @@
 mod cached_extents;
 mod damaged;
 mod parts;
+mod room;
 
 use std::sync::Arc;
 use std::time::Duration;

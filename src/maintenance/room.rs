@@ -5,6 +5,7 @@
 //! one of these happened.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -53,6 +54,8 @@ pub struct Room {
     exhaustion: Arc<Exhaustion>,
     /// Held through I/O by the thread that makes room.
     making: Mutex<()>,
+    /// The number of calls that made room for the index.
+    made_for_index: AtomicU64,
     /// The count of deaths at which no work was left ahead of need.
     done_ahead: Mutex<Option<u64>>,
     /// The time at which compaction ahead of need continues, to keep its rate.
@@ -76,6 +79,7 @@ impl Room {
             compaction,
             exhaustion,
             making: Mutex::default(),
+            made_for_index: AtomicU64::new(0),
             done_ahead: Mutex::default(),
             rests_until: Mutex::default(),
         }
@@ -89,6 +93,12 @@ impl Room {
 
     fn rest(&self, time: Duration) {
         *self.rests_until.lock() = Instant::now().checked_add(time);
+    }
+
+    /// Returns the number of times that room was made for the index. If it rises during a call that finds no space, the
+    /// call may find some the next time.
+    pub fn made_for_index(&self) -> u64 {
+        self.made_for_index.load(Ordering::SeqCst)
     }
 
     /// Makes room for `needed` bytes after [`CommitError::NoSpace`]: commits, frees dead stripes, and moves live bytes
@@ -108,6 +118,8 @@ impl Room {
             return Ok(true);
         }
         let mut made = self.growth.make_room_for_index()?;
+        self.made_for_index
+            .fetch_add(u64::from(made), Ordering::SeqCst);
         if self.exhaustion.is_exhausted(needed) {
             made |= self.growth.shrink_index()?;
             return Ok(self.look_for_room() || made);
