@@ -324,6 +324,7 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         },
         threads: plan.threads,
         writeback: options.writeback,
+        open_requests: options.open_requests,
         transport: plan.transport,
     }
 }

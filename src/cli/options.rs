@@ -33,6 +33,8 @@ pub(super) struct MountOptions {
     pub(super) atime: Atime,
     /// Let the kernel collect small writes.
     pub(super) writeback: bool,
+    /// Have the kernel request each open of a file.
+    pub(super) open_requests: bool,
     /// The source to show, instead of the volume's label.
     pub(super) fsname: Option<String>,
 }
@@ -52,6 +54,7 @@ impl MountOptions {
             dirsync: false,
             atime: Atime::Relative,
             writeback: true,
+            open_requests: false,
             fsname: None,
         }
     }
@@ -89,6 +92,8 @@ impl MountOptions {
             "strictatime" => self.atime = Atime::Strict,
             "writeback" => self.writeback = true,
             "no_writeback" => self.writeback = false,
+            "open_requests" => self.open_requests = true,
+            "no_open_requests" => self.open_requests = false,
             // Always on, or for mount(8) and init and not for us.
             "defaults"
             | "default_permissions"

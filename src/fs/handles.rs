@@ -1,6 +1,7 @@
 //! Open files and directories.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -15,11 +16,15 @@ use super::types::{Handle, OpenFlags};
 /// Independent parts of the table, a power of two.
 const SHARDS: usize = 64;
 
+/// The files opened by callers whose recent reads are remembered. Two files of one place take turns: then neither is read
+/// ahead.
+const READERS: usize = 256;
+
 /// An open regular file.
+#[derive(Clone, Copy, Debug)]
 pub(super) struct OpenFile {
     pub(super) ino: Ino,
     pub(super) flags: OpenFlags,
-    pub(super) read_ahead: Mutex<ReadAhead>,
 }
 
 /// An open directory.
@@ -30,24 +35,23 @@ pub(super) struct OpenDir {
     pub(super) first_unseen: AtomicU64,
 }
 
-/// Something open.
-#[derive(Clone)]
+/// Something open under a number.
 pub(super) enum Opened {
-    File(Arc<OpenFile>),
+    File(OpenFile, Mutex<ReadAhead>),
     Dir(Arc<OpenDir>),
 }
 
 impl Opened {
     pub(super) fn ino(&self) -> Ino {
         match self {
-            Self::File(file) => file.ino,
+            Self::File(file, _) => file.ino,
             Self::Dir(dir) => dir.ino,
         }
     }
 
     pub(super) fn writes(&self) -> bool {
         match self {
-            Self::File(file) => file.flags.write,
+            Self::File(file, _) => file.flags.write,
             Self::Dir(_) => false,
         }
     }
@@ -55,8 +59,10 @@ impl Opened {
 
 /// Everything open, by handle.
 pub(super) struct Handles {
-    shards: Box<[RwLock<HashMap<Handle, Opened>>]>,
+    shards: Box<[RwLock<HashMap<u64, Opened>>]>,
     next: AtomicU64,
+    /// The recent reads of files that callers opened by themselves; a place for each remainder of an inode's number.
+    readers: Box<[Mutex<(Ino, ReadAhead)>]>,
 }
 
 impl Handles {
@@ -64,15 +70,12 @@ impl Handles {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             next: AtomicU64::new(1),
+            readers: (0..READERS).map(|_| Mutex::default()).collect(),
         }
     }
 
     pub(super) fn add_file(&self, ino: Ino, flags: OpenFlags) -> Handle {
-        self.add(Opened::File(Arc::new(OpenFile {
-            ino,
-            flags,
-            read_ahead: Mutex::default(),
-        })))
+        self.add(Opened::File(OpenFile { ino, flags }, Mutex::default()))
     }
 
     pub(super) fn add_dir(&self, ino: Ino, first_unseen: u64) -> Handle {
@@ -84,42 +87,135 @@ impl Handles {
 
     /// Checks that a handle is open.
     pub(super) fn check(&self, handle: Handle) -> Result<(), FsError> {
-        if self.shard(handle).read().contains_key(&handle) {
-            Ok(())
-        } else {
-            Err(FsError::BadHandle)
+        match handle {
+            Handle::Numbered(number) if !self.shard(number).read().contains_key(&number) => {
+                Err(FsError::BadHandle)
+            }
+            _ => Ok(()),
         }
     }
 
-    pub(super) fn file(&self, handle: Handle) -> Result<Arc<OpenFile>, FsError> {
-        match self.shard(handle).read().get(&handle) {
-            Some(Opened::File(file)) => Ok(Arc::clone(file)),
+    pub(super) fn file(&self, handle: Handle) -> Result<OpenFile, FsError> {
+        let number = match handle {
+            Handle::Numbered(number) => number,
+            Handle::ByCaller { ino, flags } => return Ok(OpenFile { ino, flags }),
+        };
+        match self.shard(number).read().get(&number) {
+            Some(Opened::File(file, _)) => Ok(*file),
             Some(Opened::Dir(_)) => Err(FsError::IsDirectory),
             None => Err(FsError::BadHandle),
         }
     }
 
     pub(super) fn dir(&self, handle: Handle) -> Result<Arc<OpenDir>, FsError> {
-        match self.shard(handle).read().get(&handle) {
+        let Handle::Numbered(number) = handle else {
+            return Err(FsError::NotDirectory);
+        };
+        match self.shard(number).read().get(&number) {
             Some(Opened::Dir(dir)) => Ok(Arc::clone(dir)),
-            Some(Opened::File(_)) => Err(FsError::NotDirectory),
+            Some(Opened::File(..)) => Err(FsError::NotDirectory),
             None => Err(FsError::BadHandle),
         }
     }
 
+    /// Records a read of a file and returns what to fetch ahead now, as [`ReadAhead::note`] does. A file that a caller
+    /// opened by itself has one record for all its readers.
+    pub(super) fn note_read(
+        &self,
+        handle: Handle,
+        range: &Range<u64>,
+        window: u64,
+    ) -> Option<Range<u64>> {
+        match handle {
+            Handle::Numbered(number) => match self.shard(number).read().get(&number) {
+                Some(Opened::File(_, reads)) => reads.lock().note(range, window),
+                Some(Opened::Dir(_)) | None => None,
+            },
+            Handle::ByCaller { ino, .. } => {
+                let mut place = self.readers[remainder(ino.0, READERS)].lock();
+                if place.0 != ino {
+                    *place = (ino, ReadAhead::default());
+                }
+                place.1.note(range, window)
+            }
+        }
+    }
+
     pub(super) fn remove(&self, handle: Handle) -> Result<Opened, FsError> {
-        let removed = self.shard(handle).write().remove(&handle);
+        let removed = match handle {
+            Handle::Numbered(number) => self.shard(number).write().remove(&number),
+            Handle::ByCaller { .. } => None,
+        };
         removed.ok_or(FsError::BadHandle)
     }
 
     fn add(&self, opened: Opened) -> Handle {
-        let handle = Handle(self.next.fetch_add(1, Ordering::Relaxed));
-        self.shard(handle).write().insert(handle, opened);
-        handle
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.shard(number).write().insert(number, opened);
+        Handle::Numbered(number)
     }
 
-    fn shard(&self, handle: Handle) -> &RwLock<HashMap<Handle, Opened>> {
-        let index = usize::try_from(handle.0 % SHARDS as u64).expect("below 64");
-        &self.shards[index]
+    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Opened>> {
+        &self.shards[remainder(number, SHARDS)]
+    }
+}
+
+fn remainder(number: u64, count: usize) -> usize {
+    usize::try_from(number % count as u64).expect("less than a length")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP: u64 = 1 << 20;
+
+    fn fetches(handles: &Handles, handle: Handle, steps: Range<u64>) -> usize {
+        let read = |step| handles.note_read(handle, &(step * STEP..(step + 1) * STEP), 8 * STEP);
+        steps.filter_map(read).count()
+    }
+
+    fn by_caller(ino: u64) -> Handle {
+        Handle::ByCaller {
+            ino: Ino(ino),
+            flags: OpenFlags::read_only(),
+        }
+    }
+
+    #[test]
+    fn a_file_is_read_ahead_whoever_opened_it() {
+        let handles = Handles::new();
+        let numbered = handles.add_file(Ino(7), OpenFlags::read_only());
+        assert!(fetches(&handles, numbered, 0..16) > 0);
+        assert!(fetches(&handles, by_caller(7), 0..16) > 0);
+    }
+
+    #[test]
+    fn a_file_does_not_take_over_the_reads_of_another_one_of_its_place() {
+        let handles = Handles::new();
+        for step in 0..16 {
+            for ino in [7, 7 + READERS as u64] {
+                assert_eq!(fetches(&handles, by_caller(ino), step..step + 1), 0);
+            }
+        }
+    }
+
+    #[test]
+    fn a_handle_by_the_caller_is_open_without_end_and_no_directory() {
+        let handles = Handles::new();
+        assert!(handles.check(by_caller(7)).is_ok());
+        assert!(
+            handles
+                .file(by_caller(7))
+                .is_ok_and(|file| file.ino == Ino(7))
+        );
+        assert!(matches!(
+            handles.dir(by_caller(7)),
+            Err(FsError::NotDirectory)
+        ));
+        assert!(matches!(
+            handles.remove(by_caller(7)),
+            Err(FsError::BadHandle)
+        ));
     }
 }

@@ -81,16 +81,6 @@ impl OpenFiles {
         self.references.release(handle)
     }
 
-    /// Checks that a handle is open; writes are in the transactions by the time they return, so there is
-    /// nothing to flush.
-    ///
-    /// # Errors
-    ///
-    /// [`FsError::BadHandle`].
-    pub fn flush(&self, handle: Handle) -> Result<(), FsError> {
-        self.references.handles.check(handle)
-    }
-
     /// Returns whether a handle is open through which the file may be written: a page cache may hold
     /// bytes of it that are not here yet.
     #[must_use]

@@ -11,7 +11,6 @@ use super::access_time::AccessTimes;
 use super::error::FsError;
 use super::extents;
 use super::failed_writeback::{FailedWriteback, check_hole};
-use super::handles::OpenFile;
 use super::inodes::Inodes;
 use super::limits::SIZE_MAX;
 use super::mode::check_regular;
@@ -70,7 +69,7 @@ impl FileReader {
         let file = self.references.handles.file(handle)?;
         let (inode, len, served) = self.read_served(file.ino, offset, out)?;
         if served == Served::FromMembers {
-            self.read_ahead(&file, offset..offset + len as u64);
+            self.read_ahead(handle, file.ino, offset..offset + len as u64);
         }
         if !file.flags.no_atime {
             self.access_times.note(file.ino, &inode);
@@ -174,14 +173,14 @@ impl FileReader {
     }
 
     /// Fetches what a sequential reader will want next. Nothing fails if this does.
-    fn read_ahead(&self, file: &OpenFile, range: Range<u64>) {
+    fn read_ahead(&self, handle: Handle, ino: Ino, range: Range<u64>) {
         let window = u64::from(self.transactions.stripe_capacity()) * STRIPES_AHEAD;
-        let wanted = file.read_ahead.lock().note(&range, window);
+        let wanted = self.references.handles.note_read(handle, &range, window);
         let Some(wanted) = wanted else { return };
         let end = wanted.end.min(SIZE_MAX);
         let found = {
-            let _lock = self.inodes.locks().shared(file.ino);
-            extents::within(&self.transactions, file.ino, &(wanted.start..end))
+            let _lock = self.inodes.locks().shared(ino);
+            extents::within(&self.transactions, ino, &(wanted.start..end))
         };
         let Ok(runs) = found else { return };
         let mut last = None;

@@ -139,8 +139,19 @@ pub struct Changes {
 }
 
 /// An open file or directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Handle(pub u64);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Handle {
+    /// A file or directory that [`super::Fs`] opened under this number, until the caller closes it.
+    Numbered(u64),
+    /// A regular file that the caller opened by itself. A look-up of the caller holds the inode, and there is nothing to
+    /// close.
+    ByCaller {
+        /// The inode.
+        ino: Ino,
+        /// The flags with which the caller opened it, as far as it tells.
+        flags: OpenFlags,
+    },
+}
 
 /// The flags with which a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -3,9 +3,10 @@
 //! Nothing here decides anything about files: that is [`crate::fs`].
 
 use super::convert::{rename_mode, whence, xattr_mode};
+use super::negotiate::Opening;
 use super::protocol::{
-    Answer, Directory, Malformed, Operation, RequestedAttributes, attributes, created, entry,
-    negative_entry, offset_found, opened, size_needed, space, written,
+    Answer, Directory, Malformed, Operation, RequestedAttributes, attributes, by_kernel, created,
+    entry, negative_entry, opened, size_needed, space, written,
 };
 use super::request::Request;
 use crate::fs::{Allocation, Changes, Fs, FsError, OpenFlags};
@@ -26,6 +27,7 @@ impl From<Malformed> for FsError {
 /// Those of [`Fs`].
 pub(super) fn perform(
     fs: &Fs,
+    opening: Opening,
     request: &Request,
     operation: Operation<'_>,
 ) -> Result<Answer, FsError> {
@@ -37,8 +39,8 @@ pub(super) fn perform(
         | Operation::Unlink { .. }
         | Operation::RmDir { .. }
         | Operation::Rename { .. }
-        | Operation::Link { .. }
-        | Operation::Create { .. } => change_names(fs, request, operation),
+        | Operation::Link { .. } => change_names(fs, request, operation),
+        Operation::Create { .. } => create(fs, opening, request, operation),
         Operation::SetXattr { .. }
         | Operation::GetXattr { .. }
         | Operation::ListXattr { .. }
@@ -75,16 +77,6 @@ fn change_names(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<
             names.mkdir(&request.caller(umask), parent, name, mode)?
         }
         Operation::Link { source, name } => names.link(source, parent, name)?,
-        Operation::Create {
-            name,
-            flags,
-            mode,
-            umask,
-        } => {
-            let (caller, flags) = (request.caller(umask), open_flags(flags));
-            let (attr, handle) = names.create(&caller, parent, name, mode, flags)?;
-            return Ok(created(&attr, handle));
-        }
         Operation::Unlink { name } => {
             return names.unlink(parent, name).map(|()| Answer::EMPTY);
         }
@@ -102,6 +94,36 @@ fn change_names(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<
         _ => return Err(FsError::Invalid),
     };
     Ok(entry(&made))
+}
+
+/// Makes a file. Nothing is to be closed where the kernel opens files by itself: the look-up that it counts holds the
+/// inode.
+fn create(
+    fs: &Fs,
+    opening: Opening,
+    request: &Request,
+    operation: Operation<'_>,
+) -> Result<Answer, FsError> {
+    let Operation::Create {
+        name,
+        flags,
+        mode,
+        umask,
+    } = operation
+    else {
+        return Err(FsError::Invalid);
+    };
+    let caller = request.caller(umask);
+    let (attr, handle) =
+        fs.names()
+            .create(&caller, request.ino(), name, mode, open_flags(flags))?;
+    match opening {
+        Opening::Requested => Ok(created(&attr, handle)),
+        Opening::ByKernel => {
+            fs.open_files().release(handle)?;
+            Ok(created(&attr, by_kernel(attr.ino, flags)))
+        }
+    }
 }
 
 fn use_xattrs(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<Answer, FsError> {
@@ -182,7 +204,6 @@ fn use_files(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<Ans
             let handle = fs.directories().open(ino)?;
             return Ok(opened(handle, Directory(true)));
         }
-        Operation::LSeek { .. } => return seek(fs, operation).map(offset_found),
         Operation::CopyFileRange {
             from,
             from_offset,
@@ -205,7 +226,6 @@ fn use_files(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<Ans
             let (caller, mode) = (request.caller(0), Allocation::from_raw(mode)?);
             fs.writer().fallocate(&caller, handle, mode, offset, len)?;
         }
-        Operation::Flush { handle } => fs.open_files().flush(handle)?,
         Operation::Release { handle } => fs.open_files().release(handle)?,
         Operation::ReleaseDir { handle } => fs.directories().release(handle)?,
         _ => return Err(FsError::Invalid),

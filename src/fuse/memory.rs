@@ -11,9 +11,10 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use self::tree::{NewKind, Tree};
+use super::negotiate::Opening;
 use super::protocol::{
-    Answer, Directory, Listing, Operation, attributes, created, entry, negative_entry, opened,
-    size_needed, space, written,
+    Answer, Directory, Listing, Operation, attributes, by_kernel, created, entry, negative_entry,
+    opened, size_needed, space, written,
 };
 use super::request::{InFlight, Request, Service};
 use crate::format::Ino;
@@ -23,14 +24,16 @@ use crate::fs::{FsError, Handle, OpenFlags};
 #[derive(Debug)]
 pub(super) struct MemoryService {
     tree: Mutex<Tree>,
+    opening: Opening,
     in_flight: InFlight,
 }
 
 impl MemoryService {
-    /// Makes an empty filesystem with room for so many bytes of files.
-    pub(super) fn new(capacity: u64) -> Self {
+    /// Makes an empty filesystem with room for so many bytes of files, which the kernel opens as `opening` says.
+    pub(super) fn new(capacity: u64, opening: Opening) -> Self {
         Self {
             tree: Mutex::new(Tree::new(capacity)),
+            opening,
             in_flight: InFlight::default(),
         }
     }
@@ -78,7 +81,7 @@ impl MemoryService {
         if OpenFlags::from_raw(flags).truncate {
             content.resize(0)?;
         }
-        Ok(opened(Handle(ino.0), Directory(false)))
+        Ok(opened(Handle::Numbered(ino.0), Directory(false)))
     }
 
     /// Carries out an operation that has an answer of its own.
@@ -103,11 +106,18 @@ impl MemoryService {
                 Ok(entry(&made))
             }
             Operation::Create {
-                name, mode, umask, ..
+                name,
+                flags,
+                mode,
+                umask,
             } => {
                 let caller = request.caller(umask);
                 let made = tree.make(&caller, ino, name, mode, NewKind::File)?;
-                Ok(created(&made, Handle(made.ino.0)))
+                let handle = match self.opening {
+                    Opening::Requested => Handle::Numbered(made.ino.0),
+                    Opening::ByKernel => by_kernel(made.ino, flags),
+                };
+                Ok(created(&made, handle))
             }
             Operation::Unlink { name } => {
                 tree.unlink(ino, name, NewKind::File)?;
@@ -117,7 +127,7 @@ impl MemoryService {
                 tree.unlink(ino, name, NewKind::Directory)?;
                 Ok(Answer::EMPTY)
             }
-            Operation::OpenDir => Ok(opened(Handle(ino.0), Directory(true))),
+            Operation::OpenDir => Ok(opened(Handle::Numbered(ino.0), Directory(true))),
             Operation::StatFs => Ok(space(&tree.report())),
             // There are no attributes, which the kernel is to ask about as it does of a volume.
             Operation::GetXattr { .. } => Err(FsError::NoData),
@@ -159,7 +169,11 @@ impl Service for MemoryService {
                 let outcome = context.attempt(|| self.list(ino, offset, true, out));
                 request.answer_memory(outcome);
             }
-            Operation::ReadLink
+            Operation::Open { .. } if self.opening == Opening::ByKernel => {
+                request.answer(Err(Errno::NOSYS));
+            }
+            Operation::Flush
+            | Operation::ReadLink
             | Operation::Symlink { .. }
             | Operation::MkNod { .. }
             | Operation::Rename { .. }

@@ -42,6 +42,7 @@ mod feature {
     pub(super) const DO_READDIRPLUS: u64 = 1 << 13;
     pub(super) const READDIRPLUS_AUTO: u64 = 1 << 14;
     pub(super) const WRITEBACK_CACHE: u64 = 1 << 16;
+    pub(super) const NO_OPEN_SUPPORT: u64 = 1 << 17;
     pub(super) const PARALLEL_DIROPS: u64 = 1 << 18;
     pub(super) const POSIX_ACL: u64 = 1 << 20;
     pub(super) const MAX_PAGES: u64 = 1 << 22;
@@ -56,8 +57,7 @@ mod feature {
 ///
 /// - `POSIX_ACL`, `DONT_MASK`: ACLs are checked by the kernel and inherited by us. A default ACL takes the place
 ///   of the umask, so the umask must come to us unapplied.
-/// - `ATOMIC_O_TRUNC`: `open(O_TRUNC)` is one request, so it is one change.
-const NEEDED: u64 = feature::POSIX_ACL | feature::DONT_MASK | feature::ATOMIC_O_TRUNC;
+const NEEDED: u64 = feature::POSIX_ACL | feature::DONT_MASK;
 
 /// The features that make it fast, each taken where the kernel offers it.
 ///
@@ -77,6 +77,35 @@ const WISHED: u64 = feature::ASYNC_READ
     | feature::DIRECT_IO_ALLOW_MMAP
     | feature::MAX_PAGES
     | feature::INIT_EXT;
+
+/// The features where the kernel is to request each open.
+///
+/// - `ATOMIC_O_TRUNC`: `open(O_TRUNC)` is one request, so it is one change. A kernel that opens without a request would
+///   take the file for cut by that request; without the feature it sets the size, which is one change as well.
+const OF_OPEN_REQUESTS: u64 = feature::ATOMIC_O_TRUNC;
+
+/// The features where the kernel is to open regular files without a request.
+const OF_OPENING_BY_ITSELF: u64 = feature::NO_OPEN_SUPPORT;
+
+/// The way in which the kernel opens and closes regular files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Opening {
+    /// With a request for each, and flags of ours. So direct writes to one file may overlap in time.
+    Requested,
+    /// Without a request, which saves one of the two or three that reading a small file takes.
+    ByKernel,
+}
+
+/// The things that a mount asks of the kernel beyond its own needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    /// Let the kernel collect small writes.
+    pub(super) writeback: bool,
+    /// Send requests over `io_uring`.
+    pub(super) uring: bool,
+    /// Open regular files in this way.
+    pub(super) opening: Opening,
+}
 
 /// The kernel's side of the agreement, as its INIT states it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,6 +134,15 @@ impl Agreement {
     /// Returns the bytes.
     pub(super) fn bytes(&self) -> &[u8] {
         &self.body
+    }
+
+    /// Returns the way in which the kernel opens regular files.
+    pub(super) fn opening(&self) -> Opening {
+        if self.features & feature::NO_OPEN_SUPPORT == 0 {
+            Opening::Requested
+        } else {
+            Opening::ByKernel
+        }
     }
 
     /// Returns whether requests come over `io_uring`, once every queue is registered.
@@ -141,13 +179,21 @@ impl Offer {
         self.major > MAJOR
     }
 
-    /// Settles features and sizes. With `over_uring`, requests come over `io_uring` if the kernel offers that.
+    /// Settles features and sizes. A wish that the kernel cannot meet is left out.
     ///
     /// # Errors
     ///
     /// `ENOSYS` if the kernel lacks something that the filesystem's semantics rest on.
-    pub(super) fn agree(&self, writeback: bool, over_uring: bool) -> io::Result<Agreement> {
-        let lacking = NEEDED & !self.features;
+    pub(super) fn agree(&self, wish: Wish) -> io::Result<Agreement> {
+        let opens_by_itself =
+            wish.opening == Opening::ByKernel && self.features & OF_OPENING_BY_ITSELF != 0;
+        let of_opening = if opens_by_itself {
+            OF_OPENING_BY_ITSELF
+        } else {
+            OF_OPEN_REQUESTS
+        };
+        let needed = NEEDED | of_opening;
+        let lacking = needed & !self.features;
         if self.major < MAJOR || lacking != 0 {
             tracing::error!(
                 "this kernel's FUSE ({}.{}) lacks features {lacking:#x}; Linux 4.9 or newer is needed",
@@ -156,17 +202,10 @@ impl Offer {
             );
             return Err(Errno::NOSYS.into());
         }
-        let writeback = if writeback {
-            feature::WRITEBACK_CACHE
-        } else {
-            0
-        };
-        let uring = if over_uring {
-            feature::OVER_IO_URING
-        } else {
-            0
-        };
-        let wanted = NEEDED | WISHED | writeback | uring;
+        let if_wished = |is_wished, feature| if is_wished { feature } else { 0 };
+        let writeback = if_wished(wish.writeback, feature::WRITEBACK_CACHE);
+        let uring = if_wished(wish.uring, feature::OVER_IO_URING);
+        let wanted = needed | WISHED | writeback | uring;
         let left_out = wanted & !self.features;
         if left_out != 0 {
             tracing::debug!("the kernel does without features {left_out:#x}");
@@ -234,21 +273,40 @@ mod tests {
         at(32) << 32 | at(12)
     }
 
+    const WISH: Wish = Wish {
+        writeback: true,
+        uring: false,
+        opening: Opening::Requested,
+    };
+
     #[test]
     fn only_what_both_sides_have_is_agreed_on() {
-        let all = offer(u64::MAX).agree(true, false).unwrap();
-        assert_eq!(agreed(&all), NEEDED | WISHED | feature::WRITEBACK_CACHE);
-        let without = offer(u64::MAX).agree(false, false).unwrap();
-        assert_eq!(agreed(&without), NEEDED | WISHED);
-        let old = offer(NEEDED | feature::ASYNC_READ)
-            .agree(true, false)
-            .unwrap();
-        assert_eq!(agreed(&old), NEEDED | feature::ASYNC_READ);
+        let needed = NEEDED | OF_OPEN_REQUESTS;
+        let all = offer(u64::MAX).agree(WISH).unwrap();
+        assert_eq!(agreed(&all), needed | WISHED | feature::WRITEBACK_CACHE);
+        let writeback = false;
+        let without = offer(u64::MAX).agree(Wish { writeback, ..WISH }).unwrap();
+        assert_eq!(agreed(&without), needed | WISHED);
+        let old = offer(needed | feature::ASYNC_READ).agree(WISH).unwrap();
+        assert_eq!(agreed(&old), needed | feature::ASYNC_READ);
+    }
+
+    #[test]
+    fn a_kernel_opens_without_requests_if_both_sides_want_that_and_then_no_request_cuts_a_file() {
+        let opening = Opening::ByKernel;
+        for (features, is_without) in [(u64::MAX, true), (!feature::NO_OPEN_SUPPORT, false)] {
+            let agreement = offer(features).agree(Wish { opening, ..WISH }).unwrap();
+            assert_eq!(agreement.opening() == opening, is_without);
+            let is_cut = agreed(&agreement) & feature::ATOMIC_O_TRUNC != 0;
+            assert_eq!(is_cut, !is_without);
+        }
+        let asked = offer(u64::MAX).agree(WISH).unwrap();
+        assert_eq!(asked.opening(), Opening::Requested);
     }
 
     #[test]
     fn requests_come_over_io_uring_only_if_both_sides_want_that() {
-        let agree = |features, wanted| offer(features).agree(true, wanted).unwrap();
+        let agree = |features, uring| offer(features).agree(Wish { uring, ..WISH }).unwrap();
         for (offered, wanted) in [(true, true), (true, false), (false, true), (false, false)] {
             let features = if offered {
                 u64::MAX
@@ -266,9 +324,9 @@ mod tests {
     fn a_kernel_without_a_needed_feature_is_refused() {
         for bit in (0..64)
             .map(|bit| 1u64 << bit)
-            .filter(|bit| NEEDED & bit != 0)
+            .filter(|bit| (NEEDED | OF_OPEN_REQUESTS) & bit != 0)
         {
-            let refused = offer(!bit).agree(true, false).unwrap_err();
+            let refused = offer(!bit).agree(WISH).unwrap_err();
             assert_eq!(refused.raw_os_error(), Some(libc::ENOSYS), "{bit:#x}");
         }
     }
@@ -281,7 +339,7 @@ mod tests {
 
     #[test]
     fn sizes_stand_where_the_kernel_reads_them() {
-        let agreement = offer(u64::MAX).agree(true, false).unwrap();
+        let agreement = offer(u64::MAX).agree(WISH).unwrap();
         let bytes = agreement.bytes();
         assert_eq!(bytes[..4], 7u32.to_ne_bytes());
         assert_eq!(bytes[4..8], 42u32.to_ne_bytes());

@@ -39,14 +39,14 @@ impl PageCache {
         }
     }
 
-    /// Makes the kernel write back and drop what it caches of an inode. Waits for the writes, so it must
-    /// not be called on a thread that serves them.
+    /// Makes the kernel write back and drop what it caches of an inode from byte `from` on, which is not negative. Waits
+    /// for the writes, so it must not be called on a thread that serves them.
     ///
     /// # Errors
     ///
     /// If the kernel cannot be told.
-    pub(super) fn write_back(&self, number: Ino) -> io::Result<()> {
-        known(self.device.invalidate(number, 0))
+    pub(super) fn write_back(&self, number: Ino, from: i64) -> io::Result<()> {
+        known(self.device.invalidate(number, from))
     }
 
     /// Makes the kernel ask for an inode's attributes before it uses them again. It may wait for the

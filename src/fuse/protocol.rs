@@ -7,9 +7,11 @@
 //!
 //! - Reading a request never panics, regardless of its bytes: what is too short or lacks a NUL is [`Malformed`].
 
+mod handle;
 mod layout;
 mod operation;
 
+pub(super) use handle::by_kernel;
 pub(super) use layout::{
     Answer, Directory, INVALIDATE_INODE, Listing, RETRIEVE, attributes, created, entry,
     invalidation, negative_entry, offset_found, opened, retrieval, size_needed, space, written,

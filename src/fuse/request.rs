@@ -81,7 +81,7 @@ impl Request {
     /// [`Malformed`] if something is missing.
     pub(super) fn operation(&self) -> Result<Operation<'_>, Malformed> {
         let (fixed, rest) = self.carrier().arguments(self.header.opcode);
-        Operation::parse(self.header.opcode, fixed, rest)
+        Operation::parse(self.header.opcode, self.header.ino, fixed, rest)
     }
 
     /// Returns everything behind the header of a request that has no fixed fields to us, such as INIT.

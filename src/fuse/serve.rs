@@ -14,7 +14,7 @@ use super::adapter::Adapter;
 use super::device::Device;
 use super::memory::MemoryService;
 use super::mount::{self, Mount, MountError, MountFlavor, Mounted, Mounter, Unmount};
-use super::negotiate::Offer;
+use super::negotiate::{Agreement, Offer, Opening, Wish};
 use super::protocol::opcode;
 use super::report::Report;
 use super::request::{InFlight, Service};
@@ -34,6 +34,8 @@ pub struct ServeOptions {
     pub threads: usize,
     /// Let the kernel collect small writes.
     pub writeback: bool,
+    /// Have the kernel request each open of a regular file.
+    pub open_requests: bool,
     /// The way on which requests are to come.
     pub transport: TransportChoice,
 }
@@ -106,8 +108,8 @@ pub fn serve(
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
     let flavor = options.flavor.clone();
-    serve_through(mounter, mountpoint, options, |device| {
-        Ok(Arc::new(Adapter::new(fs, &flavor, device)?))
+    serve_through(mounter, mountpoint, options, |device, opening| {
+        Ok(Arc::new(Adapter::new(fs, &flavor, opening, device)?))
     })
 }
 
@@ -123,17 +125,18 @@ pub fn serve_memory(
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
-    serve_through(mounter, mountpoint, options, |_| {
-        Ok(Arc::new(MemoryService::new(capacity)))
+    serve_through(mounter, mountpoint, options, |_, opening| {
+        Ok(Arc::new(MemoryService::new(capacity, opening)))
     })
 }
 
-/// Mounts, and has requests worked on by the service that `begin` returns. It gets the connection.
+/// Mounts, and has requests worked on by the service that `begin` returns. It gets the connection and the way in which
+/// the kernel opens files.
 fn serve_through(
     mounter: &impl Mounter,
     mountpoint: &Path,
     options: &ServeOptions,
-    begin: impl FnOnce(Arc<Device>) -> io::Result<Arc<dyn Service>>,
+    begin: impl FnOnce(Arc<Device>, Opening) -> io::Result<Arc<dyn Service>>,
 ) -> Result<Serving, MountError> {
     let refused = |source| MountError::Refused {
         mountpoint: mountpoint.to_owned(),
@@ -160,7 +163,7 @@ fn serve_through(
 
 /// Negotiates with the kernel and starts the threads.
 fn start(
-    begin: impl FnOnce(Arc<Device>) -> io::Result<Arc<dyn Service>>,
+    begin: impl FnOnce(Arc<Device>, Opening) -> io::Result<Arc<dyn Service>>,
     device: OwnedFd,
     options: &ServeOptions,
 ) -> io::Result<Running> {
@@ -177,9 +180,18 @@ fn start(
         threads => threads,
     };
     let rings = session.prepare_rings(options.transport, count, &outcome)?;
-    let is_offered = negotiate(&session.device, options.writeback, rings.is_some())?;
-    let rings = rings.filter(|_| is_offered);
-    let service = begin(Arc::clone(&session.device))?;
+    let wish = Wish {
+        writeback: options.writeback,
+        uring: rings.is_some(),
+        opening: if options.open_requests {
+            Opening::Requested
+        } else {
+            Opening::ByKernel
+        },
+    };
+    let agreement = negotiate(&session.device, wish)?;
+    let rings = rings.filter(|_| agreement.is_over_uring());
+    let service = begin(Arc::clone(&session.device), agreement.opening())?;
     let in_flight = service.in_flight().clone();
     let transport = session.register(rings, &service, options.transport, &outcome)?;
     let readers = match transport {
@@ -198,9 +210,8 @@ fn start(
     })
 }
 
-/// Answers the first request, INIT. Returns whether requests come over `io_uring`, which they do if that is wanted and
-/// the kernel offers it.
-fn negotiate(device: &Arc<Device>, writeback: bool, over_uring: bool) -> io::Result<bool> {
+/// Answers the first request, INIT. Returns the agreement.
+fn negotiate(device: &Arc<Device>, wish: Wish) -> io::Result<Agreement> {
     loop {
         let request = device
             .receive()?
@@ -213,9 +224,9 @@ fn negotiate(device: &Arc<Device>, writeback: bool, over_uring: bool) -> io::Res
             request.answer_bytes(offer.version_only().bytes());
             continue;
         }
-        let agreement = offer.agree(writeback, over_uring)?;
+        let agreement = offer.agree(wish)?;
         request.answer_bytes(agreement.bytes());
-        return Ok(agreement.is_over_uring());
+        return Ok(agreement);
     }
 }
 

@@ -22,6 +22,7 @@ mod kinds;
 mod members;
 mod misuse;
 mod namespaces;
+mod opening;
 mod owners;
 mod posix;
 mod rebuild;

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::handle::number;
 use crate::format::Ino;
 use crate::format::record::{FileKind, Timestamp};
 use crate::fs::{Attr, DirItem, Handle, SpaceReport};
@@ -125,7 +126,7 @@ impl Layout {
     }
 
     fn opened(self, handle: Handle, flags: u32) -> Self {
-        self.u64(handle.0).u32(flags).u32(0)
+        self.u64(number(handle)).u32(flags).u32(0)
     }
 }
 
@@ -336,9 +337,9 @@ mod tests {
         for (answer, len) in [
             (entry(&attr()), 128),
             (negative_entry(), 128),
-            (created(&attr(), Handle(1)), 144),
+            (created(&attr(), Handle::Numbered(1)), 144),
             (attributes(&attr()), 104),
-            (opened(Handle(1), Directory(false)), 16),
+            (opened(Handle::Numbered(1), Directory(false)), 16),
             (written(1), 8),
             (size_needed(1), 8),
             (offset_found(1), 8),

@@ -1,5 +1,6 @@
 //! Operations that the kernel requests.
 
+use super::handle::handle;
 use super::{Fields, Malformed, opcode};
 use crate::format::Ino;
 use crate::format::record::Timestamp;
@@ -94,7 +95,7 @@ pub(in crate::fuse) enum Operation<'a> {
     /// Return the total and free space.
     StatFs,
     /// Note that a descriptor of a file is closed.
-    Flush { handle: Handle },
+    Flush,
     /// Close a file.
     Release { handle: Handle },
     /// Make a file durable, or its data alone.
@@ -212,13 +213,14 @@ pub(in crate::fuse) fn fixed_len(opcode: u32) -> usize {
 }
 
 impl<'a> Operation<'a> {
-    /// Reads an operation from its fixed fields, behind which may be more bytes, and from what follows them.
+    /// Reads an operation on an inode from its fixed fields, behind which may be more bytes, and from what follows them.
     ///
     /// # Errors
     ///
     /// [`Malformed`] if something is missing.
     pub(in crate::fuse) fn parse(
         opcode: u32,
+        ino: Ino,
         fixed: &[u8],
         rest: &'a [u8],
     ) -> Result<Self, Malformed> {
@@ -242,8 +244,8 @@ impl<'a> Operation<'a> {
             | opcode::WRITE
             | opcode::FALLOCATE
             | opcode::LSEEK
-            | opcode::COPY_FILE_RANGE => Self::of_data(opcode, fixed, rest),
-            _ => Self::of_inodes(opcode, fixed, rest),
+            | opcode::COPY_FILE_RANGE => Self::of_data(opcode, ino, fixed, rest),
+            _ => Self::of_inodes(opcode, ino, fixed, rest),
         }
     }
 
@@ -321,45 +323,55 @@ impl<'a> Operation<'a> {
 
     fn of_data(
         opcode: u32,
+        ino: Ino,
         mut fixed: Fields<'_>,
         mut rest: Fields<'a>,
     ) -> Result<Self, Malformed> {
-        let handle = Handle(fixed.u64()?);
+        let number = fixed.u64()?;
         let offset = fixed.u64()?;
+        // For requests that do not say with which flags the file was opened.
+        let open_file = handle(number, ino, libc::O_RDWR);
         Ok(match opcode {
-            opcode::READ => Self::Read {
-                handle,
-                offset,
-                size: fixed.u32()?,
-            },
+            opcode::READ => {
+                let (size, _flags) = (fixed.u32()?, fixed.u32()?);
+                let _lock_owner = fixed.u64()?;
+                Self::Read {
+                    handle: handle(number, ino, fixed.i32()?),
+                    offset,
+                    size,
+                }
+            }
             opcode::WRITE => {
                 let (size, flags) = (fixed.u32()?, fixed.u32()?);
                 let _lock_owner = fixed.u64()?;
+                let open_flags = fixed.i32()?;
+                // The page cache writes on behalf of no open file in particular.
+                let writes = open_flags & !libc::O_ACCMODE | libc::O_RDWR;
                 Self::Write {
-                    handle,
+                    handle: handle(number, ino, writes),
                     offset,
                     data: rest.bytes(size as usize)?,
                     flags,
-                    open_flags: fixed.i32()?,
+                    open_flags,
                 }
             }
             opcode::FALLOCATE => Self::Fallocate {
-                handle,
+                handle: open_file,
                 offset,
                 len: fixed.u64()?,
                 mode: fixed.i32()?,
             },
             opcode::LSEEK => Self::LSeek {
-                handle,
+                handle: open_file,
                 offset,
                 whence: fixed.i32()?,
             },
             _ => {
-                let _target = fixed.u64()?;
+                let target = Ino(fixed.u64()?);
                 Self::CopyFileRange {
-                    from: handle,
+                    from: open_file,
                     from_offset: offset,
-                    to: Handle(fixed.u64()?),
+                    to: handle(fixed.u64()?, target, libc::O_RDWR),
                     to_offset: fixed.u64()?,
                     len: fixed.u64()?,
                 }
@@ -367,9 +379,15 @@ impl<'a> Operation<'a> {
         })
     }
 
-    fn of_inodes(opcode: u32, mut fixed: Fields<'_>, rest: Fields<'a>) -> Result<Self, Malformed> {
+    fn of_inodes(
+        opcode: u32,
+        ino: Ino,
+        mut fixed: Fields<'_>,
+        rest: Fields<'a>,
+    ) -> Result<Self, Malformed> {
+        let open = |number| handle(number, ino, libc::O_RDWR);
         let mut listing = |with_attributes: bool| {
-            let (handle, offset, room) = (Handle(fixed.u64()?), fixed.u64()?, fixed.u32()?);
+            let (handle, offset, room) = (open(fixed.u64()?), fixed.u64()?, fixed.u32()?);
             Ok(if with_attributes {
                 Self::ReadDirPlus {
                     handle,
@@ -400,25 +418,23 @@ impl<'a> Operation<'a> {
             }
             opcode::GETATTR => {
                 let (flags, _padding) = (fixed.u32()?, fixed.u32()?);
-                let handle = Handle(fixed.u64()?);
+                let handle = open(fixed.u64()?);
                 Self::GetAttr {
                     handle: (flags & WITH_HANDLE != 0).then_some(handle),
                 }
             }
-            opcode::SETATTR => Self::SetAttr(RequestedAttributes::parse(fixed)?),
+            opcode::SETATTR => Self::SetAttr(RequestedAttributes::parse(ino, fixed)?),
             opcode::READLINK => Self::ReadLink,
             opcode::OPEN => Self::Open {
                 flags: fixed.i32()?,
             },
             opcode::STATFS => Self::StatFs,
-            opcode::FLUSH => Self::Flush {
-                handle: Handle(fixed.u64()?),
-            },
+            opcode::FLUSH => Self::Flush,
             opcode::RELEASE => Self::Release {
-                handle: Handle(fixed.u64()?),
+                handle: open(fixed.u64()?),
             },
             opcode::RELEASEDIR => Self::ReleaseDir {
-                handle: Handle(fixed.u64()?),
+                handle: open(fixed.u64()?),
             },
             opcode::FSYNC => Self::Fsync,
             opcode::FSYNCDIR => Self::FsyncDir,
@@ -448,7 +464,7 @@ impl<'a> Operation<'a> {
             Self::Read { .. } => "read",
             Self::Write { .. } => "write",
             Self::StatFs => "statfs",
-            Self::Flush { .. } => "flush",
+            Self::Flush => "flush",
             Self::Release { .. } => "release",
             Self::Fsync => "fsync",
             Self::SetXattr { .. } => "setxattr",
@@ -470,10 +486,10 @@ impl<'a> Operation<'a> {
 }
 
 impl RequestedAttributes {
-    fn parse(mut fixed: Fields<'_>) -> Result<Self, Malformed> {
+    fn parse(ino: Ino, mut fixed: Fields<'_>) -> Result<Self, Malformed> {
         let valid = fixed.u32()?;
         let _padding = fixed.u32()?;
-        let handle = fixed.u64()?;
+        let handle = handle(fixed.u64()?, ino, libc::O_RDWR);
         let size = fixed.u64()?;
         let _lock_owner = fixed.u64()?;
         let seconds = [fixed.i64()?, fixed.i64()?, fixed.i64()?];
@@ -503,7 +519,7 @@ impl RequestedAttributes {
             atime: time(field::ATIME, field::ATIME_NOW, atime),
             mtime: time(field::MTIME, field::MTIME_NOW, mtime),
             ctime: has(field::CTIME).then_some(ctime),
-            handle: has(field::HANDLE).then_some(Handle(handle)),
+            handle: has(field::HANDLE).then_some(handle),
         })
     }
 }
@@ -513,6 +529,7 @@ mod tests {
     use super::*;
 
     const OPCODES: std::ops::Range<u32> = 0..64;
+    const INO: Ino = Ino(9);
 
     #[test]
     fn no_request_is_read_beyond_its_end_whatever_its_bytes() {
@@ -522,7 +539,7 @@ mod tests {
                 for fixed in 0..=88 {
                     for rest in 0..40 {
                         // It may be malformed; it must not panic.
-                        let parsed = Operation::parse(opcode, &bytes[..fixed], &bytes[..rest]);
+                        let parsed = Operation::parse(opcode, INO, &bytes[..fixed], &bytes[..rest]);
                         if let Ok(Operation::BatchForget(forgets)) = parsed {
                             assert!(forgets.pairs().count() * FORGET_PAIR <= rest);
                         }
@@ -539,19 +556,23 @@ mod tests {
         for opcode in OPCODES {
             let len = fixed_len(opcode);
             assert!(
-                Operation::parse(opcode, &complete[..len], name).is_ok(),
+                Operation::parse(opcode, INO, &complete[..len], name).is_ok(),
                 "{opcode}"
             );
             // Padding and what is of no use at the end may be missing.
             let unused = match opcode {
-                opcode::OPENDIR | opcode::IOCTL | opcode::FSYNC | opcode::FSYNCDIR => len,
-                opcode::READ | opcode::READDIR | opcode::READDIRPLUS => 20,
-                opcode::FLUSH | opcode::RELEASE | opcode::RELEASEDIR => 16,
+                opcode::OPENDIR
+                | opcode::IOCTL
+                | opcode::FSYNC
+                | opcode::FSYNCDIR
+                | opcode::FLUSH => len,
+                opcode::READDIR | opcode::READDIRPLUS => 20,
+                opcode::RELEASE | opcode::RELEASEDIR => 16,
                 opcode::COPY_FILE_RANGE => 8,
                 _ => 4,
             };
             for shorter in 0..len.saturating_sub(unused) {
-                let parsed = Operation::parse(opcode, &complete[..shorter], name);
+                let parsed = Operation::parse(opcode, INO, &complete[..shorter], name);
                 assert_eq!(parsed, Err(Malformed), "{opcode}, {shorter} bytes");
             }
         }
@@ -559,7 +580,7 @@ mod tests {
 
     #[test]
     fn names_end_before_a_nul_and_must_have_one() {
-        let rename = |rest| Operation::parse(opcode::RENAME2, &[1; 16], rest);
+        let rename = |rest| Operation::parse(opcode::RENAME2, INO, &[1; 16], rest);
         let flags = u32::from_ne_bytes([1; 4]);
         let new_parent = Ino(u64::from_ne_bytes([1; 8]));
         assert_eq!(
@@ -587,9 +608,9 @@ mod tests {
         fixed.extend(libc::O_DSYNC.to_ne_bytes());
         fixed.extend([0; 4]);
         assert_eq!(
-            Operation::parse(opcode::WRITE, &fixed, b"abcd"),
+            Operation::parse(opcode::WRITE, INO, &fixed, b"abcd"),
             Ok(Operation::Write {
-                handle: Handle(7),
+                handle: Handle::Numbered(7),
                 offset: 4096,
                 data: b"abc",
                 flags: 5,
@@ -597,7 +618,7 @@ mod tests {
             })
         );
         assert_eq!(
-            Operation::parse(opcode::WRITE, &fixed, b"ab"),
+            Operation::parse(opcode::WRITE, INO, &fixed, b"ab"),
             Err(Malformed)
         );
     }
@@ -623,7 +644,7 @@ mod tests {
             ..RequestedAttributes::default()
         };
         assert_eq!(
-            Operation::parse(opcode::SETATTR, &fixed, b""),
+            Operation::parse(opcode::SETATTR, INO, &fixed, b""),
             Ok(Operation::SetAttr(expected))
         );
     }

@@ -161,6 +161,7 @@ pub(super) fn serve(mountpoint: &Path, transport: &str, load: &Load) -> Result<O
         },
         threads: 0,
         writeback: true,
+        open_requests: false,
         transport: match transport {
             "classic" => TransportChoice::Classic,
             _ => TransportChoice::Auto,
