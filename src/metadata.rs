@@ -44,7 +44,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::format::journal::{Change, JournalGeneration};
+use crate::format::journal::JournalGeneration;
 use crate::format::{Lsn, MemberIndex};
 use crate::membership::{Access, Members};
 use backpressure::Backpressure;
@@ -71,6 +71,7 @@ mod fresh_cache;
 mod index;
 mod index_update;
 mod journal;
+mod key;
 mod map;
 mod mirror;
 mod numbers;
@@ -83,11 +84,12 @@ mod view;
 mod writability;
 
 pub use crate::format::journal::StripeData;
-pub use batch::{Batch, Key, Value};
+pub use batch::{Batch, Value};
 pub use dirty::Grouping;
 pub use error::MetaError;
 pub use fresh_cache::FreshCache;
 pub use index::Visit;
+pub use key::Key;
 #[cfg(test)]
 pub(crate) use map::MemoryMap;
 pub use map::{RecordError, RecordMap};
@@ -408,9 +410,9 @@ impl Meta {
         let _appending = self.appending.lock();
         let journal = self.journal()?;
         let changes = self.overlay.newest(&parts);
-        let entries: Vec<Change> = changes
+        let entries: Vec<(&Key, Option<&Value>)> = changes
             .iter()
-            .map(|(key, entry)| (key.clone(), entry.value.clone()))
+            .map(|(key, entry)| (key, entry.value.as_ref()))
             .collect();
         let appended = match journal.append(&entries, data) {
             Ok(lsn) => {

@@ -18,7 +18,7 @@ use crate::codec::Geometry;
 use crate::format::record::{Backref, Extent, Marker};
 use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
 use crate::membership::{Access, JoinAs};
-use crate::metadata::Batch;
+use crate::metadata::{Batch, Key, Value};
 use crate::store::{
     Call, CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore,
     MemDisk, Scope, Store, StoreErrorKind, StoreRef,
@@ -261,7 +261,7 @@ impl TestFs {
     fn extents(&self, file: u64) -> Result<Vec<(u64, Extent)>, CommitError> {
         let (from, end) = key::extents_from(Ino(file), 0);
         let found = self.transactions.scan(&from, &end, usize::MAX)?;
-        let parse = |(key, value): &(bytes::Bytes, bytes::Bytes)| {
+        let parse = |(key, value): &(Key, Value)| {
             (
                 key::parse_extent(key).unwrap().1,
                 Extent::decode(value).unwrap(),

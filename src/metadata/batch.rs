@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-/// A key of the index: opaque bytes, ordered as such.
-pub type Key = Bytes;
+use super::key::Key;
 
 /// A value of the index: opaque bytes.
 pub type Value = Bytes;

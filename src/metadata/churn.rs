@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::batch::{Key, Value};
+use super::batch::Value;
+use super::key::Key;
 
 /// The bytes of compacting an index that each deletion pays for.
 const DELETION_WORTH_BYTES: u64 = 64 << 10;

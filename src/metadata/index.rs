@@ -7,8 +7,9 @@
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use super::batch::{Key, Value};
+use super::batch::Value;
 use super::error::MetaError;
+use super::key::Key;
 use crate::format::Lsn;
 use crate::format::journal::{JournalGeneration, StripeData};
 

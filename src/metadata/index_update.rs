@@ -5,9 +5,10 @@
 //! of the index. Only changes that are in the journal may: until the last step is in, the index says
 //! that it lacks all of them, and recovery brings them in again.
 
-use super::batch::{Key, Value};
+use super::batch::Value;
 use super::error::MetaError;
 use super::index::{Commit, Index, Position};
+use super::key::Key;
 use super::overlay::{Layer, NumberedChange};
 use crate::format::journal::StripeData;
 

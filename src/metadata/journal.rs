@@ -6,10 +6,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use parking_lot::Mutex;
 
+use super::batch::Value;
 use super::disk::Disk;
 use super::error::MetaError;
 use super::index::Position;
-use crate::format::journal::{self, Change, JournalGeneration, Preview, RecordHeader, StripeData};
+use super::key::Key;
+use crate::format::journal::{self, JournalGeneration, Preview, RecordHeader, StripeData};
 use crate::format::{BLOCK_SIZE, Lsn, MemberIndex, files};
 use crate::membership::Wait;
 use crate::store::{Buffer, StoreError, StoreErrorKind};
@@ -206,11 +208,15 @@ impl Journal {
     ///
     /// [`MetaError::NoSpace`] and [`MetaError::JournalFull`] if nothing has changed; after anything
     /// else nothing more may be appended.
-    pub(super) fn append(&self, entries: &[Change], data: &[StripeData]) -> Result<Lsn, MetaError> {
+    pub(super) fn append(
+        &self,
+        entries: &[(&Key, Option<&Value>)],
+        data: &[StripeData],
+    ) -> Result<Lsn, MetaError> {
         let mut tail = self.tail.lock();
         let body = entries
             .iter()
-            .map(|(key, value)| journal::entry_bytes(key, value.as_deref()))
+            .map(|(key, value)| journal::entry_bytes(key, value.map(|value| &**value)))
             .sum::<usize>()
             + data.iter().map(journal::stripe_bytes).sum::<usize>();
         let len = journal::padded_bytes(body);

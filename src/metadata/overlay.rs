@@ -13,8 +13,9 @@ use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use super::batch::{Batch, Key, Value};
+use super::batch::{Batch, Value};
 use super::index::Position;
+use super::key::Key;
 
 /// The memory that a change costs besides its key and value: a node of the map, two reference counts.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
@@ -42,19 +43,14 @@ fn cost(key: &Key, entry: &NumberedChange) -> usize {
 impl Layer {
     /// Adds a change unless the layer holds a newer one of its key.
     pub(super) fn insert(&mut self, key: Key, entry: NumberedChange) {
-        if self
-            .entries
-            .get(&key)
-            .is_some_and(|old| old.number > entry.number)
-        {
-            return;
-        }
-        self.bytes += cost(&key, &entry);
         match self.entries.entry(key) {
             Entry::Vacant(vacant) => {
+                self.bytes += cost(vacant.key(), &entry);
                 vacant.insert(entry);
             }
+            Entry::Occupied(occupied) if occupied.get().number > entry.number => {}
             Entry::Occupied(mut occupied) => {
+                self.bytes += cost(occupied.key(), &entry);
                 self.bytes -= cost(occupied.key(), occupied.get());
                 occupied.insert(entry);
             }

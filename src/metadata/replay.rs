@@ -8,12 +8,12 @@ use std::sync::Arc;
 
 use bytes::{Bytes, BytesMut};
 
-use super::batch::Key;
 use super::disk::Disk;
 use super::error::MetaError;
 use super::index::{Index, Position};
 use super::index_update::IndexUpdate;
 use super::journal;
+use super::key::Key;
 use super::overlay::{Layer, NumberedChange};
 use crate::format::journal::{JournalRecord, Preview, StripeData, decode_within};
 use crate::format::record::Scrub;
@@ -103,7 +103,7 @@ fn note_of_stale_copies(
         number: lsn.0,
         value: Some(restarted.naming(named).encode()),
     };
-    Ok(Some((key, entry)))
+    Ok(Some((key.into(), entry)))
 }
 
 /// Reads every record after `position`, from members that may be trusted.
@@ -235,7 +235,7 @@ impl Replayed {
         self.records += 1;
         for (key, value) in record.entries {
             self.changes.insert(
-                key,
+                key.into(),
                 NumberedChange {
                     number: record.header.lsn.0,
                     value,

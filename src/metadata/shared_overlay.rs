@@ -8,9 +8,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
-use super::batch::{Batch, Key, Value};
+use super::batch::{Batch, Value};
 use super::fresh_cache::FreshCache;
 use super::index::Position;
+use super::key::Key;
 use super::overlay::{Frozen, Layer, NumberedChange, Origin, Overlay, Pending};
 
 /// Changes that go from one layer to another under one hold of the lock.

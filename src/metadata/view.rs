@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, ControlFlow};
 use std::sync::Arc;
 
-use super::batch::{Key, Value};
+use super::batch::Value;
 use super::error::MetaError;
 use super::index::{Index, KeyRange, Snapshot, Visit};
+use super::key::Key;
 use super::overlay::NumberedChange;
 use super::shared_overlay::SharedOverlay;
 

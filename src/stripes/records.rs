@@ -375,7 +375,7 @@ mod tests {
 
     fn repair_notes(map: &MemoryMap) -> Vec<ShardSet> {
         let (from, end) = key::repairs();
-        let notes = map.range(from, end).into_iter();
+        let notes = map.range(from.into(), end.into()).into_iter();
         notes
             .map(|(_, value)| RepairNote::decode(&value).unwrap().missing)
             .collect()

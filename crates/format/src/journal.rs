@@ -151,16 +151,22 @@ pub fn padded_bytes(body_bytes: usize) -> usize {
     (RECORD_HEADER_BYTES + body_bytes).next_multiple_of(BLOCK_SIZE)
 }
 
-/// Writes a record into `out`, which is exactly as long as [`padded_bytes`] says.
+/// Writes a record into `out`, which is exactly as long as [`padded_bytes`] says. Its entries are keys and new values,
+/// `None` for a deletion.
 ///
 /// # Panics
 ///
 /// If `out` has another length, or the record is longer than [`MAX_RECORD_BYTES`]: the caller adds
 /// the lengths up first.
-pub fn encode(header: &RecordHeader, entries: &[Change], data: &[StripeData], out: &mut [u8]) {
+pub fn encode<K: AsRef<[u8]>, V: AsRef<[u8]>>(
+    header: &RecordHeader,
+    entries: &[(K, Option<V>)],
+    data: &[StripeData],
+    out: &mut [u8],
+) {
     let body = entries
         .iter()
-        .map(|(key, value)| entry_bytes(key, value.as_deref()))
+        .map(|(key, value)| entry_bytes(key.as_ref(), value.as_ref().map(V::as_ref)))
         .sum::<usize>()
         + data.iter().map(stripe_bytes).sum::<usize>();
     let len = RECORD_HEADER_BYTES + body;
@@ -168,10 +174,11 @@ pub fn encode(header: &RecordHeader, entries: &[Change], data: &[StripeData], ou
     assert_eq!(out.len(), padded_bytes(body), "memory for a journal record");
     let (head, mut rest) = out.split_at_mut(RECORD_HEADER_BYTES);
     for (key, value) in entries {
+        let (key, value) = (key.as_ref(), value.as_ref().map(V::as_ref));
         rest.put_u32_le(small(key.len()));
-        rest.put_u32_le(value.as_ref().map_or(DELETED, |value| small(value.len())));
+        rest.put_u32_le(value.map_or(DELETED, |value| small(value.len())));
         rest.put_slice(key);
-        rest.put_slice(value.as_deref().unwrap_or_default());
+        rest.put_slice(value.unwrap_or_default());
     }
     for piece in data {
         rest.put_u64_le(piece.stripe.0);

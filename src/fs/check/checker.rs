@@ -7,6 +7,7 @@ use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::list_lens::ListLens;
 use crate::maintenance::RedundancyCounter;
+use crate::metadata::{Key, Value};
 use crate::transaction::Transactions;
 
 use super::report::{CheckReport, Finding, FindingKind};
@@ -98,7 +99,7 @@ impl Checker<'_> {
 pub(super) struct Cursor {
     from: Bytes,
     end: Bytes,
-    page: std::vec::IntoIter<(Bytes, Bytes)>,
+    page: std::vec::IntoIter<(Key, Value)>,
     is_last: bool,
 }
 
@@ -115,7 +116,7 @@ impl Cursor {
     pub(super) fn next(
         &mut self,
         transactions: &Transactions,
-    ) -> Result<Option<(Bytes, Bytes)>, FsError> {
+    ) -> Result<Option<(Key, Value)>, FsError> {
         if self.page.as_slice().is_empty() && !self.is_last {
             let page = transactions.scan(&self.from, &self.end, PAGE)?;
             self.is_last = page.len() < PAGE;

@@ -80,7 +80,7 @@ fn use_all(meta: &Meta, replicas: &IndexReplicas, access: Access) -> Result<Reco
         while replicas.compare()? {}
         replicas.compact()?;
     }
-    state.remove(&key::scrub());
+    state.remove(&*key::scrub());
     Ok(state)
 }
 

@@ -83,7 +83,7 @@ fn damage_on_all_members_never_panics_and_never_shows_a_state_that_did_not_exist
                 continue;
             };
             // A damaged journal is not told from one of an earlier time.
-            found.remove(&key::scrub());
+            found.remove(&*key::scrub());
             assert!(script.states.contains(&found), "seed {seed}: {found:?}");
         }
     }

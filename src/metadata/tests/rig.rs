@@ -336,7 +336,7 @@ pub(super) fn verify(
         .unwrap_or_else(|error| panic!("{case}: does not open: {error:?}"));
     let mut found = content(&meta).unwrap_or_else(|error| panic!("{case}: does not read: {error}"));
     // The note of stale copies is durable, and is the only addition.
-    let noted = found.remove(&key::scrub());
+    let noted = found.remove(&*key::scrub());
     let named: Option<Vec<MemberIndex>> = noted.as_ref().map(|value| {
         let scrub = Scrub::decode(value);
         scrub
@@ -375,7 +375,7 @@ pub(super) fn verify(
         .unwrap_or_else(|error| panic!("{case}: does not open again: {error:?}"));
     let mut expected = found;
     expected.insert("afterwards".into(), case.to_owned().into());
-    expected.extend(noted.map(|value| (key::scrub(), value)));
+    expected.extend(noted.map(|value| (key::scrub().into(), value)));
     let found =
         content(&meta).unwrap_or_else(|error| panic!("{case}: does not read again: {error}"));
     assert!(

@@ -143,7 +143,7 @@ fn a_journal_that_had_to_grow_is_replayed_wholly() {
     let mut records = Vec::new();
     for number in 0..60u8 {
         let (key, value) = (vec![number], vec![number; 100_000]);
-        let entry = (key.clone().into(), Some(value.clone().into()));
+        let entry = (&*key, Some(&*value));
         let body = journal::entry_bytes(&key, Some(&value));
         let mut record = vec![0; journal::padded_bytes(body)];
         let header = RecordHeader {

@@ -13,7 +13,7 @@ use crate::metadata::index::{Commit, Index, Position, Snapshot};
 use crate::metadata::overlay::{Origin, Overlay};
 use crate::metadata::shared_overlay::SharedOverlay;
 use crate::metadata::view::View;
-use crate::metadata::{Batch, Key, MetaError, StripeData};
+use crate::metadata::{Batch, Key, MetaError, StripeData, Value};
 
 fn view<'a>(overlay: &'a SharedOverlay, index: &'a dyn Index) -> View<'a> {
     View { overlay, index }
@@ -40,7 +40,7 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                     model.remove(&key);
                     batch.delete(key);
                 } else {
-                    let value = Key::from(vec![round; 3]);
+                    let value = Value::from(vec![round; 3]);
                     model.insert(key.clone(), value.clone());
                     batch.put(key, value);
                 }
@@ -97,7 +97,7 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                 assert_any_agrees(view(&overlay, &index), &model, (&from, &end), &context);
                 let mut visited = Vec::new();
                 let visit = &mut |key: &[u8], value: &[u8]| {
-                    visited.push((Key::copy_from_slice(key), Key::copy_from_slice(value)));
+                    visited.push((Key::copy_from_slice(key), Value::copy_from_slice(value)));
                     if visited.len() < limit {
                         ControlFlow::Continue(())
                     } else {

@@ -1,0 +1,112 @@
+//! Keys of the index.
+
+use std::borrow::Borrow;
+use std::fmt;
+use std::ops::Deref;
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+
+/// The longest key that takes no memory of its own. All keys but those with names are shorter.
+const INLINE: usize = 32;
+
+/// A key of the index: opaque bytes, ordered as such.
+///
+/// A map of keys compares some ten of them for each look-up. So short keys lie in the nodes of the map.
+#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key(SmallVec<[u8; INLINE]>);
+
+impl Key {
+    /// Returns a key of these bytes.
+    #[must_use]
+    pub fn copy_from_slice(bytes: &[u8]) -> Self {
+        Self(SmallVec::from_slice(bytes))
+    }
+}
+
+impl Deref for Key {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl Borrow<[u8]> for Key {
+    fn borrow(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl AsRef<[u8]> for Key {
+    fn as_ref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<&Bytes> for Key {
+    fn from(bytes: &Bytes) -> Self {
+        Self::copy_from_slice(bytes)
+    }
+}
+
+impl From<Bytes> for Key {
+    fn from(bytes: Bytes) -> Self {
+        Self::copy_from_slice(&bytes)
+    }
+}
+
+impl From<Vec<u8>> for Key {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self::copy_from_slice(&bytes)
+    }
+}
+
+impl From<String> for Key {
+    fn from(text: String) -> Self {
+        Self::copy_from_slice(text.as_bytes())
+    }
+}
+
+impl From<&[u8]> for Key {
+    fn from(bytes: &[u8]) -> Self {
+        Self::copy_from_slice(bytes)
+    }
+}
+
+impl<const N: usize> From<&[u8; N]> for Key {
+    fn from(bytes: &[u8; N]) -> Self {
+        Self::copy_from_slice(bytes)
+    }
+}
+
+impl From<&str> for Key {
+    fn from(text: &str) -> Self {
+        Self::copy_from_slice(text.as_bytes())
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_the_order_of_their_bytes_whatever_their_lengths() {
+        let lens = [0, 1, 2, INLINE - 1, INLINE, INLINE + 1, 2 * INLINE];
+        let bytes = |len| [0, 1, u8::MAX].map(|byte| vec![byte; len]);
+        let all: Vec<Vec<u8>> = lens.into_iter().flat_map(bytes).collect();
+        for a in &all {
+            for b in &all {
+                let keys = [a, b].map(|bytes| Key::copy_from_slice(bytes));
+                assert_eq!(keys[0].cmp(&keys[1]), a.cmp(b), "{a:?} {b:?}");
+                assert_eq!(keys[0] == keys[1], a == b, "{a:?} {b:?}");
+            }
+        }
+    }
+}
