@@ -10,6 +10,8 @@
 //! - Offsets only grow: no byte of a segment file is allocated twice in the segment's life.
 //! - A segment that is being written is never taken for dead ([`Segments::is_writing`]).
 //! - No lock is held while files are made, cut or removed; `opening` and `finishing` are batons.
+//!
+//! Locks, in order: `frontier`, `known`, `taken`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
@@ -134,7 +136,7 @@ pub(crate) struct Segments {
     in_memory_bytes: u64,
     known: RwLock<HashMap<SegmentId, Arc<SegmentHandle>>>,
     /// The bytes that stripes take of each file of a segment. Those from before the mount are included once they
-    /// have been counted. Taken last.
+    /// have been counted. Locked last.
     taken: Mutex<HashMap<SegmentId, u64>>,
     frontier: Mutex<Frontier>,
     opened: Condvar,
@@ -493,6 +495,8 @@ impl Segments {
     /// Returns what each segment takes of each of its files.
     pub(crate) fn taken(&self) -> Vec<(Arc<SegmentHandle>, Taken)> {
         let frontier = self.frontier.lock();
+        // Held, because a segment that is removed meanwhile would lose its count, and be taken for full.
+        let known = self.known.read();
         let counted = self.taken.lock();
         let taken = |segment: Arc<SegmentHandle>| {
             let len = segment.record.len;
@@ -511,7 +515,7 @@ impl Segments {
             };
             (segment, taken)
         };
-        self.all().into_iter().map(taken).collect()
+        known.values().cloned().map(taken).collect()
     }
 
     /// Returns what is promised of each member's space, and not written yet.
