@@ -13,7 +13,7 @@
 //! 4. `measuring` of [`Growth`](crate::transaction::Growth), then `checkpointing` of [`Commits`](crate::transaction::Commits),
 //! 5. `queues` of [`Reaper`].
 //!
-//! `counting` of [`RedundancyCounter`] is taken alone, or by the holder of `scrubbing` alone. `stripes` of [`Recheck`]
+//! `counting` of [`RedundancyCounter`] is taken alone, or by the holder of `scrubbing` alone. `waiting` of [`Recheck`]
 //! is a work lock that is taken alone. The commit group is left while a commit runs. All other locks of the parts are
 //! leaves.
 
