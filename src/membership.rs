@@ -25,8 +25,8 @@
 //!
 //! The work lock of [`MemberChanges`], then the state of [`Epochs`], then the locks that are held for a few
 //! instructions: a change of [`Membership`], [`StaleCopies`], [`Acknowledged`], the directory locks. Only the first two
-//! are held across I/O; only callers that handle a failing or a joining member wait for them. Readers of the membership
-//! take no lock.
+//! are held across I/O. The clock of the volume, a commit without space and a rebuild take the second one too. Readers of
+//! the membership take no lock.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
