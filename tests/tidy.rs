@@ -281,7 +281,7 @@ fn the_readme_is_short_and_names_every_command() {
     }
 }
 
-/// Checks each `name` (`path`), and each path in backquotes.
+/// Checks each `name` (`path`), each `Type::name` (`path`), and each path in backquotes.
 #[test]
 fn the_architecture_names_files_that_exist_and_what_they_define() {
     let page = fs::read_to_string(root().join("ARCHITECTURE.md")).expect("there is a description");
@@ -303,8 +303,9 @@ fn the_architecture_names_files_that_exist_and_what_they_define() {
         let text = fs::read_to_string(root().join(path));
         let text = text.unwrap_or_else(|error| panic!("`{path}`: {error}"));
         if quoted[index - 1] == " (" && index >= 3 {
-            let name = quoted[index - 2];
-            assert!(text.contains(name), "`{path}` has no `{name}`");
+            for name in quoted[index - 2].split("::") {
+                assert!(text.contains(name), "`{path}` has no `{name}`");
+            }
         }
     }
     assert!(paths > 100, "{paths} paths");
