@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_read_ahead_whoever_opened_it() {
+    fn a_file_is_read_ahead_through_handles_of_both_kinds() {
         let handles = Handles::new();
         let numbered = handles.add_file(Ino(7), OpenFlags::read_only());
         assert!(fetches(&handles, numbered, 0..16) > 0);

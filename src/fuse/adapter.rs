@@ -133,7 +133,7 @@ impl Adapter {
                 request.answer(Err(Errno::NOSYS));
             }
             // The kernel then answers by itself from now on. Nothing is to be flushed: a write is in the transactions
-            // when it is answered, and the kernel itself tells whoever closes a file of writes that failed.
+            // when it is answered, and the kernel itself reports failed writes when a file is closed.
             Operation::Flush | Operation::Unknown => request.answer(Err(Errno::NOSYS)),
             _ => {
                 let durable = self.is_durable_at_once(&operation);

@@ -88,7 +88,7 @@ impl From<&str> for Key {
 
 impl fmt::Debug for Key {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "\"{}\"", self.0.escape_ascii())
+        write!(formatter, "b\"{}\"", self.0.escape_ascii())
     }
 }
 

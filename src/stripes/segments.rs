@@ -325,7 +325,7 @@ impl Segments {
     /// Gives reserved room back.
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "whoever calls this gives the room up"
+        reason = "the caller gives the room up"
     )]
     pub(crate) fn release(&self, reservation: Reservation) -> Result<(), StripeError> {
         let id = reservation.segment;
@@ -349,7 +349,7 @@ impl Segments {
     /// If the segment is gone, which no segment is that has reservations.
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "whoever calls this gives the room up"
+        reason = "the caller gives the room up"
     )]
     pub(crate) fn allocate(&self, reservation: Reservation, height: u64) -> Allocated {
         let mut frontier = self.frontier.lock();

@@ -53,7 +53,7 @@ impl<R> Queue<R> {
     pub(super) fn push(&self, loans: Vec<Loan<R>>) {
         let mut state = self.state.lock();
         if state.closed {
-            drop(state); // whoever is told by this need not wait for us
+            drop(state); // a thread that is woken by this need not wait for the lock
             drop(loans);
             return;
         }
