@@ -6,8 +6,8 @@
 //! nothing of the contents of the files. It only looks how far a journal goes, where a superblock is lost and where a
 //! member returns.
 //!
-//! [`Members`] composes the parts: [`Membership`] is the present state, [`Epochs`] makes it durable, [`MemberIo`] runs
-//! operations, [`MemberChanges`] takes directories in and removes members, [`StaleCopies`] and [`Acknowledged`] tell
+//! [`Members`] composes the parts. [`Membership`] is the present state, [`Epochs`] makes it durable, and [`MemberIo`]
+//! runs operations. [`MemberChanges`] takes directories in and removes members. [`StaleCopies`] and [`Acknowledged`] tell
 //! which of them need verification.
 //!
 //! # Invariants

@@ -97,8 +97,8 @@ impl View<'_> {
     }
 
     /// Returns whether any key from `from` to before `end` has a value. Unlike a scan for one key, this is one consistent
-    /// view, in which no key can move from the rest of the range to a part that was looked at. It takes memory for all
-    /// changes of the range that the index does not have.
+    /// view: no key can move from the rest of the range to a part that was read already. It takes memory for all changes
+    /// of the range that the index does not have.
     pub(super) fn has_any(self, from: &[u8], end: &[u8]) -> Result<bool, MetaError> {
         let range = KeyRange {
             from: Bound::Included(from),

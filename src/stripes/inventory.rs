@@ -140,8 +140,8 @@ impl FileInventory {
     /// Removes files of segments that the index does not know, or knows on other members only. They were made before a
     /// crash and never recorded, or removed while their member was away.
     ///
-    /// The caller calls this with the present files once everything that a crash left to recover is in the index, and
-    /// before anything else is written.
+    /// The caller passes the present files. It calls this once everything that a crash left to recover is in the index,
+    /// and before anything else is written.
     ///
     /// The numbers of segments are never used twice, so such a file holds nothing that is named. A file
     /// longer than its segment missed that it was cut, and is cut now.

@@ -1,7 +1,7 @@
 //! Extents in memory: the runs of files that were read lately, decoded.
 //!
-//! A file is cut into pages of equal length. The cache holds the runs of one page together, so a lookup costs the same
-//! in a file of any length, and a change of a range concerns the pages of that range only.
+//! A file is cut into pages of equal length. The cache holds the runs of one page together. So a lookup costs the same
+//! in a file of any length. A change of a range concerns the pages of that range only.
 
 use std::ops::Range;
 use std::sync::Arc;

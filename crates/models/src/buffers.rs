@@ -62,7 +62,7 @@ impl Written {
 }
 
 /// A volume with nothing but stripe buffers and the records of flushed stripes.
-struct Volume {
+struct BuffersModel {
     circumstances: Circumstances,
     buffers: Arc<Buffers>,
     last_stripe: Mutex<u64>,
@@ -75,7 +75,7 @@ struct Volume {
     written: Mutex<Vec<Written>>,
 }
 
-impl Volume {
+impl BuffersModel {
     fn new(circumstances: Circumstances) -> Self {
         Self {
             circumstances,
@@ -210,19 +210,22 @@ impl Volume {
     }
 }
 
-fn spawn(volume: &Arc<Volume>, work: impl FnOnce(&Volume) + Send + 'static) -> JoinHandle<()> {
+fn spawn(
+    volume: &Arc<BuffersModel>,
+    work: impl FnOnce(&BuffersModel) + Send + 'static,
+) -> JoinHandle<()> {
     let volume = Arc::clone(volume);
     thread::spawn(move || work(&volume))
 }
 
 fn run(circumstances: Circumstances) {
-    let volume = Arc::new(Volume::new(circumstances));
+    let volume = Arc::new(BuffersModel::new(circumstances));
     let bytes = (1..).take(WRITERS);
     let writers: Vec<_> = bytes
         .map(|byte| spawn(&volume, move |volume| volume.write(byte)))
         .collect();
     let flushers: Vec<_> = (0..FLUSHERS)
-        .map(|_| spawn(&volume, Volume::flush_forever))
+        .map(|_| spawn(&volume, BuffersModel::flush_forever))
         .collect();
     let syncing = spawn(&volume, |volume| (0..SYNCS).for_each(|_| volume.sync()));
     for thread in writers.into_iter().chain([syncing]) {

@@ -40,14 +40,14 @@ struct Ledger {
 }
 
 /// A volume with nothing but its commits.
-struct Volume {
+struct CommitsModel {
     group: Group,
     ledger: Mutex<Ledger>,
     /// Wakes the thread that waits until all are told.
     was_told: Condvar,
 }
 
-impl Volume {
+impl CommitsModel {
     fn new() -> Arc<Self> {
         Arc::new(Self {
             group: Group::new(),
@@ -124,10 +124,10 @@ impl Volume {
 ///
 /// # Panics
 ///
-/// If a commit that lacks its change answers a caller, if an error does not reach a caller, or if two commits run at a
-/// time. A caller that waits forever makes the scheduler panic.
+/// If a commit that lacks its change answers a caller, or if two commits run at a time. If an error does not reach a
+/// caller. A caller that waits forever makes the scheduler panic.
 pub fn callers_share_commits() {
-    let volume = Volume::new();
+    let volume = CommitsModel::new();
     let caller = |index: usize| {
         let volume = Arc::clone(&volume);
         let first = index * CALLS;
@@ -148,7 +148,7 @@ pub fn callers_share_commits() {
 /// If a commit that lacks its change answers a caller, or if one is never told the outcome. A thread that waits forever
 /// makes the scheduler panic.
 pub fn callers_leave_answers() {
-    let volume = Volume::new();
+    let volume = CommitsModel::new();
     let leader = {
         let volume = Arc::clone(&volume);
         thread::spawn(move || while volume.group.lead(|| volume.commit()) {})

@@ -31,7 +31,7 @@ struct Removed {
 
 /// A volume that has one thing at a time. Things are numbered.
 #[derive(Default)]
-struct Volume {
+struct PinsModel {
     pins: Pins,
     /// The thing that a look-up finds.
     index: Mutex<usize>,
@@ -41,7 +41,7 @@ struct Volume {
     kept: Mutex<Vec<Removed>>,
 }
 
-impl Volume {
+impl PinsModel {
     /// Looks a thing up and uses it under a pin; the second look-up takes another pin meanwhile.
     fn read(&self) {
         for look_up in 0..LOOK_UPS {
@@ -104,14 +104,14 @@ impl Volume {
 /// If a pinned thing is freed, if a fence is passed and later is not, or if a thing cannot be freed after all pins are
 /// gone.
 pub fn readers_pin_what_others_remove() {
-    let volume = Arc::new(Volume::default());
+    let volume = Arc::new(PinsModel::default());
     volume.is_freed.lock().push(false);
-    let spawn = |work: fn(&Volume)| {
+    let spawn = |work: fn(&PinsModel)| {
         let volume = Arc::clone(&volume);
         thread::spawn(move || work(&volume))
     };
-    let readers = (0..READERS).map(|_| spawn(Volume::read));
-    let removers = (0..REMOVERS).map(|_| spawn(Volume::remove));
+    let readers = (0..READERS).map(|_| spawn(PinsModel::read));
+    let removers = (0..REMOVERS).map(|_| spawn(PinsModel::remove));
     for thread in readers.chain(removers).collect::<Vec<_>>() {
         thread.join().expect("the thread ends well");
     }

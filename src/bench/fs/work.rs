@@ -227,7 +227,7 @@ fn write_at_random(path: &Path, load: &Load, clock: &Clock<'_>) -> io::Result<f6
     Ok(rate)
 }
 
-/// Appends to a file for each thread. One that has its share of the size begins anew at its start.
+/// Appends to a file for each thread. One that has its share of the size continues at its start.
 fn write_synced(site: &Site, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
     let names = (0..threads).map(|number| site.path(&format!("synced-{number}")));
     let names: Vec<_> = names.collect();

@@ -14,7 +14,7 @@ use super::report::FindingKind;
 
 /// The totals of the entries of one directory.
 #[derive(Clone, Copy, Debug, Default)]
-struct Entries {
+struct CheckedEntries {
     count: u64,
     subdirectories: u32,
     last_cookie: u64,
@@ -34,7 +34,7 @@ struct Home {
 pub(super) struct NameCounts {
     /// The number of names of each inode.
     counts: HashMap<Ino, u32>,
-    directories: HashMap<Ino, Entries>,
+    directories: HashMap<Ino, CheckedEntries>,
     /// The name of each directory, the root excepted.
     homes: BTreeMap<Ino, Home>,
 }

@@ -9,12 +9,12 @@ use crate::fs::FsError;
 
 /// The room for the bytes of all files.
 #[derive(Debug)]
-pub(super) struct Space {
+pub(super) struct Capacity {
     capacity: u64,
     free: AtomicU64,
 }
 
-impl Space {
+impl Capacity {
     /// Offers room for so many bytes.
     pub(super) fn new(capacity: u64) -> Self {
         Self {
@@ -50,12 +50,12 @@ impl Space {
 #[derive(Debug)]
 pub(super) struct FileContent {
     bytes: RwLock<Vec<u8>>,
-    space: Arc<Space>,
+    space: Arc<Capacity>,
 }
 
 impl FileContent {
     /// Makes an empty file.
-    pub(super) fn new(space: Arc<Space>) -> Self {
+    pub(super) fn new(space: Arc<Capacity>) -> Self {
         Self {
             bytes: RwLock::default(),
             space,
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn bytes_are_read_as_written_in_any_order_and_gaps_are_zeros() {
-        let space = Arc::new(Space::new(100));
+        let space = Arc::new(Capacity::new(100));
         let file = FileContent::new(Arc::clone(&space));
         file.write(6, b"ghi").unwrap();
         file.write(0, b"abc").unwrap();
@@ -154,7 +154,7 @@ mod tests {
 
     #[test]
     fn a_file_takes_no_more_room_than_there_is_and_gives_it_back() {
-        let space = Arc::new(Space::new(10));
+        let space = Arc::new(Capacity::new(10));
         let file = FileContent::new(Arc::clone(&space));
         file.write(0, &[1; 8]).unwrap();
         assert!(matches!(file.write(7, &[2; 4]), Err(FsError::NoSpace)));

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::content::{FileContent, Space};
+use super::content::{Capacity, FileContent};
 use crate::format::Ino;
 use crate::format::record::{FileKind, Timestamp};
 use crate::fs::{Attr, Caller, DirItem, FsError, SpaceReport, TimeOrNow};
@@ -33,7 +33,7 @@ const NAME_MAX: u32 = 255;
 pub(super) struct Tree {
     nodes: HashMap<Ino, Node>,
     next: u64,
-    space: Arc<Space>,
+    space: Arc<Capacity>,
 }
 
 /// One inode.
@@ -50,12 +50,12 @@ struct Node {
 #[derive(Debug)]
 enum Content {
     File(Arc<FileContent>),
-    Directory(Entries),
+    Directory(DirectoryEntries),
 }
 
 /// The entries of a directory, by name and in the order of a listing.
 #[derive(Debug, Default)]
-struct Entries {
+struct DirectoryEntries {
     by_name: HashMap<Vec<u8>, Ino>,
     by_number: BTreeMap<u64, Vec<u8>>,
 }
@@ -78,7 +78,7 @@ impl Node {
         attr
     }
 
-    fn entries(&mut self) -> Result<&mut Entries, FsError> {
+    fn entries(&mut self) -> Result<&mut DirectoryEntries, FsError> {
         match &mut self.content {
             Content::Directory(entries) => Ok(entries),
             Content::File(_) => Err(FsError::NotDirectory),
@@ -94,7 +94,7 @@ impl Tree {
             gid: rustix::process::getegid().as_raw(),
             ..Caller::ROOT
         };
-        let content = Content::Directory(Entries::default());
+        let content = Content::Directory(DirectoryEntries::default());
         let root = Node {
             attr: new_attr(Ino::ROOT, FileKind::Directory, 0o755, &owner),
             parent: Ino::ROOT,
@@ -105,7 +105,7 @@ impl Tree {
         Self {
             nodes: HashMap::from([(Ino::ROOT, root)]),
             next: AFTER_PARENT + 1,
-            space: Arc::new(Space::new(capacity)),
+            space: Arc::new(Capacity::new(capacity)),
         }
     }
 
@@ -177,7 +177,10 @@ impl Tree {
                 let content = FileContent::new(Arc::clone(&self.space));
                 (FileKind::Regular, Content::File(Arc::new(content)))
             }
-            NewKind::Directory => (FileKind::Directory, Content::Directory(Entries::default())),
+            NewKind::Directory => (
+                FileKind::Directory,
+                Content::Directory(DirectoryEntries::default()),
+            ),
         };
         let permissions = (mode & !caller.umask & 0o7777) as u16;
         let node = Node {

@@ -195,8 +195,8 @@ impl SegmentRebuild {
         targets
     }
 
-    /// Writes the shards, and makes them durable. Returns the stripes whose shards are unrecoverable for now, or `None`
-    /// if the rebuild has to stop, or a member that was to lose its shards is kept.
+    /// Writes the shards, and makes them durable. Returns the stripes whose shards are unrecoverable for now. Returns
+    /// `None` if the rebuild has to stop, or a member that was to lose its shards is kept.
     fn write(
         &self,
         plan: &SegmentPlan,

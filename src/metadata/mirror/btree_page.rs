@@ -120,7 +120,7 @@ impl TreeKinds {
 
 /// Keys or values of a page, one after another.
 #[derive(Clone, Copy)]
-struct Entries<'a> {
+struct PageEntries<'a> {
     start: usize,
     /// Bytes of each, or else where each ends.
     width: Option<usize>,
@@ -128,7 +128,7 @@ struct Entries<'a> {
     count: usize,
 }
 
-impl Entries<'_> {
+impl PageEntries<'_> {
     fn end(&self, number: usize) -> usize {
         match self.width {
             Some(width) => self.start + width * (number + 1),
@@ -172,8 +172,8 @@ impl Entries<'_> {
 /// Leaf whose entries lie within it.
 pub(super) struct Leaf<'a> {
     page: &'a [u8],
-    keys: Entries<'a>,
-    values: Entries<'a>,
+    keys: PageEntries<'a>,
+    values: PageEntries<'a>,
 }
 
 impl<'a> Leaf<'a> {
@@ -183,13 +183,13 @@ impl<'a> Leaf<'a> {
         let mut at = LEAF_HEADER_BYTES;
         let key_ends = take_ends(page, &mut at, kind.key, count)?;
         let value_ends = take_ends(page, &mut at, kind.value, count)?;
-        let keys = Entries {
+        let keys = PageEntries {
             start: at,
             width: kind.key,
             ends: key_ends,
             count,
         };
-        let values = Entries {
+        let values = PageEntries {
             start: keys.check(page.len())?,
             width: kind.value,
             ends: value_ends,
@@ -288,7 +288,7 @@ pub(super) fn open_branch(page: &[u8], kind: TreeKind) -> io::Result<impl Iterat
     let mut at = numbers + NUMBER_BYTES * (count + 1);
     let numbers = page.get(numbers..at).ok_or_else(cut_short)?;
     let ends = take_ends(page, &mut at, kind.key, count)?;
-    let keys = Entries {
+    let keys = PageEntries {
         start: at,
         width: kind.key,
         ends,
@@ -327,7 +327,7 @@ fn take_ends<'a>(
 }
 
 /// Verifies that keys are as the database compares them. Those of a fixed width have an order of their own.
-fn check_keys(keys: &Entries<'_>, page: &[u8], kind: TreeKind) -> io::Result<()> {
+fn check_keys(keys: &PageEntries<'_>, page: &[u8], kind: TreeKind) -> io::Result<()> {
     let bad = |what: &str| Err(malformed(what));
     if kind.key.is_none() {
         let mut iter = keys.iter(page);

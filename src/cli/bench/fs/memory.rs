@@ -143,8 +143,8 @@ impl Drop for MemoryMount {
 ///
 /// # Errors
 ///
-/// If the mountpoint is not one that this program made, or if it cannot be mounted, of which the process at the other
-/// end is told, or not be taken away.
+/// If this program did not make the mountpoint, or if the mount cannot be taken away. If it cannot be mounted, the process
+/// at the other end is told.
 pub(super) fn serve(mountpoint: &Path, transport: &str, load: &Load) -> Result<Outcome, Failure> {
     refuse_other_mountpoint(mountpoint)?;
     let options = ServeOptions {

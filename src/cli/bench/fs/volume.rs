@@ -71,7 +71,7 @@ impl MeasuredVolume {
 }
 
 /// Returns the directory above a member, so that nothing comes into the member itself. If the member is the root of its
-/// filesystem, only the member is on it, and a member takes no harm from a directory of another name.
+/// filesystem, only the member is on it. Then the directory is the member's, which takes no harm from another name.
 fn beside(member: &Path) -> Option<PathBuf> {
     let member = fs::canonicalize(member).ok()?;
     let device = |path: &Path| fs::metadata(path).ok().map(|found| found.dev());
