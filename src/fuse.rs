@@ -13,6 +13,7 @@ mod callbacks;
 mod convert;
 mod device;
 mod errno;
+mod kernel;
 mod memory;
 pub mod mount;
 pub mod mountinfo;
@@ -23,6 +24,7 @@ mod protocol;
 mod report;
 mod request;
 mod ring;
+mod seek;
 mod serve;
 pub mod walk;
 

@@ -107,12 +107,12 @@ pub(super) struct CreateArguments {
 
 Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime,
 strictatime, sync, dirsync, no_writeback, open_requests, trust_members, fsname=NAME. With
-open_requests the kernel requests each open of a file from the daemon: small files are then slower
-to read, and direct writes to one file may overlap in time. default_permissions is always on, and
-so are nosuid and nodev unless suid or dev is given by name (`defaults` gives neither; in fstab
-write allow_suid and allow_dev, since mount(8) does not pass the short names on); _netdev, nofail,
-user and x-* are for others and ignored, and so are nodiratime and lazytime. The kernel serves
-what it has cached by itself: such reads set no access time, whatever is chosen."
+open_requests the kernel requests each open of a file from the daemon. Small files are then
+slower to read, and the daemon knows which files are written. default_permissions is always on,
+and so are nosuid and nodev unless suid or dev is given by name (`defaults` gives neither; in
+fstab write allow_suid and allow_dev, since mount(8) does not pass the short names on); _netdev,
+nofail, user and x-* are for others and ignored, and so are nodiratime and lazytime. The kernel
+serves what it has cached by itself: such reads set no access time, whatever is chosen."
 )]
 pub(super) struct MountArguments {
     /// Mount options, separated by commas.

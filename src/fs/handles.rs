@@ -16,9 +16,33 @@ use super::types::{Handle, OpenFlags};
 /// Independent parts of the table, a power of two.
 const SHARDS: usize = 64;
 
-/// The files opened by callers whose recent reads are remembered. Two files of one place take turns: then neither is read
-/// ahead.
-const READERS: usize = 256;
+/// The places for recent reads of files that callers opened by themselves, and the readers that each has room for. More
+/// readers of one place displace one another: then some are not read ahead.
+const PLACES: usize = 256;
+const READERS_OF_PLACE: usize = 4;
+
+/// The recent reads of some readers of files that callers opened by themselves.
+#[derive(Default)]
+struct Readers {
+    readers: [(Ino, ReadAhead); READERS_OF_PLACE],
+    /// The reader that a new one displaces.
+    next: usize,
+}
+
+impl Readers {
+    /// Returns the recent reads of the reader of `ino` that most likely reads `range` now.
+    fn reader(&mut self, ino: Ino, range: &Range<u64>) -> &mut ReadAhead {
+        let goes_on = |(of, reads): &(Ino, ReadAhead)| *of == ino && reads.is_followed_by(range);
+        let known = self.readers.iter().position(goes_on);
+        let place = known.unwrap_or_else(|| {
+            let place = self.next;
+            self.next = (place + 1) % READERS_OF_PLACE;
+            self.readers[place] = (ino, ReadAhead::default());
+            place
+        });
+        &mut self.readers[place].1
+    }
+}
 
 /// An open regular file.
 #[derive(Clone, Copy, Debug)]
@@ -62,7 +86,7 @@ pub(super) struct Handles {
     shards: Box<[RwLock<HashMap<u64, Opened>>]>,
     next: AtomicU64,
     /// The recent reads of files that callers opened by themselves; a place for each remainder of an inode's number.
-    readers: Box<[Mutex<(Ino, ReadAhead)>]>,
+    readers: Box<[Mutex<Readers>]>,
 }
 
 impl Handles {
@@ -70,7 +94,7 @@ impl Handles {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
             next: AtomicU64::new(1),
-            readers: (0..READERS).map(|_| Mutex::default()).collect(),
+            readers: (0..PLACES).map(|_| Mutex::default()).collect(),
         }
     }
 
@@ -118,8 +142,8 @@ impl Handles {
         }
     }
 
-    /// Records a read of a file and returns what to fetch ahead now, as [`ReadAhead::note`] does. A file that a caller
-    /// opened by itself has one record for all its readers.
+    /// Records a read of a file and returns what to fetch ahead now, as [`ReadAhead::note`] does. Readers of a file
+    /// that a caller opened by itself are told apart by the distance of their reads.
     pub(super) fn note_read(
         &self,
         handle: Handle,
@@ -132,11 +156,8 @@ impl Handles {
                 Some(Opened::Dir(_)) | None => None,
             },
             Handle::ByCaller { ino, .. } => {
-                let mut place = self.readers[remainder(ino.0, READERS)].lock();
-                if place.0 != ino {
-                    *place = (ino, ReadAhead::default());
-                }
-                place.1.note(range, window)
+                let mut place = self.readers[remainder(ino.0, PLACES)].lock();
+                place.reader(ino, range).note(range, window)
             }
         }
     }
@@ -191,12 +212,24 @@ mod tests {
     }
 
     #[test]
-    fn a_file_does_not_take_over_the_reads_of_another_one_of_its_place() {
-        let handles = Handles::new();
-        for step in 0..16 {
-            for ino in [7, 7 + READERS as u64] {
-                assert_eq!(fetches(&handles, by_caller(ino), step..step + 1), 0);
+    fn as_many_readers_as_a_place_has_room_for_are_read_ahead_and_more_displace_one_another() {
+        const FAR: u64 = 1000;
+        let other = 7 + PLACES as u64;
+        let all = [(7, 0), (7, FAR), (other, 0), (other, FAR), (7, 2 * FAR)];
+        for (count, are_read_ahead) in [(READERS_OF_PLACE, true), (all.len(), false)] {
+            let handles = Handles::new();
+            let mut fetched = [0; 5];
+            for step in 0..16 {
+                for (place, (ino, start)) in all[..count].iter().enumerate() {
+                    let step = start + step..start + step + 1;
+                    fetched[place] += fetches(&handles, by_caller(*ino), step);
+                }
             }
+            let fetched = &fetched[..count];
+            assert!(
+                fetched.iter().all(|count| (*count > 0) == are_read_ahead),
+                "{fetched:?}"
+            );
         }
     }
 

@@ -105,11 +105,11 @@ impl Inodes {
         mut attempt: impl FnMut() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         for _ in 0..ROOM_ATTEMPTS {
-            let made = self.room.made_for_index();
+            let made = self.room.times_made();
             match attempt() {
                 Err(FsError::NoSpace) if self.room.make_room(needed, &*self.locks)? => {}
                 // Another caller may have made room since the attempt began; then none is left to make.
-                Err(FsError::NoSpace) if self.room.made_for_index() > made => {}
+                Err(FsError::NoSpace) if self.room.times_made() > made => {}
                 done => return done,
             }
         }

@@ -18,13 +18,18 @@ pub(super) struct ReadAhead {
 }
 
 impl ReadAhead {
+    /// Returns whether a read of `range` goes on from the recent ones, or lies among them.
+    pub(super) fn is_followed_by(&self, range: &Range<u64>) -> bool {
+        range.start.abs_diff(self.furthest) <= TOLERANCE
+    }
+
     /// Records a read of `range` and returns what to fetch now, if anything: enough that
     /// `window` bytes behind the read are always on their way, but not a little at every read.
     pub(super) fn note(&mut self, range: &Range<u64>, window: u64) -> Option<Range<u64>> {
-        if range.start.abs_diff(self.furthest) <= TOLERANCE && range.end > self.furthest {
+        if self.is_followed_by(range) && range.end > self.furthest {
             self.in_a_row = self.in_a_row.saturating_add(1);
             self.furthest = range.end;
-        } else if range.start.abs_diff(self.furthest) > TOLERANCE {
+        } else if !self.is_followed_by(range) {
             *self = Self {
                 furthest: range.end,
                 ..Self::default()

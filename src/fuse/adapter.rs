@@ -16,11 +16,12 @@ use rustix::io::Errno;
 use super::callbacks::{changes, forget, perform, seek};
 use super::device::Device;
 use super::mount::MountFlavor;
-use super::negotiate::Opening;
+use super::negotiate::{Agreement, Opening};
 use super::page_cache::PageCache;
 use super::pool::SlowPool;
 use super::protocol::{Answer, Listing, Operation, attributes, offset_found, written};
 use super::request::{Context, InFlight, Request, Service, contain};
+use super::seek::{first_doubtful, seek_what_is_written};
 use crate::format::Ino;
 use crate::fs::{Fs, FsError, Handle, WriteFlags};
 
@@ -36,6 +37,8 @@ pub(super) struct Adapter {
     slow: SlowPool,
     page_cache: Arc<PageCache>,
     opening: Opening,
+    /// The kernel needs no FLUSH to report failed writes.
+    closes_by_itself: bool,
     /// Shared by all requests that are not answered yet.
     in_flight: InFlight,
     /// A change of names is durable before it is answered.
@@ -45,8 +48,7 @@ pub(super) struct Adapter {
 }
 
 impl Adapter {
-    /// Returns an adapter of `fs` for a mount of this flavor, at the other end of `device`. The kernel opens files as
-    /// `opening` says.
+    /// Returns an adapter of `fs` for a mount of this flavor, at the other end of `device`, as agreed with the kernel.
     ///
     /// # Errors
     ///
@@ -54,14 +56,15 @@ impl Adapter {
     pub(super) fn new(
         fs: Arc<Fs>,
         flavor: &MountFlavor,
-        opening: Opening,
+        agreement: &Agreement,
         device: Arc<Device>,
     ) -> io::Result<Self> {
         Ok(Self {
             fs,
             slow: SlowPool::start()?,
             page_cache: Arc::new(PageCache::new(device)),
-            opening,
+            opening: agreement.opening(),
+            closes_by_itself: agreement.closes_by_itself(),
             in_flight: InFlight::default(),
             sync_names: flavor.sync || flavor.dirsync,
             sync_all: flavor.sync,
@@ -132,8 +135,9 @@ impl Adapter {
             Operation::Open { .. } if self.opening == Opening::ByKernel => {
                 request.answer(Err(Errno::NOSYS));
             }
-            // The kernel then answers by itself from now on. Nothing is to be flushed: a write is in the transactions
-            // when it is answered, and the kernel itself reports failed writes when a file is closed.
+            // Nothing is to be flushed: a write is in the transactions when it is answered.
+            Operation::Flush if !self.closes_by_itself => request.answer(Ok(Answer::EMPTY)),
+            // The kernel then answers by itself from now on.
             Operation::Flush | Operation::Unknown => request.answer(Err(Errno::NOSYS)),
             _ => {
                 let durable = self.is_durable_at_once(&operation);
@@ -278,11 +282,10 @@ impl Adapter {
     /// Finds data or a hole. Where the file has a hole, or ends, the kernel may cache bytes that are not here yet.
     fn seek(&self, context: Context, request: Request, offset: u64, whence: i32) {
         let found = context.attempt(|| seek(&self.fs, request.operation()?));
-        match first_doubtful(offset, whence, found) {
-            Some(from) if self.may_be_cached(request.ino()) => {
-                self.seek_again(context, request, from);
-            }
-            _ => request.answer(found.map(offset_found)),
+        if self.may_be_cached(request.ino()) && first_doubtful(offset, whence, found).is_some() {
+            self.seek_again(context, request);
+        } else {
+            request.answer(found.map(offset_found));
         }
     }
 
@@ -294,30 +297,14 @@ impl Adapter {
         }
     }
 
-    /// Seeks once the kernel has written what it caches from `from` on: those bytes would be taken for a hole.
-    fn seek_again(&self, context: Context, request: Request, from: i64) {
+    /// Seeks on a thread that may wait until the kernel has written what it caches.
+    fn seek_again(&self, context: Context, request: Request) {
         let (fs, page_cache) = (Arc::clone(&self.fs), Arc::clone(&self.page_cache));
         self.slow.apart().run(move || {
-            if !context.tell(|| page_cache.write_back(request.ino(), from)) {
-                return request.answer(Err(Errno::IO));
-            }
-            let outcome = context.attempt(|| seek(&fs, request.operation()?));
+            let outcome = seek_what_is_written(&context, &fs, &page_cache, &request);
             request.answer(outcome.map(offset_found));
         });
     }
-}
-
-/// Returns the first byte that decides over the outcome of a seek from `offset` and may be cached by the kernel alone;
-/// `None` if there is none. Bytes that are here are data in either case.
-fn first_doubtful(offset: u64, from: i32, found: Result<u64, Errno>) -> Option<i64> {
-    let doubtful = match found {
-        Ok(found) if from == libc::SEEK_HOLE => found,
-        Ok(found) if found == offset => return None,
-        Ok(_) | Err(Errno::NXIO) => offset,
-        Err(_) => return None,
-    };
-    // The kernel caches nothing behind the greatest offset that it knows.
-    i64::try_from(doubtful).ok()
 }
 
 /// A write and its flags.
@@ -373,31 +360,5 @@ fn write_at_once(fs: &Fs, request: &Request) -> Result<Option<usize>, FsError> {
     match write.run(fs, at_once) {
         Err(FsError::NoSpace) => Ok(None),
         outcome => outcome.map(Some),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_seek_is_in_doubt_from_the_first_hole_that_it_meets() {
-        let [data, hole] = [libc::SEEK_DATA, libc::SEEK_HOLE];
-        for (whence, found, doubtful) in [
-            (data, Ok(5), None),
-            (data, Ok(9), Some(5)),
-            (hole, Ok(5), Some(5)),
-            (hole, Ok(9), Some(9)),
-            (data, Err(Errno::NXIO), Some(5)),
-            (hole, Err(Errno::NXIO), Some(5)),
-            (data, Err(Errno::IO), None),
-        ] {
-            assert_eq!(
-                first_doubtful(5, whence, found),
-                doubtful,
-                "{whence} {found:?}"
-            );
-        }
-        assert_eq!(first_doubtful(u64::MAX, data, Err(Errno::NXIO)), None);
     }
 }

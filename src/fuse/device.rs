@@ -100,14 +100,34 @@ impl Device {
         }
     }
 
-    /// Makes the kernel distrust what it caches of an inode: its attributes, and with an offset that is not negative
-    /// all of its pages from there on.
+    /// Makes the kernel distrust the attributes that it caches of an inode.
     ///
     /// # Errors
     ///
     /// If the kernel cannot be told, `ENOENT` if it does not know the inode.
-    pub(super) fn invalidate(&self, ino: Ino, offset: i64) -> io::Result<()> {
-        let notice: Answer = invalidation(ino, offset);
+    pub(super) fn invalidate_attributes(&self, ino: Ino) -> io::Result<()> {
+        self.invalidate(&invalidation(ino, -1, 0))
+    }
+
+    /// Makes the kernel distrust the attributes that it caches of an inode, and write back and drop its pages from byte
+    /// `start` to before `end`, or to the end of the file.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::invalidate_attributes`].
+    pub(super) fn invalidate_pages(
+        &self,
+        ino: Ino,
+        start: u64,
+        end: Option<u64>,
+    ) -> io::Result<()> {
+        let number = |number| i64::try_from(number).unwrap_or(i64::MAX);
+        // A length of 0 stands for the rest of the file.
+        let len = end.map_or(0, |end| number(end.saturating_sub(start).max(1)));
+        self.invalidate(&invalidation(ino, number(start), len))
+    }
+
+    fn invalidate(&self, notice: &Answer) -> io::Result<()> {
         self.write(0, INVALIDATE_INODE, notice.bytes())
     }
 

@@ -90,7 +90,7 @@ const OF_OPENING_BY_ITSELF: u64 = feature::NO_OPEN_SUPPORT;
 /// The way in which the kernel opens and closes regular files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Opening {
-    /// With a request for each, and flags of ours. So direct writes to one file may overlap in time.
+    /// With a request for each. So it is known which files are written to, and how they were opened.
     Requested,
     /// Without a request, which saves one of the two or three that reading a small file takes.
     ByKernel,
@@ -143,6 +143,12 @@ impl Agreement {
         } else {
             Opening::ByKernel
         }
+    }
+
+    /// Returns whether the kernel writes back and reports failed writes when a file is closed, also without FLUSH. Before
+    /// Linux 5.8 it does not; the feature is of 5.11.
+    pub(super) fn closes_by_itself(&self) -> bool {
+        self.features & feature::HANDLE_KILLPRIV_V2 != 0
     }
 
     /// Returns whether requests come over `io_uring`, once every queue is registered.
@@ -289,6 +295,14 @@ mod tests {
         assert_eq!(agreed(&without), needed | WISHED);
         let old = offer(needed | feature::ASYNC_READ).agree(WISH).unwrap();
         assert_eq!(agreed(&old), needed | feature::ASYNC_READ);
+    }
+
+    #[test]
+    fn an_old_kernel_is_not_trusted_to_report_failed_writes_without_being_asked() {
+        for (features, is_trusted) in [(u64::MAX, true), (!feature::HANDLE_KILLPRIV_V2, false)] {
+            let agreement = offer(features).agree(WISH).unwrap();
+            assert_eq!(agreement.closes_by_itself(), is_trusted);
+        }
     }
 
     #[test]

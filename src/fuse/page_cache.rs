@@ -3,8 +3,8 @@
 //! A write(2) into the page cache succeeds before its bytes are here. A lack of room for them shows only when they are
 //! written back, and only fsync and close report it. A program that does neither would fill a full volume for ever. But
 //! before it takes a write, the kernel asks for the attributes of the file, unless it holds some to trust. So they are
-//! taken away from it when pages find no room. When it then asks on behalf of a handle that is there for writing only,
-//! the answer is `ENOSPC`.
+//! taken away from it when pages find no room. When it then asks on behalf of a handle that is known to be there for
+//! writing only, the answer is `ENOSPC`. Where the kernel opens files by itself, that is a file which was created so.
 
 use std::collections::HashMap;
 use std::io;
@@ -39,14 +39,14 @@ impl PageCache {
         }
     }
 
-    /// Makes the kernel write back and drop what it caches of an inode from byte `from` on, which is not negative. Waits
-    /// for the writes, so it must not be called on a thread that serves them.
+    /// Makes the kernel write back and drop what it caches of an inode from byte `start` to before `end`, or to the end of
+    /// the file. Waits for the writes, so it must not be called on a thread that serves them.
     ///
     /// # Errors
     ///
     /// If the kernel cannot be told.
-    pub(super) fn write_back(&self, number: Ino, from: i64) -> io::Result<()> {
-        known(self.device.invalidate(number, from))
+    pub(super) fn write_back(&self, number: Ino, start: u64, end: Option<u64>) -> io::Result<()> {
+        known(self.device.invalidate_pages(number, start, end))
     }
 
     /// Makes the kernel ask for an inode's attributes before it uses them again. It may wait for the
@@ -56,7 +56,7 @@ impl PageCache {
     ///
     /// If the kernel cannot be told.
     pub(super) fn distrust_attributes(&self, number: Ino) -> io::Result<()> {
-        known(self.device.invalidate(number, -1))
+        known(self.device.invalidate_attributes(number))
     }
 
     /// Notes that pages of an inode found no room just now.

@@ -12,6 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::adapter::Adapter;
 use super::device::Device;
+use super::kernel;
 use super::memory::MemoryService;
 use super::mount::{self, Mount, MountError, MountFlavor, Mounted, Mounter, Unmount};
 use super::negotiate::{Agreement, Offer, Opening, Wish};
@@ -108,8 +109,8 @@ pub fn serve(
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
     let flavor = options.flavor.clone();
-    serve_through(mounter, mountpoint, options, |device, opening| {
-        Ok(Arc::new(Adapter::new(fs, &flavor, opening, device)?))
+    serve_through(mounter, mountpoint, options, |device, agreement| {
+        Ok(Arc::new(Adapter::new(fs, &flavor, agreement, device)?))
     })
 }
 
@@ -125,18 +126,18 @@ pub fn serve_memory(
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
-    serve_through(mounter, mountpoint, options, |_, opening| {
-        Ok(Arc::new(MemoryService::new(capacity, opening)))
+    serve_through(mounter, mountpoint, options, |_, agreement| {
+        Ok(Arc::new(MemoryService::new(capacity, agreement.opening())))
     })
 }
 
-/// Mounts, and has requests worked on by the service that `begin` returns. It gets the connection and the way in which
-/// the kernel opens files.
+/// Mounts, and has requests worked on by the service that `begin` returns. It gets the connection and the
+/// agreement with the kernel.
 fn serve_through(
     mounter: &impl Mounter,
     mountpoint: &Path,
     options: &ServeOptions,
-    begin: impl FnOnce(Arc<Device>, Opening) -> io::Result<Arc<dyn Service>>,
+    begin: impl FnOnce(Arc<Device>, &Agreement) -> io::Result<Arc<dyn Service>>,
 ) -> Result<Serving, MountError> {
     let refused = |source| MountError::Refused {
         mountpoint: mountpoint.to_owned(),
@@ -163,7 +164,7 @@ fn serve_through(
 
 /// Negotiates with the kernel and starts the threads.
 fn start(
-    begin: impl FnOnce(Arc<Device>, Opening) -> io::Result<Arc<dyn Service>>,
+    begin: impl FnOnce(Arc<Device>, &Agreement) -> io::Result<Arc<dyn Service>>,
     device: OwnedFd,
     options: &ServeOptions,
 ) -> io::Result<Running> {
@@ -183,15 +184,11 @@ fn start(
     let wish = Wish {
         writeback: options.writeback,
         uring: rings.is_some(),
-        opening: if options.open_requests {
-            Opening::Requested
-        } else {
-            Opening::ByKernel
-        },
+        opening: opening(options),
     };
     let agreement = negotiate(&session.device, wish)?;
     let rings = rings.filter(|_| agreement.is_over_uring());
-    let service = begin(Arc::clone(&session.device), agreement.opening())?;
+    let service = begin(Arc::clone(&session.device), &agreement)?;
     let in_flight = service.in_flight().clone();
     let transport = session.register(rings, &service, options.transport, &outcome)?;
     let readers = match transport {
@@ -208,6 +205,18 @@ fn start(
         in_flight,
         transport,
     })
+}
+
+/// Returns the way in which the kernel is to open files. Where files are only read, a request for each tells a program
+/// at once that it cannot write.
+fn opening(options: &ServeOptions) -> Opening {
+    let release = rustix::system::uname();
+    let release = release.release().to_string_lossy();
+    if options.open_requests || options.flavor.read_only || !kernel::may_open_by_itself(&release) {
+        Opening::Requested
+    } else {
+        Opening::ByKernel
+    }
 }
 
 /// Answers the first request, INIT. Returns the agreement.

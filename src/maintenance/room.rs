@@ -54,8 +54,8 @@ pub struct Room {
     exhaustion: Arc<Exhaustion>,
     /// Held through I/O by the thread that makes room.
     making: Mutex<()>,
-    /// The number of calls that made room for the index.
-    made_for_index: AtomicU64,
+    /// The number of times that room was made for the index, or in it.
+    times_made: AtomicU64,
     /// The count of deaths at which no work was left ahead of need.
     done_ahead: Mutex<Option<u64>>,
     /// The time at which compaction ahead of need continues, to keep its rate.
@@ -79,7 +79,7 @@ impl Room {
             compaction,
             exhaustion,
             making: Mutex::default(),
-            made_for_index: AtomicU64::new(0),
+            times_made: AtomicU64::new(0),
             done_ahead: Mutex::default(),
             rests_until: Mutex::default(),
         }
@@ -95,10 +95,10 @@ impl Room {
         *self.rests_until.lock() = Instant::now().checked_add(time);
     }
 
-    /// Returns the number of times that room was made for the index. If it rises during a call that finds no space, the
-    /// call may find some the next time.
-    pub fn made_for_index(&self) -> u64 {
-        self.made_for_index.load(Ordering::SeqCst)
+    /// Returns the number of times that room was made for the index, or in it. If it rises during a call that finds no
+    /// space, the call may find some the next time.
+    pub fn times_made(&self) -> u64 {
+        self.times_made.load(Ordering::SeqCst)
     }
 
     /// Makes room for `needed` bytes after [`CommitError::NoSpace`]: commits, frees dead stripes, and moves live bytes
@@ -118,16 +118,15 @@ impl Room {
             return Ok(true);
         }
         let mut made = self.growth.make_room_for_index()?;
-        self.made_for_index
-            .fetch_add(u64::from(made), Ordering::SeqCst);
+        self.note_made(made);
         if self.exhaustion.is_exhausted(needed) {
-            made |= self.growth.shrink_index()?;
+            made |= self.shrink_index()?;
             return Ok(self.look_for_room() || made);
         }
         let deaths = self.exhaustion.deaths();
         self.reaper.reap_now()?;
         if !has_room(&self.stripes, needed) {
-            made |= self.growth.shrink_index()?;
+            made |= self.shrink_index()?;
         }
         for _ in 0..MAX_ROUNDS {
             if has_room(&self.stripes, needed) || !self.try_compact(locks, IN_NEED)? {
@@ -141,6 +140,17 @@ impl Room {
             self.exhaustion.note_exhausted(deaths, usable_free, needed);
         }
         Ok(made || self.reaper.freed() > freed_before)
+    }
+
+    /// Gives space that came free within the index to data. Returns whether there was any.
+    fn shrink_index(&self) -> Result<bool, CommitError> {
+        let shrunk = self.growth.shrink_index()?;
+        self.note_made(shrunk);
+        Ok(shrunk)
+    }
+
+    fn note_made(&self, made: bool) {
+        self.times_made.fetch_add(u64::from(made), Ordering::SeqCst);
     }
 
     /// Returns whether there is more room than when none could be made, and forgets that then.

@@ -212,9 +212,9 @@ pub(in crate::fuse) fn space(space: &SpaceReport) -> Answer {
 }
 
 /// Returns the body of the notice that the kernel is not to trust what it caches of an inode: its attributes, and with
-/// an offset that is not negative all of its pages from there on.
-pub(in crate::fuse) fn invalidation(ino: Ino, offset: i64) -> Answer {
-    Answer::Fixed(Layout::new().u64(ino.0).i64(offset).i64(0))
+/// an offset that is not negative its pages of `len` bytes from there on; 0 stands for all of them.
+pub(in crate::fuse) fn invalidation(ino: Ino, offset: i64, len: i64) -> Answer {
+    Answer::Fixed(Layout::new().u64(ino.0).i64(offset).i64(len))
 }
 
 /// Returns the body of the notice that asks for no bytes of a regular file. The kernel sends them as request `unique`.
@@ -344,7 +344,7 @@ mod tests {
             (size_needed(1), 8),
             (offset_found(1), 8),
             (space(&report), 80),
-            (invalidation(Ino(1), 0), 24),
+            (invalidation(Ino(1), 0, 0), 24),
             (Answer::EMPTY, 0),
         ] {
             assert_eq!(answer.bytes().len(), len, "{answer:?}");
