@@ -14,16 +14,14 @@ const TTL: Duration = Duration::from_secs(3600);
 /// The generation of every inode: numbers are never used twice.
 const GENERATION: u64 = 0;
 
-/// The flags with which a file is opened: cached pages stay valid from one open to the next, and direct writes may
-/// overlap in time.
-const OPEN_FILE: u32 = KEEP_CACHE | PARALLEL_DIRECT_WRITES;
+/// The flags with which a file is opened: cached pages stay valid from one open to the next.
+const OPEN_FILE: u32 = KEEP_CACHE;
 
 /// The flags with which a directory is opened: cached listings stay valid from one opendir to the next.
 const OPEN_DIRECTORY: u32 = KEEP_CACHE | CACHE_DIRECTORY;
 
 const KEEP_CACHE: u32 = 1 << 1;
 const CACHE_DIRECTORY: u32 = 1 << 3;
-const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 
 /// The number of the notice that an inode is not to be trusted.
 pub(in crate::fuse) const INVALIDATE_INODE: i32 = 2;
