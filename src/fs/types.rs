@@ -235,6 +235,20 @@ pub enum RenameMode {
     NoReplace,
     /// Exchanges the two (`RENAME_EXCHANGE`).
     Exchange,
+    /// Replaces what has it, and leaves a whiteout at the old name (`RENAME_WHITEOUT`).
+    Whiteout,
+    /// Fails if something has it, and otherwise leaves a whiteout at the old name (`RENAME_WHITEOUT` with
+    /// `RENAME_NOREPLACE`).
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    /// Returns whether the old name then stands for a whiteout: the character device 0:0, by which overlayfs marks a
+    /// name of a lower layer as deleted.
+    #[must_use]
+    pub fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
 }
 
 /// The condition on the existence of an extended attribute.

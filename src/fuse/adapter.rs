@@ -128,6 +128,9 @@ impl Adapter {
             Operation::LSeek { offset, whence, .. } => self.seek(context, request, offset, whence),
             Operation::GetAttr {
                 handle: Some(handle),
+            }
+            | Operation::Statx {
+                handle: Some(handle),
             } if self.must_learn_of_full_volume(&request, handle) => {
                 request.answer(context.attempt(|| Err(FsError::NoSpace)));
             }
@@ -161,7 +164,8 @@ impl Adapter {
             | Operation::RmDir { .. }
             | Operation::Rename { .. }
             | Operation::Link { .. }
-            | Operation::Create { .. } => self.sync_names,
+            | Operation::Create { .. }
+            | Operation::Tmpfile { .. } => self.sync_names,
             Operation::SetAttr(_) | Operation::SetXattr { .. } | Operation::RemoveXattr { .. } => {
                 self.sync_all
             }

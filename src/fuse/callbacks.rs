@@ -6,7 +6,7 @@ use super::convert::{rename_mode, whence, xattr_mode};
 use super::negotiate::Opening;
 use super::protocol::{
     Answer, Directory, Malformed, Operation, RequestedAttributes, attributes, by_kernel, created,
-    entry, negative_entry, opened, size_needed, space, written,
+    entry, negative_entry, opened, size_needed, space, statx, written,
 };
 use super::request::Request;
 use crate::fs::{Allocation, Changes, Fs, FsError, Handle, OpenFlags};
@@ -40,12 +40,15 @@ pub(super) fn perform(
         | Operation::RmDir { .. }
         | Operation::Rename { .. }
         | Operation::Link { .. } => change_names(fs, request, operation),
-        Operation::Create { .. } => create(fs, opening, request, operation),
+        Operation::Create { .. } | Operation::Tmpfile { .. } => {
+            create(fs, opening, request, operation)
+        }
         Operation::SetXattr { .. }
         | Operation::GetXattr { .. }
         | Operation::ListXattr { .. }
         | Operation::RemoveXattr { .. } => use_xattrs(fs, request, operation),
         Operation::GetAttr { .. }
+        | Operation::Statx { .. }
         | Operation::SetAttr(_)
         | Operation::ReadLink
         | Operation::StatFs => use_attributes(fs, request, operation),
@@ -88,7 +91,8 @@ fn change_names(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<
             flags,
         } => {
             let mode = rename_mode(flags)?;
-            names.rename(parent, name, new_parent, new_name, mode)?;
+            let caller = request.caller(0);
+            names.rename(&caller, parent, name, new_parent, new_name, mode)?;
             return Ok(Answer::EMPTY);
         }
         _ => return Err(FsError::Invalid),
@@ -96,27 +100,37 @@ fn change_names(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<
     Ok(entry(&made))
 }
 
-/// Makes a file. Nothing is to be closed where the kernel opens files by itself: the look-up that it counts holds the
-/// inode.
+/// Makes a file, with a name or without one. Nothing is to be closed where the kernel opens files by itself: the look-up
+/// that it counts holds the inode.
 fn create(
     fs: &Fs,
     opening: Opening,
     request: &Request,
     operation: Operation<'_>,
 ) -> Result<Answer, FsError> {
-    let Operation::Create {
-        name,
-        flags,
-        mode,
-        umask,
-    } = operation
-    else {
-        return Err(FsError::Invalid);
+    let parent = request.ino();
+    let (flags, (attr, handle)) = match operation {
+        Operation::Create {
+            name,
+            flags,
+            mode,
+            umask,
+        } => {
+            let caller = request.caller(umask);
+            let made = fs
+                .names()
+                .create(&caller, parent, name, mode, open_flags(flags))?;
+            (flags, made)
+        }
+        Operation::Tmpfile { flags, mode, umask } => {
+            let caller = request.caller(umask);
+            let made = fs
+                .names()
+                .tmpfile(&caller, parent, mode, open_flags(flags))?;
+            (flags, made)
+        }
+        _ => return Err(FsError::Invalid),
     };
-    let caller = request.caller(umask);
-    let (attr, handle) =
-        fs.names()
-            .create(&caller, request.ino(), name, mode, open_flags(flags))?;
     match opening {
         Opening::Requested => Ok(created(&attr, handle)),
         Opening::ByKernel => {
@@ -159,6 +173,7 @@ fn use_attributes(fs: &Fs, request: &Request, operation: Operation<'_>) -> Resul
     let ino = request.ino();
     match operation {
         Operation::GetAttr { .. } => Ok(attributes(&fs.attributes().get(ino)?)),
+        Operation::Statx { .. } => Ok(statx(&fs.attributes().get(ino)?)),
         Operation::SetAttr(wanted) => {
             let caller = request.caller(0);
             let attr = fs.attributes().set(&caller, ino, changes(&wanted))?;

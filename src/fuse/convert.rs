@@ -2,6 +2,9 @@
 
 use crate::fs::{FsError, RenameMode, Whence, XattrMode};
 
+/// The flags of a rename that leaves a whiteout and replaces nothing.
+const WHITEOUT_NOREPLACE: u32 = libc::RENAME_WHITEOUT | libc::RENAME_NOREPLACE;
+
 /// Reads a process's supplementary groups; none if it is gone.
 pub(super) fn supplementary_groups(pid: u32) -> Vec<u32> {
     std::fs::read_to_string(format!("/proc/{pid}/status"))
@@ -21,12 +24,14 @@ pub(super) fn supplementary_groups(pid: u32) -> Vec<u32> {
 
 /// # Errors
 ///
-/// `Invalid` for any combination but the two that POSIX and Linux give a meaning here.
+/// `Invalid` for any combination that renameat2(2) gives no meaning.
 pub(super) fn rename_mode(flags: u32) -> Result<RenameMode, FsError> {
     match flags {
         0 => Ok(RenameMode::Replace),
         libc::RENAME_NOREPLACE => Ok(RenameMode::NoReplace),
         libc::RENAME_EXCHANGE => Ok(RenameMode::Exchange),
+        libc::RENAME_WHITEOUT => Ok(RenameMode::Whiteout),
+        WHITEOUT_NOREPLACE => Ok(RenameMode::WhiteoutNoReplace),
         _ => Err(FsError::Invalid),
     }
 }
@@ -67,13 +72,23 @@ mod tests {
     }
 
     #[test]
+    fn a_whiteout_can_be_asked_for_with_and_without_replacing() {
+        let mode = |flags| rename_mode(flags).unwrap();
+        assert_eq!(mode(libc::RENAME_WHITEOUT), RenameMode::Whiteout);
+        assert_eq!(mode(WHITEOUT_NOREPLACE), RenameMode::WhiteoutNoReplace);
+    }
+
+    #[test]
     fn flags_without_a_meaning_are_refused() {
-        let both = libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE;
-        assert!(matches!(rename_mode(both), Err(FsError::Invalid)));
-        assert!(matches!(
-            rename_mode(libc::RENAME_WHITEOUT),
-            Err(FsError::Invalid)
-        ));
+        for flags in [
+            libc::RENAME_NOREPLACE | libc::RENAME_EXCHANGE,
+            libc::RENAME_WHITEOUT | libc::RENAME_EXCHANGE,
+            WHITEOUT_NOREPLACE | libc::RENAME_EXCHANGE,
+            1 << 3,
+        ] {
+            let refused = rename_mode(flags);
+            assert!(matches!(refused, Err(FsError::Invalid)), "{flags:#x}");
+        }
         assert!(matches!(xattr_mode(3), Err(FsError::Invalid)));
         assert!(matches!(whence(libc::SEEK_SET), Err(FsError::Invalid)));
     }

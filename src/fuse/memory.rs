@@ -174,6 +174,8 @@ impl Service for MemoryService {
             }
             Operation::Flush
             | Operation::ReadLink
+            | Operation::Statx { .. }
+            | Operation::Tmpfile { .. }
             | Operation::Symlink { .. }
             | Operation::MkNod { .. }
             | Operation::Rename { .. }

@@ -14,7 +14,8 @@ mod operation;
 pub(super) use handle::by_kernel;
 pub(super) use layout::{
     Answer, Directory, INVALIDATE_INODE, Listing, RETRIEVE, attributes, created, entry,
-    invalidation, negative_entry, offset_found, opened, retrieval, size_needed, space, written,
+    invalidation, negative_entry, offset_found, opened, retrieval, size_needed, space, statx,
+    written,
 };
 pub(super) use operation::{Operation, RequestedAttributes, fixed_len};
 
@@ -73,6 +74,8 @@ pub(super) mod opcode {
     pub(in super::super) const RENAME2: u32 = 45;
     pub(in super::super) const LSEEK: u32 = 46;
     pub(in super::super) const COPY_FILE_RANGE: u32 = 47;
+    pub(in super::super) const TMPFILE: u32 = 51;
+    pub(in super::super) const STATX: u32 = 52;
 }
 
 /// The part that all requests have.

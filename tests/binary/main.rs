@@ -6,6 +6,7 @@
 mod advice;
 mod bench;
 mod bench_fs;
+mod birth;
 mod branches;
 mod chaos;
 mod check;
@@ -23,6 +24,7 @@ mod members;
 mod misuse;
 mod namespaces;
 mod opening;
+mod overlay;
 mod owners;
 mod posix;
 mod rebuild;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::linux::fs::MetadataExt;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -183,6 +184,73 @@ fn an_open_file_without_a_name_can_be_used_and_its_space_comes_back_when_it_is_c
         }
         write_large(&path, 99, LARGE).unwrap();
         check_large(&path, 99, LARGE);
+        volume.unmount();
+        let (said, code) = volume.check(&[]);
+        assert_eq!(code, 0, "{options:?}: {said}");
+    }
+}
+
+fn free_bytes(volume: &TestVolume) -> u64 {
+    let space = rustix::fs::statvfs(&volume.mountpoint).expect("it is mounted");
+    space.f_bavail * space.f_frsize
+}
+
+/// Makes and opens a file without a name.
+fn nameless(directory: &Path, flags: i32) -> File {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    let opened = options
+        .custom_flags(libc::O_TMPFILE | flags)
+        .open(directory);
+    opened.expect("the mount is writable")
+}
+
+/// Gives an open file a name.
+fn link(file: &File, path: &Path) -> rustix::io::Result<()> {
+    use rustix::fs::{AtFlags, CWD};
+    let opened = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(CWD, opened, CWD, path, AtFlags::SYMLINK_FOLLOW)
+}
+
+#[test]
+fn a_file_made_without_a_name_gets_one_by_a_link_or_goes_when_it_is_closed() {
+    if skip_mounts() {
+        return;
+    }
+    for options in BOTH {
+        let volume = mounted(options);
+        let path = volume.path("linked");
+        let before = free_bytes(&volume);
+        let file = nameless(&volume.mountpoint, 0);
+        for at in 0..LARGE >> 20 {
+            let data = pattern(at, 1 << 20);
+            file.write_all_at(&data, at << 20).unwrap();
+        }
+        file.sync_all().unwrap();
+        assert!(free_bytes(&volume) < before - LARGE / 2, "{options:?}");
+        drop_caches();
+        let mut last = vec![0; 1 << 20];
+        file.read_exact_at(&mut last, LARGE - (1 << 20)).unwrap();
+        assert!(last == pattern((LARGE >> 20) - 1, 1 << 20));
+        assert_eq!(file.metadata().unwrap().st_nlink(), 0, "{options:?}");
+        drop(file);
+        eventually("its space comes back", || {
+            free_bytes(&volume) > before - LARGE / 2
+        });
+        let exclusive = nameless(&volume.mountpoint, libc::O_EXCL);
+        assert_eq!(link(&exclusive, &path), Err(rustix::io::Errno::NOENT));
+        let file = nameless(&volume.mountpoint, 0);
+        file.write_all_at(b"bytes", 0).unwrap();
+        link(&file, &path).unwrap();
+        assert_eq!(file.metadata().unwrap().st_nlink(), 1, "{options:?}");
+        file.write_all_at(b"more", 5).unwrap();
+        file.sync_all().unwrap();
+        drop((file, exclusive));
+        volume.crash();
+        volume.mount();
+        assert_eq!(fs::read(&path).unwrap(), b"bytesmore", "{options:?}");
+        let listed = fs::read_dir(&volume.mountpoint).unwrap().count();
+        assert_eq!(listed, 1, "{options:?}");
         volume.unmount();
         let (said, code) = volume.check(&[]);
         assert_eq!(code, 0, "{options:?}: {said}");

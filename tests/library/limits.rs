@@ -69,8 +69,14 @@ fn a_read_only_filesystem_refuses_every_change() {
             .map(drop),
         fs.names().unlink(Ino::ROOT, b"file"),
         fs.names().rmdir(Ino::ROOT, b"file"),
-        fs.names()
-            .rename(Ino::ROOT, b"file", Ino::ROOT, b"x", RenameMode::Replace),
+        fs.names().rename(
+            ROOT,
+            Ino::ROOT,
+            b"file",
+            Ino::ROOT,
+            b"x",
+            RenameMode::Replace,
+        ),
         fs.attributes().set(ROOT, ino, Changes::default()).map(drop),
         fs.open_files()
             .open(ROOT, ino, OpenFlags::read_write())

@@ -289,14 +289,22 @@ impl ModelRun {
             RenameMode::Replace,
             RenameMode::NoReplace,
             RenameMode::Exchange,
+            RenameMode::Whiteout,
+            RenameMode::WhiteoutNoReplace,
         ];
         let mode = modes[self.rng.random_range(0..modes.len())];
         let (from, to) = (self.inos[&parent], self.inos[&new_parent]);
-        let got = self.fs.names().rename(from, &name, to, &new_name, mode);
+        let caller = self.caller();
+        let names = self.fs.names();
+        let got = names.rename(&caller, from, &name, to, &new_name, mode);
+        let owner = (caller.uid, caller.gid);
         let expected = self
             .reference
-            .rename((parent, &name), (new_parent, &new_name), mode);
-        same(got, expected);
+            .rename(owner, (parent, &name), (new_parent, &new_name), mode);
+        if let Some(((), Some(whiteout))) = same(got, expected) {
+            let attr = names.lookup(from, &name).expect("a whiteout is left");
+            self.made(Some((attr, whiteout)));
+        }
     }
 
     fn open_some(&mut self) {

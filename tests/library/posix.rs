@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use cauchyfs::format::record::{Extent, FileKind, Inode};
 use cauchyfs::format::{Ino, Record, key};
 use cauchyfs::fs::{
-    Allocation, Caller, Changes, FsError, LINKS_MAX, RenameMode, SIZE_MAX, Whence, WriteFlags,
-    XattrMode, tree,
+    Allocation, Attr, Caller, Changes, FsError, Handle, LINKS_MAX, OpenFlags, RenameMode, SIZE_MAX,
+    Whence, WriteFlags, XattrMode, tree,
 };
 use cauchyfs::metadata::Batch;
 
@@ -75,30 +75,114 @@ fn a_listing_has_every_entry_that_stays_exactly_once_while_others_come_and_go() 
 
 #[test]
 fn a_program_that_adds_or_renames_an_entry_for_each_it_lists_comes_to_an_end() {
-    let fs = fs();
-    for index in 0..50 {
-        create(&fs, &format!("f{index}"));
-    }
-    let dir = fs.directories().open(Ino::ROOT).unwrap();
-    let (mut offset, mut listed) = (0, 0);
-    loop {
-        let (names, next) = list(&fs, dir, offset, 1);
-        let Some(name) = names.first() else { break };
-        offset = next;
-        listed += 1;
-        assert!(listed <= 200, "the listing does not end");
-        if name.starts_with(b".") {
-            continue;
+    for (mode, rewound) in [(RenameMode::Replace, 102), (RenameMode::Whiteout, 152)] {
+        let fs = fs();
+        for index in 0..50 {
+            create(&fs, &format!("f{index}"));
         }
-        create(&fs, &format!("new{listed}"));
-        let renamed = [name, &b".bak"[..]].concat();
-        fs.names()
-            .rename(Ino::ROOT, name, Ino::ROOT, &renamed, RenameMode::Replace)
-            .unwrap();
+        let dir = fs.directories().open(Ino::ROOT).unwrap();
+        let (mut offset, mut listed) = (0, 0);
+        loop {
+            let (names, next) = list(&fs, dir, offset, 1);
+            let Some(name) = names.first() else { break };
+            offset = next;
+            listed += 1;
+            assert!(listed <= 200, "the listing does not end");
+            if name.starts_with(b".") {
+                continue;
+            }
+            create(&fs, &format!("new{listed}"));
+            let renamed = [name, &b".bak"[..]].concat();
+            fs.names()
+                .rename(ROOT, Ino::ROOT, name, Ino::ROOT, &renamed, mode)
+                .unwrap();
+        }
+        assert_eq!(listed, 52, "{mode:?}");
+        let all = list(&fs, dir, 0, 1_000).0.len();
+        assert_eq!(all, rewound, "rewound, it has all: {mode:?}");
+        sound(&fs);
     }
-    assert_eq!(listed, 52);
-    assert_eq!(list(&fs, dir, 0, 1_000).0.len(), 102, "rewound, it has all");
-    sound(&fs);
+}
+
+#[test]
+fn a_whiteout_takes_the_old_name_of_whatever_is_renamed() {
+    let fs = fs();
+    let names = fs.names();
+    let caller = Caller {
+        uid: 7,
+        gid: 8,
+        ..Caller::ROOT
+    };
+    let other = names.mkdir(ROOT, Ino::ROOT, b"other", 0o755).unwrap().ino;
+    let is_whiteout = |attr: &Attr| {
+        let is_device = (attr.kind, attr.rdev) == (FileKind::CharDevice, 0);
+        let is_of_caller = (attr.uid, attr.gid) == (7, 8);
+        is_device && is_of_caller && (attr.permissions, attr.links) == (0, 1)
+    };
+    for kind in [libc::S_IFREG, libc::S_IFIFO, libc::S_IFDIR] {
+        for to in [Ino::ROOT, other] {
+            let rename = |mode| names.rename(&caller, Ino::ROOT, b"old", to, b"new", mode);
+            let is_dir = kind == libc::S_IFDIR;
+            let made = if is_dir {
+                names.mkdir(ROOT, Ino::ROOT, b"old", 0o755).unwrap()
+            } else {
+                names.mknod(ROOT, Ino::ROOT, b"old", kind, 0).unwrap()
+            };
+            rename(RenameMode::WhiteoutNoReplace).unwrap();
+            assert_eq!(names.lookup(to, b"new").unwrap().ino, made.ino);
+            let first = names.lookup(Ino::ROOT, b"old").unwrap();
+            assert!(is_whiteout(&first), "{first:?}");
+            sound(&fs);
+            let refused = rename(RenameMode::WhiteoutNoReplace);
+            assert!(matches!(refused, Err(FsError::Exists)), "{refused:?}");
+            let replaced = rename(RenameMode::Whiteout);
+            if is_dir {
+                assert!(matches!(replaced, Err(FsError::IsDirectory)));
+                names.rmdir(to, b"new").unwrap();
+            } else {
+                replaced.unwrap();
+                assert_eq!(names.lookup(to, b"new").unwrap().ino, first.ino);
+                let second = names.lookup(Ino::ROOT, b"old").unwrap();
+                assert!(is_whiteout(&second), "{second:?}");
+                names.unlink(to, b"new").unwrap();
+            }
+            names.unlink(Ino::ROOT, b"old").unwrap();
+            sound(&fs);
+        }
+    }
+}
+
+#[test]
+fn a_file_without_a_name_lives_until_it_is_forgotten_unless_it_is_linked() {
+    let fs = fs();
+    for (exclusive, is_linked) in [(false, false), (false, true), (true, true)] {
+        let flags = OpenFlags {
+            exclusive,
+            ..OpenFlags::read_write()
+        };
+        let (attr, opened) = fs.names().tmpfile(ROOT, Ino::ROOT, 0o600, flags).unwrap();
+        assert_eq!(attr.links, 0);
+        // A kernel that opens files by itself closes the handle at once.
+        fs.open_files().release(opened).unwrap();
+        let handle = Handle::ByCaller {
+            ino: attr.ino,
+            flags: OpenFlags::read_write(),
+        };
+        write(&fs, handle, 0, &vec![7; 100_000]).unwrap();
+        assert_eq!(read(&fs, handle, 99_999, 10), [7]);
+        if is_linked {
+            let linked = fs.names().link(attr.ino, Ino::ROOT, b"linked");
+            assert_eq!(linked.is_ok(), !exclusive, "{linked:?}");
+            fs.open_files().forget(attr.ino, u64::from(!exclusive));
+        }
+        fs.open_files().forget(attr.ino, 1);
+        let lives = is_linked && !exclusive;
+        assert_eq!(fs.attributes().get(attr.ino).is_ok(), lives);
+        assert_eq!(sound(&fs).extents > 0, lives);
+        if lives {
+            fs.names().unlink(Ino::ROOT, b"linked").unwrap();
+        }
+    }
 }
 
 #[test]

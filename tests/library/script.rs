@@ -92,8 +92,14 @@ fn write(fs: &Fs, path: &str, offset: u64, len: usize, seed: u8) -> Result<(), F
 
 fn rename(fs: &Fs, from: (&str, &str), to: (&str, &str), mode: RenameMode) -> Result<(), FsError> {
     let (parent, new_parent) = (ino(fs, from.0)?, ino(fs, to.0)?);
-    fs.names()
-        .rename(parent, from.1.as_bytes(), new_parent, to.1.as_bytes(), mode)
+    fs.names().rename(
+        ROOT,
+        parent,
+        from.1.as_bytes(),
+        new_parent,
+        to.1.as_bytes(),
+        mode,
+    )
 }
 
 fn mkdir(fs: &Fs, parent: &str, name: &str) -> Result<(), FsError> {
@@ -216,6 +222,19 @@ pub(crate) const SCRIPT: &[Step] = &[
     }),
     ("rename to a free name", |fs| {
         rename(fs, ("", "node"), ("a", "node"), RenameMode::NoReplace)
+    }),
+    ("rename and leave a whiteout", |fs| {
+        rename(fs, ("a", "node"), ("", "node"), RenameMode::Whiteout)
+    }),
+    ("rename the whiteout and leave another one", |fs| {
+        let mode = RenameMode::WhiteoutNoReplace;
+        rename(fs, ("a", "node"), ("a", "white"), mode)
+    }),
+    SYNC,
+    ("create", |fs| create(fs, "", "replaced")),
+    ("write", |fs| write(fs, "replaced", 0, 30_000, 10)),
+    ("replace a file and leave a whiteout", |fs| {
+        rename(fs, ("a", "white"), ("", "replaced"), RenameMode::Whiteout)
     }),
     ("rename to a name that is taken", |fs| {
         let refused = rename(fs, ("a", "node"), ("", "copy"), RenameMode::NoReplace);

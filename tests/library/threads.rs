@@ -98,11 +98,16 @@ fn directories_moved_from_many_threads_stay_a_tree() {
                     };
                     let (from, to) = (place(&mut pick), place(&mut pick));
                     let names = [format!("d{}", pick() % 6), format!("d{}", pick() % 6)];
-                    let mode = [RenameMode::Replace, RenameMode::Exchange][pick() % 2];
+                    let modes = [
+                        RenameMode::Replace,
+                        RenameMode::Exchange,
+                        RenameMode::Whiteout,
+                    ];
+                    let mode = modes[pick() % 3];
                     // Most of these are refused; what matters is what the others leave.
                     let (name, new_name) = (names[0].as_bytes(), names[1].as_bytes());
                     if let Err(FsError::Corrupt { .. } | FsError::Format(_) | FsError::Storage(_)) =
-                        fs.names().rename(from, name, to, new_name, mode)
+                        fs.names().rename(ROOT, from, name, to, new_name, mode)
                     {
                         panic!("rename broke something");
                     }

@@ -1,7 +1,7 @@
 //! Making inodes and names.
 
 use crate::format::record::{FileKind, Inline, Inode};
-use crate::format::{Ino, TARGET_MAX};
+use crate::format::{Cookie, Ino, TARGET_MAX};
 use crate::fs::acl;
 use crate::fs::edit::Edit;
 use crate::fs::entries::{Directory, FIRST_COOKIE, add_link, check_name, is_dot};
@@ -199,7 +199,8 @@ impl Names {
         let _lock = self.inodes.locks().shared(parent);
         let directory = self.directory_to_change(parent)?;
         let fresh = Fresh::new(FileKind::Regular, mode);
-        let (mut edit, ino, mut inode) = self.fresh_inode(caller, &directory, fresh)?;
+        let mut edit = Edit::default();
+        let (ino, mut inode) = self.fresh_inode(&mut edit, caller, &directory, fresh)?;
         inode.links = 0;
         edit.put_inode(ino, &inode);
         edit.put_orphan(ino);
@@ -250,7 +251,8 @@ impl Names {
         if fresh.kind == FileKind::Directory {
             directory.add_child()?;
         }
-        let (mut edit, ino, inode) = self.fresh_inode(caller, &directory, fresh.clone())?;
+        let mut edit = Edit::default();
+        let (ino, inode) = self.fresh_inode(&mut edit, caller, &directory, fresh.clone())?;
         edit.put_inode(ino, &inode);
         directory.add(&mut edit, name, (ino, inode.kind), None)?;
         directory.put(&mut edit, inode.btime);
@@ -268,16 +270,31 @@ impl Names {
         }
     }
 
-    /// Returns a new inode with what it inherits from its directory, its number, and an edit with its
-    /// ACLs.
+    /// Adds a whiteout to a directory: a character device 0:0 that permits nothing.
+    pub(super) fn add_whiteout(
+        &self,
+        edit: &mut Edit,
+        caller: &Caller,
+        directory: &mut Directory,
+        name: &[u8],
+        cookie: Option<Cookie>,
+    ) -> Result<(), FsError> {
+        let fresh = Fresh::new(FileKind::CharDevice, 0);
+        let (ino, inode) = self.fresh_inode(edit, caller, directory, fresh)?;
+        edit.put_inode(ino, &inode);
+        directory.add(edit, name, (ino, inode.kind), cookie)
+    }
+
+    /// Returns the number of a new inode, and the inode with what it inherits from its directory. Its ACLs go into the
+    /// edit.
     fn fresh_inode(
         &self,
+        edit: &mut Edit,
         caller: &Caller,
         directory: &Directory,
         fresh: Fresh,
-    ) -> Result<(Edit, Ino, Inode), FsError> {
+    ) -> Result<(Ino, Inode), FsError> {
         let ino = self.transactions.next_ino()?;
-        let mut edit = Edit::default();
         let now = self.inodes.now();
         let is_dir = fresh.kind == FileKind::Directory;
         let hands_down_group = directory.inode.permissions & SETGID != 0;
@@ -302,7 +319,7 @@ impl Names {
         };
         if !symlink {
             permissions = match self.xattrs.value(directory.ino, acl::DEFAULT)? {
-                Some(default) => acl::inherit(&mut edit, ino, is_dir, &default, permissions)?,
+                Some(default) => acl::inherit(edit, ino, is_dir, &default, permissions)?,
                 None => permissions & !permission_bits(caller.umask & 0o777),
             };
         }
@@ -320,14 +337,10 @@ impl Names {
             ctime: now,
             btime: now,
             parent: if is_dir { directory.ino } else { Ino(0) },
-            next_cookie: if is_dir {
-                FIRST_COOKIE
-            } else {
-                crate::format::Cookie(0)
-            },
+            next_cookie: if is_dir { FIRST_COOKIE } else { Cookie(0) },
             inline: fresh.inline,
         };
-        Ok((edit, ino, inode))
+        Ok((ino, inode))
     }
 }
 

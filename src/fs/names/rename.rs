@@ -5,7 +5,7 @@ use crate::format::{Cookie, Ino};
 use crate::fs::edit::Edit;
 use crate::fs::entries::{Directory, check_name, drop_directory, drop_link, is_dot};
 use crate::fs::error::{FsError, corrupt};
-use crate::fs::types::RenameMode;
+use crate::fs::types::{Caller, RenameMode};
 
 use super::Names;
 
@@ -39,16 +39,18 @@ impl Parents {
 }
 
 impl Names {
-    /// Moves a name to another, in the same directory or another one, wholly or not at all (P3).
+    /// Moves a name to another, in the same directory or another one, wholly or not at all (P3). A whiteout that is to
+    /// take the old name belongs to the caller.
     ///
     /// # Errors
     ///
-    /// [`FsError::NotFound`]; [`FsError::Exists`] with [`RenameMode::NoReplace`]; [`FsError::Invalid`]
-    /// for a directory that would come to lie in itself; [`FsError::NotDirectory`],
-    /// [`FsError::IsDirectory`] and [`FsError::NotEmpty`] for what cannot be replaced;
-    /// [`FsError::TooManyLinks`], [`FsError::NameTooLong`].
+    /// [`FsError::NotFound`]; [`FsError::Exists`] with [`RenameMode::NoReplace`] and
+    /// [`RenameMode::WhiteoutNoReplace`]; [`FsError::Invalid`] for a directory that would come to lie in itself;
+    /// [`FsError::NotDirectory`], [`FsError::IsDirectory`] and [`FsError::NotEmpty`] for what cannot be replaced;
+    /// [`FsError::TooManyLinks`], [`FsError::NameTooLong`]; [`FsError::NoSpace`] if there is no room for a whiteout.
     pub fn rename(
         &self,
+        caller: &Caller,
         parent: Ino,
         name: &[u8],
         new_parent: Ino,
@@ -68,31 +70,46 @@ impl Names {
         };
         self.inodes.directory(parent)?;
         self.inodes.directory(new_parent)?;
+        if mode.leaves_whiteout() {
+            let attempt = || self.rename_once(from, to, mode, caller);
+            self.inodes.with_room(0, attempt)
+        } else {
+            self.rename_once(from, to, mode, caller)
+        }
+    }
+
+    fn rename_once(
+        &self,
+        from: EntryName<'_>,
+        to: EntryName<'_>,
+        mode: RenameMode,
+        caller: &Caller,
+    ) -> Result<(), FsError> {
         loop {
-            let source = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
-            let target = self.entry(new_parent, new_name)?;
+            let source = self.entry_at(from)?.ok_or(FsError::NotFound)?;
+            let target = self.entry_at(to)?;
             let is_dir = |entry: Dirent| entry.kind == FileKind::Directory;
             let may_nest = is_dir(source) || target.is_some_and(is_dir);
-            let _rename = (parent != new_parent && may_nest).then(|| self.inodes.locks().rename());
-            let mut inos = vec![parent, new_parent, source.ino];
+            let _rename =
+                (from.parent != to.parent && may_nest).then(|| self.inodes.locks().rename());
+            let mut inos = vec![from.parent, to.parent, source.ino];
             inos.extend(target.map(|target| target.ino));
             let lock = self.inodes.locks().exclusive(&inos);
             // The names may have come to mean something else before all were locked.
-            if self.entry(parent, name)? != Some(source)
-                || self.entry(new_parent, new_name)? != target
-            {
+            if self.entry_at(from)? != Some(source) || self.entry_at(to)? != target {
                 continue;
             }
+            let whiteout_owner = mode.leaves_whiteout().then_some(caller);
             let replaced = match (mode, target) {
                 (RenameMode::Exchange, None) => return Err(FsError::NotFound),
-                (RenameMode::NoReplace, Some(_)) => return Err(FsError::Exists),
+                (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
+                    return Err(FsError::Exists);
+                }
                 (_, Some(target)) if target.ino == source.ino => return Ok(()),
                 (RenameMode::Exchange, Some(target)) => {
                     return self.exchange((from, source), (to, target));
                 }
-                (RenameMode::Replace | RenameMode::NoReplace, target) => {
-                    self.replace((from, source), to, target)?
-                }
+                (_, target) => self.replace((from, source), to, target, whiteout_owner)?,
             };
             if let Some((ino, inode)) = replaced {
                 self.after_drop(lock, (ino, &inode));
@@ -101,12 +118,18 @@ impl Names {
         }
     }
 
-    /// Moves `source` to `to`, where `target` is now; returns the inode that lost its name there.
+    fn entry_at(&self, at: EntryName<'_>) -> Result<Option<Dirent>, FsError> {
+        self.entry(at.parent, at.name)
+    }
+
+    /// Moves `source` to `to`, where `target` is now, and leaves a whiteout of `whiteout_owner` if there is one. Returns
+    /// the inode that lost its name.
     fn replace(
         &self,
         (from, source): (EntryName<'_>, Dirent),
         to: EntryName<'_>,
         target: Option<Dirent>,
+        whiteout_owner: Option<&Caller>,
     ) -> Result<Option<(Ino, Inode)>, FsError> {
         let is_dir = source.kind == FileKind::Directory;
         if let Some(target) = target {
@@ -141,19 +164,28 @@ impl Names {
         }
         // Within a directory the entry keeps its position: a program that renames all entries as it
         // reads them must come to an end.
-        let cookie = (from.parent == to.parent).then_some(source.cookie);
+        let within = from.parent == to.parent;
         let child = (source.ino, source.kind);
         parents
             .at(to.parent)
-            .add(&mut edit, to.name, child, cookie)?;
+            .add(&mut edit, to.name, child, within.then_some(source.cookie))?;
         if is_dir {
             move_child(&mut parents, from.parent, to.parent)?;
             moved.parent = to.parent;
         }
         moved.ctime = now;
         edit.put_inode(source.ino, &moved);
-        parents.put(&mut edit, now);
-        self.inodes.apply(edit)?;
+        if let Some(owner) = whiteout_owner {
+            // The position that the moved entry leaves is free for it.
+            let cookie = (!within).then_some(source.cookie);
+            let directory = parents.at(from.parent);
+            self.add_whiteout(&mut edit, owner, directory, from.name, cookie)?;
+            parents.put(&mut edit, now);
+            self.inodes.apply_growth(edit)?;
+        } else {
+            parents.put(&mut edit, now);
+            self.inodes.apply(edit)?;
+        }
         Ok(dropped)
     }
 

@@ -1,7 +1,8 @@
 //! Callers that find no space while others make room.
 
 use super::*;
-use crate::format::files;
+use crate::format::{Ino, files};
+use crate::fs::{FsError, RenameMode};
 use crate::store::Store;
 
 /// Two callers find no room for the index. The first moves the index while the second is about to ask for room.
@@ -34,4 +35,30 @@ fn a_caller_tries_again_if_another_one_made_room_for_the_index_meanwhile() {
     });
     assert!(outcome.is_ok(), "{outcome:?}");
     assert_eq!(attempts, 2);
+}
+
+/// A whiteout takes room as any new inode does. A rename without one takes none.
+#[test]
+fn a_rename_that_finds_no_room_for_its_whiteout_changes_nothing() {
+    let disks = create(64 << 20, None);
+    let fs = open(&disks);
+    let names = fs.names();
+    let regular = libc::S_IFREG | 0o644;
+    let made = names.mknod(ROOT, Ino::ROOT, b"old", regular, 0).unwrap();
+    let replaced = names.mknod(ROOT, Ino::ROOT, b"new", regular, 0).unwrap();
+    for disk in &disks {
+        let space = disk.open().space().unwrap();
+        disk.set_capacity(space.total_bytes - space.free_bytes);
+    }
+    fs.transactions().growth().measure_growth();
+    let root = fs.attributes().get(Ino::ROOT).unwrap();
+    let rename = |mode| names.rename(ROOT, Ino::ROOT, b"old", Ino::ROOT, b"new", mode);
+    let refused = rename(RenameMode::Whiteout);
+    assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
+    let ino_of = |name: &[u8]| names.lookup(Ino::ROOT, name).unwrap().ino;
+    assert_eq!((ino_of(b"old"), ino_of(b"new")), (made.ino, replaced.ino));
+    assert_eq!(fs.attributes().get(Ino::ROOT).unwrap(), root);
+    assert_eq!(fs.attributes().get(replaced.ino).unwrap(), replaced);
+    rename(RenameMode::Replace).unwrap();
+    assert_eq!(ino_of(b"new"), made.ino);
 }

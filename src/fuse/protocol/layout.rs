@@ -29,8 +29,12 @@ pub(in crate::fuse) const INVALIDATE_INODE: i32 = 2;
 /// The number of the notice that asks for cached bytes of an inode.
 pub(in crate::fuse) const RETRIEVE: i32 = 5;
 
-/// The bytes of the longest answer of fixed length: an entry and an open file.
-const LONGEST: usize = ENTRY + 16;
+/// The bytes of the longest answer of fixed length: extended attributes up to their spare fields.
+const LONGEST: usize = STATX - STATX_SPARE;
+/// The bytes of an answer with extended attributes: 32 before them, and 256 as `statx(2)` has them.
+const STATX: usize = 32 + 256;
+/// The bytes at their end that have no meaning.
+const STATX_SPARE: usize = 14 * 8;
 const ATTRIBUTES: usize = 88;
 const ENTRY: usize = 40 + ATTRIBUTES;
 const DIRECTORY_ENTRY: usize = 24;
@@ -94,6 +98,14 @@ impl Layout {
         self.put(number.to_ne_bytes())
     }
 
+    fn u16(self, number: u16) -> Self {
+        self.put(number.to_ne_bytes())
+    }
+
+    fn time(self, time: Timestamp) -> Self {
+        self.i64(time.seconds).u32(time.nanos).u32(0)
+    }
+
     fn attributes(self, attr: &Attr) -> Self {
         let times = [attr.atime, attr.mtime, attr.ctime];
         let with_seconds = times.iter().fold(
@@ -142,6 +154,16 @@ fn mode(kind: FileKind, permissions: u16) -> u32 {
     kind | u32::from(permissions)
 }
 
+/// Returns the major number of a device, whose number is as MKNOD brings it.
+fn device_major(device: u32) -> u32 {
+    device >> 8 & 0xfff
+}
+
+/// Returns the minor number of such a device.
+fn device_minor(device: u32) -> u32 {
+    device & 0xff | device >> 12 & 0xf_ff00
+}
+
 /// Answers with an entry of a directory.
 pub(in crate::fuse) fn entry(attr: &Attr) -> Answer {
     Answer::Fixed(Layout::new().entry(attr))
@@ -161,6 +183,41 @@ pub(in crate::fuse) fn created(attr: &Attr, handle: Handle) -> Answer {
 pub(in crate::fuse) fn attributes(attr: &Attr) -> Answer {
     let validity = Layout::new().u64(TTL.as_secs()).u32(0).u32(0);
     Answer::Fixed(validity.attributes(attr))
+}
+
+/// Answers with extended attributes: those of [`attributes`], and the time of birth.
+pub(in crate::fuse) fn statx(attr: &Attr) -> Answer {
+    let validity = Layout::new().u64(TTL.as_secs()).u32(0).u32(0);
+    let known = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
+    let fields = validity
+        // Spare fields.
+        .u64(0)
+        .u64(0)
+        .u32(known)
+        .u32(attr.block_size)
+        // Attributes such as those of chattr(1), none of which is known.
+        .u64(0)
+        .u32(attr.links)
+        .u32(attr.uid)
+        .u32(attr.gid)
+        .u16((mode(attr.kind, attr.permissions) & 0xffff) as u16)
+        .u16(0)
+        .u64(attr.ino.0)
+        .u64(attr.size)
+        .u64(attr.blocks_512)
+        .u64(0)
+        .time(attr.atime)
+        .time(attr.btime)
+        .time(attr.ctime)
+        .time(attr.mtime)
+        .u32(device_major(attr.rdev))
+        .u32(device_minor(attr.rdev))
+        // The kernel knows the device of the mount.
+        .u32(0)
+        .u32(0);
+    let mut bytes = fields.bytes().to_vec();
+    bytes.resize(STATX, 0);
+    Answer::Bytes(bytes)
 }
 
 /// A directory rather than a file.
@@ -311,6 +368,7 @@ mod tests {
             atime: at(-2, 800_000_000),
             mtime: at(10, 11),
             ctime: at(12, 13),
+            btime: at(14, 15),
             block_size: 4096,
             ..bare(Ino(9), FileKind::Regular)
         }
@@ -337,6 +395,7 @@ mod tests {
             (negative_entry(), 128),
             (created(&attr(), Handle::Numbered(1)), 144),
             (attributes(&attr()), 104),
+            (statx(&attr()), 288),
             (opened(Handle::Numbered(1), Directory(false)), 16),
             (written(1), 8),
             (size_needed(1), 8),
@@ -373,6 +432,41 @@ mod tests {
         ] {
             assert_eq!(at(bytes, offset), expected, "offset {offset}");
         }
+    }
+
+    #[test]
+    fn extended_attributes_stand_where_the_kernel_reads_them() {
+        let attr = Attr {
+            rdev: 0x1234_5678,
+            ..attr()
+        };
+        let answer = statx(&attr);
+        // `fuse_statx` begins behind the time for which it is valid.
+        let bytes = &answer.bytes()[32..];
+        assert_eq!(bytes[28..30], 0o104_751_u16.to_ne_bytes());
+        assert_eq!(bytes[64..72], (-2i64).to_ne_bytes());
+        for (offset, expected) in [
+            (0, libc::STATX_BASIC_STATS | libc::STATX_BTIME),
+            (4, 4096),
+            (16, 3),
+            (20, 4),
+            (24, 5),
+            (32, 9),
+            (40, 7),
+            (48, 8),
+            (72, 800_000_000),
+            (80, 14),
+            (88, 15),
+            (96, 12),
+            (104, 13),
+            (112, 10),
+            (120, 11),
+            (128, 0x456),
+            (132, 0x1_2378),
+        ] {
+            assert_eq!(at(bytes, offset), expected, "offset {offset}");
+        }
+        assert_eq!(bytes[136..], [0; 120]);
     }
 
     #[test]

@@ -20,7 +20,7 @@ mod field {
     pub(super) const CTIME: u32 = 1 << 10;
 }
 
-/// The bit of a GETATTR that says that it comes with a handle.
+/// The bit of a GETATTR or STATX that says that it comes with a handle.
 const WITH_HANDLE: u32 = 1 << 0;
 
 /// The bytes of an inode and the number of its look-ups to forget.
@@ -37,6 +37,8 @@ pub(in crate::fuse) enum Operation<'a> {
     BatchForget(Forgets<'a>),
     /// Return attributes, for an open file or by number.
     GetAttr { handle: Option<Handle> },
+    /// Return attributes with the time of birth, for an open file or by number.
+    Statx { handle: Option<Handle> },
     /// Change attributes.
     SetAttr(RequestedAttributes),
     /// Return the target of a symlink.
@@ -78,6 +80,8 @@ pub(in crate::fuse) enum Operation<'a> {
         mode: u32,
         umask: u32,
     },
+    /// Make and open a file without a name, in the directory of the header.
+    Tmpfile { flags: i32, mode: u32, umask: u32 },
     /// Read from a file.
     Read {
         handle: Handle,
@@ -202,8 +206,9 @@ pub(in crate::fuse) fn fixed_len(opcode: u32) -> usize {
         | opcode::FSYNC
         | opcode::FSYNCDIR
         | opcode::CREATE
+        | opcode::TMPFILE
         | opcode::RENAME2 => 16,
-        opcode::RELEASE | opcode::RELEASEDIR | opcode::FLUSH | opcode::LSEEK => 24,
+        opcode::RELEASE | opcode::RELEASEDIR | opcode::FLUSH | opcode::LSEEK | opcode::STATX => 24,
         opcode::FALLOCATE | opcode::IOCTL => 32,
         opcode::READ | opcode::WRITE | opcode::READDIR | opcode::READDIRPLUS => 40,
         opcode::COPY_FILE_RANGE => 56,
@@ -236,7 +241,8 @@ impl<'a> Operation<'a> {
             | opcode::RENAME
             | opcode::RENAME2
             | opcode::LINK
-            | opcode::CREATE => Self::of_names(opcode, fixed, rest),
+            | opcode::CREATE
+            | opcode::TMPFILE => Self::of_names(opcode, fixed, rest),
             opcode::SETXATTR | opcode::GETXATTR | opcode::LISTXATTR | opcode::REMOVEXATTR => {
                 Self::of_xattrs(opcode, fixed, rest)
             }
@@ -285,6 +291,12 @@ impl<'a> Operation<'a> {
                 mode: fixed.u32()?,
                 umask: fixed.u32()?,
                 name: rest.name()?,
+            },
+            // A name comes with it that stands for nothing.
+            opcode::TMPFILE => Self::Tmpfile {
+                flags: fixed.i32()?,
+                mode: fixed.u32()?,
+                umask: fixed.u32()?,
             },
             _ => Self::Rename {
                 new_parent: Ino(fixed.u64()?),
@@ -416,11 +428,15 @@ impl<'a> Operation<'a> {
                     .ok_or(Malformed)?;
                 Self::BatchForget(Forgets(all))
             }
-            opcode::GETATTR => {
+            opcode::GETATTR | opcode::STATX => {
                 let (flags, _padding) = (fixed.u32()?, fixed.u32()?);
                 let handle = open(fixed.u64()?);
-                Self::GetAttr {
-                    handle: (flags & WITH_HANDLE != 0).then_some(handle),
+                let handle = (flags & WITH_HANDLE != 0).then_some(handle);
+                if opcode == opcode::GETATTR {
+                    Self::GetAttr { handle }
+                } else {
+                    // All attributes are at hand, whichever of them the caller wants.
+                    Self::Statx { handle }
                 }
             }
             opcode::SETATTR => Self::SetAttr(RequestedAttributes::parse(ino, fixed)?),
@@ -450,6 +466,7 @@ impl<'a> Operation<'a> {
             Self::Lookup { .. } => "lookup",
             Self::Forget { .. } | Self::BatchForget(_) => "forget",
             Self::GetAttr { .. } => "getattr",
+            Self::Statx { .. } => "statx",
             Self::SetAttr(_) => "setattr",
             Self::ReadLink => "readlink",
             Self::Symlink { .. } => "symlink",
@@ -461,6 +478,7 @@ impl<'a> Operation<'a> {
             Self::Link { .. } => "link",
             Self::Open { .. } => "open",
             Self::Create { .. } => "create",
+            Self::Tmpfile { .. } => "tmpfile",
             Self::Read { .. } => "read",
             Self::Write { .. } => "write",
             Self::StatFs => "statfs",
@@ -568,7 +586,7 @@ mod tests {
                 | opcode::FLUSH => len,
                 opcode::READDIR | opcode::READDIRPLUS => 20,
                 opcode::RELEASE | opcode::RELEASEDIR => 16,
-                opcode::COPY_FILE_RANGE => 8,
+                opcode::COPY_FILE_RANGE | opcode::STATX => 8,
                 _ => 4,
             };
             for shorter in 0..len.saturating_sub(unused) {

@@ -255,6 +255,7 @@ fn a_directory_without_a_free_place_in_its_listing_takes_no_entry() {
     let made = fs.names().mkdir(ROOT, volume.dir, b"new", 0o755);
     assert!(matches!(made, Err(FsError::Corrupt { .. })), "{made:?}");
     let moved = fs.names().rename(
+        ROOT,
         volume.dir,
         b"file",
         volume.dir,
@@ -368,7 +369,7 @@ fn following_the_parents_of_a_directory_ends_even_in_a_loop() {
     let fs = open(&volume);
     let renamed = fs
         .names()
-        .rename(Ino::ROOT, b"dir", inner, b"new", RenameMode::Replace);
+        .rename(ROOT, Ino::ROOT, b"dir", inner, b"new", RenameMode::Replace);
     assert!(
         matches!(renamed, Err(FsError::Corrupt { .. })),
         "{renamed:?}"

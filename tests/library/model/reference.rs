@@ -325,22 +325,27 @@ impl Reference {
         false
     }
 
+    /// Renames; returns the whiteout that takes the old name.
     pub(crate) fn rename(
         &mut self,
+        owner: (u32, u32),
         (parent, name): (Id, &[u8]),
         (new_parent, new_name): (Id, &[u8]),
         mode: RenameMode,
-    ) -> Result<(), Refused> {
+    ) -> Result<Option<Id>, Refused> {
         self.directory(parent)?;
         self.directory(new_parent)?;
         let source = self.find(parent, name).ok_or("NotFound")?;
         let target = self.find(new_parent, new_name);
         match (mode, target) {
             (RenameMode::Exchange, None) => return Err("NotFound"),
-            (RenameMode::NoReplace, Some(_)) => return Err("Exists"),
-            (_, Some(target)) if target == source => return Ok(()),
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => {
+                return Err("Exists");
+            }
+            (_, Some(target)) if target == source => return Ok(None),
             (RenameMode::Exchange, Some(target)) => {
-                return self.exchange((parent, name, source), (new_parent, new_name, target));
+                self.exchange((parent, name, source), (new_parent, new_name, target))?;
+                return Ok(None);
             }
             _ => {}
         }
@@ -367,15 +372,22 @@ impl Reference {
                 self.drop_link(target);
             }
         }
+        let whiteout = mode
+            .leaves_whiteout()
+            .then(|| self.make_whiteout(owner, parent));
+        let entries = &mut self.at(parent).entries;
+        let at = entries.iter().position(|(it, _)| it == name);
+        let at = at.expect("found before");
         if parent == new_parent {
-            let entries = &mut self.at(parent).entries;
-            let entry = entries.iter_mut().find(|(it, _)| it == name);
-            entry.expect("found before").0 = new_name.to_vec();
+            entries[at].0 = new_name.to_vec();
+            entries.extend(whiteout.map(|id| (name.to_vec(), id)));
         } else {
-            self.take_entry(parent, name);
-            self.at(new_parent)
-                .entries
-                .push((new_name.to_vec(), source));
+            match whiteout {
+                Some(id) => entries[at].1 = id,
+                None => drop(entries.remove(at)),
+            }
+            let entries = &mut self.at(new_parent).entries;
+            entries.push((new_name.to_vec(), source));
         }
         if is_dir {
             self.at(parent).links -= 1;
@@ -385,7 +397,18 @@ impl Reference {
         self.at(source).ctime = now;
         self.at(parent).changed(now);
         self.at(new_parent).changed(now);
-        Ok(())
+        Ok(whiteout)
+    }
+
+    fn make_whiteout(&mut self, owner: (u32, u32), parent: Id) -> Id {
+        let mut node = self.node(FileKind::CharDevice, 0, owner, parent);
+        if self.nodes[&parent].permissions & 0o2000 != 0 {
+            node.gid = self.nodes[&parent].gid;
+        }
+        let id = self.next;
+        self.next += 1;
+        self.nodes.insert(id, node);
+        id
     }
 
     fn exchange(

@@ -472,10 +472,10 @@ impl Step<'_> {
             };
         }
         let parent = self.writer.directory;
-        let done = self
-            .fs
-            .names()
-            .rename(parent, name.as_bytes(), parent, to.as_bytes(), mode);
+        let done =
+            self.fs
+                .names()
+                .rename(ROOT, parent, name.as_bytes(), parent, to.as_bytes(), mode);
         (format!("{mode:?} {to} by {name}"), done.map(|()| false))
     }
 
