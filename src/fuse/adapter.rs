@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::callbacks::{changes, forget, perform, seek};
 use super::device::Device;
 use super::mount::MountFlavor;
-use super::negotiate::{Agreement, Opening};
+use super::negotiate::{Agreement, FileOpening};
 use super::page_cache::PageCache;
 use super::pool::SlowPool;
 use super::protocol::{Answer, Listing, Operation, attributes, offset_found, written};
@@ -36,7 +36,7 @@ pub(super) struct Adapter {
     fs: Arc<Fs>,
     slow: SlowPool,
     page_cache: Arc<PageCache>,
-    opening: Opening,
+    opening: FileOpening,
     /// The kernel needs no FLUSH to report failed writes.
     closes_by_itself: bool,
     /// Shared by all requests that are not answered yet.
@@ -135,7 +135,7 @@ impl Adapter {
                 request.answer(context.attempt(|| Err(FsError::NoSpace)));
             }
             Operation::Ioctl => request.answer(Err(Errno::NOTTY)),
-            Operation::Open { .. } if self.opening == Opening::ByKernel => {
+            Operation::Open { .. } if self.opening == FileOpening::ByKernel => {
                 request.answer(Err(Errno::NOSYS));
             }
             // Nothing is to be flushed: a write is in the transactions when it is answered.
@@ -296,8 +296,8 @@ impl Adapter {
     /// Returns whether the kernel may cache bytes of a file that are not here yet.
     fn may_be_cached(&self, ino: Ino) -> bool {
         match self.opening {
-            Opening::ByKernel => true,
-            Opening::Requested => self.fs.open_files().has_writer(ino),
+            FileOpening::ByKernel => true,
+            FileOpening::Requested => self.fs.open_files().has_writer(ino),
         }
     }
 

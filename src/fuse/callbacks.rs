@@ -3,7 +3,7 @@
 //! Nothing here decides anything about files: that is [`crate::fs`].
 
 use super::convert::{rename_mode, whence, xattr_mode};
-use super::negotiate::Opening;
+use super::negotiate::FileOpening;
 use super::protocol::{
     Answer, Directory, Malformed, Operation, RequestedAttributes, attributes, by_kernel, created,
     entry, negative_entry, opened, size_needed, space, statx, written,
@@ -27,7 +27,7 @@ impl From<Malformed> for FsError {
 /// Those of [`Fs`].
 pub(super) fn perform(
     fs: &Fs,
-    opening: Opening,
+    opening: FileOpening,
     request: &Request,
     operation: Operation<'_>,
 ) -> Result<Answer, FsError> {
@@ -104,7 +104,7 @@ fn change_names(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<
 /// that it counts holds the inode.
 fn create(
     fs: &Fs,
-    opening: Opening,
+    opening: FileOpening,
     request: &Request,
     operation: Operation<'_>,
 ) -> Result<Answer, FsError> {
@@ -132,8 +132,8 @@ fn create(
         _ => return Err(FsError::Invalid),
     };
     match opening {
-        Opening::Requested => Ok(created(&attr, handle)),
-        Opening::ByKernel => {
+        FileOpening::Requested => Ok(created(&attr, handle)),
+        FileOpening::ByKernel => {
             fs.open_files().release(handle)?;
             Ok(created(&attr, by_kernel(attr.ino, flags)))
         }

@@ -15,7 +15,7 @@ pub(super) fn may_open_by_itself(release: &str) -> bool {
     match version {
         (6, 12, patch) => patch >= 70,
         (6, 18, patch) => patch >= 10,
-        version => version < (6, 9, 0) || version >= (6, 19, 0),
+        version => !((6, 9, 0)..(6, 19, 0)).contains(&version),
     }
 }
 

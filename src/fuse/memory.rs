@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use self::tree::{NewKind, Tree};
-use super::negotiate::Opening;
+use super::negotiate::FileOpening;
 use super::protocol::{
     Answer, Directory, Listing, Operation, attributes, by_kernel, created, entry, negative_entry,
     opened, size_needed, space, written,
@@ -24,13 +24,13 @@ use crate::fs::{FsError, Handle, OpenFlags};
 #[derive(Debug)]
 pub(super) struct MemoryService {
     tree: Mutex<Tree>,
-    opening: Opening,
+    opening: FileOpening,
     in_flight: InFlight,
 }
 
 impl MemoryService {
     /// Makes an empty filesystem with room for so many bytes of files, which the kernel opens as `opening` says.
-    pub(super) fn new(capacity: u64, opening: Opening) -> Self {
+    pub(super) fn new(capacity: u64, opening: FileOpening) -> Self {
         Self {
             tree: Mutex::new(Tree::new(capacity)),
             opening,
@@ -114,8 +114,8 @@ impl MemoryService {
                 let caller = request.caller(umask);
                 let made = tree.make(&caller, ino, name, mode, NewKind::File)?;
                 let handle = match self.opening {
-                    Opening::Requested => Handle::Numbered(made.ino.0),
-                    Opening::ByKernel => by_kernel(made.ino, flags),
+                    FileOpening::Requested => Handle::Numbered(made.ino.0),
+                    FileOpening::ByKernel => by_kernel(made.ino, flags),
                 };
                 Ok(created(&made, handle))
             }
@@ -169,7 +169,7 @@ impl Service for MemoryService {
                 let outcome = context.attempt(|| self.list(ino, offset, true, out));
                 request.answer_memory(outcome);
             }
-            Operation::Open { .. } if self.opening == Opening::ByKernel => {
+            Operation::Open { .. } if self.opening == FileOpening::ByKernel => {
                 request.answer(Err(Errno::NOSYS));
             }
             Operation::Flush

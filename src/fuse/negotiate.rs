@@ -89,7 +89,7 @@ const OF_OPENING_BY_ITSELF: u64 = feature::NO_OPEN_SUPPORT;
 
 /// The way in which the kernel opens and closes regular files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Opening {
+pub(super) enum FileOpening {
     /// With a request for each. So it is known which files are written to, and how they were opened.
     Requested,
     /// Without a request, which saves one of the two or three that reading a small file takes.
@@ -104,7 +104,7 @@ pub(super) struct Wish {
     /// Send requests over `io_uring`.
     pub(super) uring: bool,
     /// Open regular files in this way.
-    pub(super) opening: Opening,
+    pub(super) opening: FileOpening,
 }
 
 /// The kernel's side of the agreement, as its INIT states it.
@@ -137,11 +137,11 @@ impl Agreement {
     }
 
     /// Returns the way in which the kernel opens regular files.
-    pub(super) fn opening(&self) -> Opening {
+    pub(super) fn opening(&self) -> FileOpening {
         if self.features & feature::NO_OPEN_SUPPORT == 0 {
-            Opening::Requested
+            FileOpening::Requested
         } else {
-            Opening::ByKernel
+            FileOpening::ByKernel
         }
     }
 
@@ -192,7 +192,7 @@ impl Offer {
     /// `ENOSYS` if the kernel lacks something that the filesystem's semantics rest on.
     pub(super) fn agree(&self, wish: Wish) -> io::Result<Agreement> {
         let opens_by_itself =
-            wish.opening == Opening::ByKernel && self.features & OF_OPENING_BY_ITSELF != 0;
+            wish.opening == FileOpening::ByKernel && self.features & OF_OPENING_BY_ITSELF != 0;
         let of_opening = if opens_by_itself {
             OF_OPENING_BY_ITSELF
         } else {
@@ -282,7 +282,7 @@ mod tests {
     const WISH: Wish = Wish {
         writeback: true,
         uring: false,
-        opening: Opening::Requested,
+        opening: FileOpening::Requested,
     };
 
     #[test]
@@ -307,7 +307,7 @@ mod tests {
 
     #[test]
     fn a_kernel_opens_without_requests_if_both_sides_want_that_and_then_no_request_cuts_a_file() {
-        let opening = Opening::ByKernel;
+        let opening = FileOpening::ByKernel;
         for (features, is_without) in [(u64::MAX, true), (!feature::NO_OPEN_SUPPORT, false)] {
             let agreement = offer(features).agree(Wish { opening, ..WISH }).unwrap();
             assert_eq!(agreement.opening() == opening, is_without);
@@ -315,7 +315,7 @@ mod tests {
             assert_eq!(is_cut, !is_without);
         }
         let asked = offer(u64::MAX).agree(WISH).unwrap();
-        assert_eq!(asked.opening(), Opening::Requested);
+        assert_eq!(asked.opening(), FileOpening::Requested);
     }
 
     #[test]

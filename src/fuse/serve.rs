@@ -15,7 +15,7 @@ use super::device::Device;
 use super::kernel;
 use super::memory::MemoryService;
 use super::mount::{self, Mount, MountError, MountFlavor, Mounted, Mounter, Unmount};
-use super::negotiate::{Agreement, Offer, Opening, Wish};
+use super::negotiate::{Agreement, FileOpening, Offer, Wish};
 use super::protocol::opcode;
 use super::report::Report;
 use super::request::{InFlight, Service};
@@ -209,13 +209,13 @@ fn start(
 
 /// Returns the way in which the kernel is to open files. Where files are only read, a request for each tells a program
 /// at once that it cannot write.
-fn opening(options: &ServeOptions) -> Opening {
+fn opening(options: &ServeOptions) -> FileOpening {
     let release = rustix::system::uname();
     let release = release.release().to_string_lossy();
     if options.open_requests || options.flavor.read_only || !kernel::may_open_by_itself(&release) {
-        Opening::Requested
+        FileOpening::Requested
     } else {
-        Opening::ByKernel
+        FileOpening::ByKernel
     }
 }
 
