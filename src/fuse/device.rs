@@ -109,8 +109,8 @@ impl Device {
         self.invalidate(&invalidation(ino, -1, 0))
     }
 
-    /// Makes the kernel distrust the attributes that it caches of an inode, and write back and drop its pages from byte
-    /// `start` to before `end`, or to the end of the file.
+    /// Makes the kernel write back and drop the pages of an inode from byte `start` to before `end`, or to the last one. It
+    /// then distrusts the attributes that it caches, too.
     ///
     /// # Errors
     ///

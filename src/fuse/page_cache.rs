@@ -39,8 +39,8 @@ impl PageCache {
         }
     }
 
-    /// Makes the kernel write back and drop what it caches of an inode from byte `start` to before `end`, or to the end of
-    /// the file. Waits for the writes, so it must not be called on a thread that serves them.
+    /// Makes the kernel write back and drop the pages of an inode from byte `start` to before `end`, or to the last one.
+    /// Waits for the writes, so it must not be called on a thread that serves them.
     ///
     /// # Errors
     ///

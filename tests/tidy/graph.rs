@@ -2,7 +2,7 @@
 //!
 //! A module uses another one if it names an item that is defined there, in an import or in a path. A name is followed
 //! through imports and re-exports to its definition. So a parent that only re-exports items of its child does not use
-//! it, and a child that only adds methods to a type of its parent forms no cycle. A parent and a child do form one if
+//! it. A child that only adds methods to a type of its parent forms no cycle. A parent and a child do form one if
 //! each names an item of the other. Tests count for nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,7 +20,7 @@ const ITEMS: [&str; 12] = [
 
 /// The names in the code of one module.
 #[derive(Default)]
-struct Names {
+struct ModuleNames {
     /// The path behind each imported name, as written.
     imports: BTreeMap<String, Vec<String>>,
     /// The names that are imported for this module itself, and not only re-exported.
@@ -35,7 +35,7 @@ struct Names {
 
 /// The modules of one crate, and the items that they name of each other.
 pub(crate) struct Graph {
-    modules: BTreeMap<ModulePath, Names>,
+    modules: BTreeMap<ModulePath, ModuleNames>,
 }
 
 impl Graph {
@@ -44,7 +44,7 @@ impl Graph {
         let mut modules = BTreeMap::new();
         for (path, text) in texts {
             let tokens: TokenStream = text.parse().expect("sources consist of tokens");
-            let mut names = Names::default();
+            let mut names = ModuleNames::default();
             names.read(&tokens.into_iter().collect::<Vec<_>>(), 0);
             modules.insert(path, names);
         }
@@ -164,7 +164,7 @@ fn reaches(
     false
 }
 
-impl Names {
+impl ModuleNames {
     /// Reads tokens that stand `depth` modules deep inside the file.
     fn read(&mut self, tokens: &[TokenTree], depth: usize) {
         let mut at = 0;

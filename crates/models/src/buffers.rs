@@ -249,8 +249,8 @@ fn run(circumstances: Circumstances) {
 ///
 /// # Panics
 ///
-/// If a write cannot be read back at any time, if a sync returns before its writes are flushed, or if two threads
-/// flush one buffer. Threads that wait forever make the scheduler panic.
+/// If a write cannot be read back at any time, or if a sync returns before its writes are flushed. If two threads flush
+/// one buffer. Threads that wait forever make the scheduler panic.
 pub fn threads_flush_stripes() {
     run(Circumstances {
         limit: 2,

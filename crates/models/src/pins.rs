@@ -101,7 +101,7 @@ impl PinsModel {
 ///
 /// # Panics
 ///
-/// If a pinned thing is freed, if a fence is passed and later is not, or if a thing cannot be freed after all pins are
+/// If a pinned thing is freed, or if a fence is passed and later is not. If a thing cannot be freed after all pins are
 /// gone.
 pub fn readers_pin_what_others_remove() {
     let volume = Arc::new(PinsModel::default());

@@ -24,8 +24,8 @@ const WRITABLE_BY_OTHERS: Mode = Mode::from_raw_mode(0o022);
 /// Users whose directories a process takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trust {
-    /// Any user: the files must belong to the owner of the directory, to that of a file which tells it
-    /// ([`FileRoles::owners`](super::FileRoles::owners)), to the process's user, or to root.
+    /// Any user. The files must belong to the owner of the directory, to the process's user, or to root. Otherwise, to
+    /// that of a file which tells it ([`FileRoles::owners`](super::FileRoles::owners)).
     Anyone,
     /// The process's user alone: everything must belong to that user, and no other may write to it.
     OwnUser,

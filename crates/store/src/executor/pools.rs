@@ -488,7 +488,7 @@ impl WorkerPool {
 }
 
 /// Lets the calling thread run on every CPU that this process may use. A thread begins on the CPUs of the thread that
-/// started it, and one that serves a queue of requests is pinned to a single CPU.
+/// started it. A thread that serves a queue of requests is pinned to a single CPU.
 fn use_every_cpu() {
     let process = rustix::process::getpid();
     // Without it, the thread is slower and nothing else.
