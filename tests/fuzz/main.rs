@@ -224,7 +224,7 @@ fn a_walk_over_a_mount() {
 }
 
 #[test]
-#[ignore = "makes the corpus anew, in /dev/shm"]
+#[ignore = "writes the corpus again, in /dev/shm"]
 fn make_the_corpus() {
     if let Some(home) = cage::enter("make_the_corpus") {
         for kind in &KINDS {

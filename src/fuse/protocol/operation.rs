@@ -435,7 +435,7 @@ impl<'a> Operation<'a> {
                 if opcode == opcode::GETATTR {
                     Self::GetAttr { handle }
                 } else {
-                    // All attributes are at hand, whichever of them the caller wants.
+                    // The answer has all attributes, so the wanted ones need not be read.
                     Self::Statx { handle }
                 }
             }
