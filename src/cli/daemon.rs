@@ -11,11 +11,12 @@
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
 use std::path::PathBuf;
-use std::process::Stdio;
+use std::process::{ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -46,6 +47,12 @@ use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{Connection, ServeOptions, Serving, TransportChoice, serve};
 use crate::maintenance::Schedule;
 use crate::membership::Access;
+
+/// How long a command waits for the end of a daemon that failed.
+const END_OF_FAILED: Timespec = Timespec {
+    tv_sec: 5,
+    tv_nsec: 0,
+};
 
 /// The checked parameters of a mount.
 #[derive(Debug)]
@@ -95,9 +102,9 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
         .spawn()
         .map_err(|error| Failure::environment(format!("cannot start the daemon: {error}")))?;
     let mut line = String::new();
-    if let Some(pipe) = child.stdout.take() {
-        BufReader::new(pipe)
-            .read_line(&mut line)
+    let mut pipe = child.stdout.take().map(BufReader::new);
+    if let Some(pipe) = &mut pipe {
+        pipe.read_line(&mut line)
             .map_err(|error| Failure::environment(format!("lost the daemon: {error}")))?;
     }
     match serde_json::from_str(&line) {
@@ -105,11 +112,25 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
             warnings.lines.iter().for_each(warn);
             Ok(warnings.outcome())
         }
-        Ok(News::Failed(failure)) => Err(failure),
+        Ok(News::Failed(failure)) => {
+            if let Some(pipe) = &pipe {
+                wait_until_closed(pipe.get_ref());
+            }
+            Err(failure)
+        }
         Err(_) => Err(
             Failure::environment("the daemon died before the mount was usable")
                 .advise("run the same command with --foreground to see why"),
         ),
+    }
+}
+
+/// Waits until a daemon that failed has closed its end of `pipe`, as it does by ending. The next command then finds the
+/// members free. A daemon that hangs on a member is not waited for longer than [`END_OF_FAILED`].
+fn wait_until_closed(pipe: &ChildStdout) {
+    let mut polled = [PollFd::new(pipe, PollFlags::empty())];
+    if let Err(error) = poll(&mut polled, Some(&END_OF_FAILED)) {
+        tracing::warn!("cannot wait for the end of the daemon that failed: {error}");
     }
 }
 
