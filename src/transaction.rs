@@ -62,7 +62,7 @@ use allowance::Allowance;
 use catalog::Catalog;
 use committer::Committer;
 use exhaustion::Exhaustion;
-use extent_cache::ExtentCache;
+use extent_cache::{ExtentCache, RunChanges};
 use foreground::Foreground;
 
 /// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
@@ -222,8 +222,8 @@ impl Transactions {
         self.commits.sync()
     }
 
-    /// Makes everything that was applied and written before the call durable (P1), and then calls `answer`, usually on
-    /// another thread. It is not to wait.
+    /// Makes everything that was applied and written before the call durable (P1), and then calls `answer`, on this
+    /// thread or another. It is not to wait.
     pub fn sync_for(&self, answer: impl FnOnce(Result<(), CommitError>) + Send + 'static) {
         self.committer.sync_for(answer);
     }
@@ -308,27 +308,28 @@ impl Transactions {
         Ok(())
     }
 
-    /// Changes records like [`Transactions::apply`], and with them the extents of files in these ranges. The caller has
-    /// the inodes for itself until this returns.
+    /// Changes records like [`Transactions::apply`]. Those of extents make `changes`. The caller has the inodes for itself
+    /// until this returns.
     ///
     /// # Errors
     ///
     /// As for [`Transactions::apply`].
-    pub fn apply_with_extents(
+    pub(crate) fn apply_with_extents(
         &self,
         batch: Batch,
-        changed: &[(Ino, Range<u64>)],
+        changes: &RunChanges,
     ) -> Result<(), CommitError> {
         let applied = self.apply(batch);
-        for (ino, range) in changed {
-            self.extents.forget(*ino, range);
+        match applied {
+            Ok(()) => self.extents.update(changes),
+            Err(_) => self.extents.forget_changed(changes),
         }
         applied
     }
 
-    /// Calls `visit` with the runs of a file that overlap `range`, in order and in parts. Runs may be cut outside of
-    /// `range`. `load` reads all runs that overlap a range from their records. The caller keeps others from changing the
-    /// file meanwhile.
+    /// Calls `visit` with the runs of a file that overlap `range`, in order and in parts: with each part of the range, and
+    /// the whole runs that overlap it. `load` reads all runs that overlap a range from their records. The caller keeps
+    /// others from changing the file meanwhile.
     ///
     /// # Errors
     ///
@@ -338,7 +339,7 @@ impl Transactions {
         ino: Ino,
         range: &Range<u64>,
         load: impl Fn(&Range<u64>) -> Result<Vec<Run>, E>,
-        visit: impl FnMut(&[Run]),
+        visit: impl FnMut(&Range<u64>, &[Run]),
     ) -> Result<(), E> {
         let source = self.meta.source();
         self.extents.visit(source, (ino, range), load, visit)

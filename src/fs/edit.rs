@@ -1,10 +1,9 @@
 //! One atomic change of the index, in the terms of a filesystem.
 
-use std::ops::Range;
-
 use crate::format::record::{Backref, Dirent, Extent, Inode, Marker, Position, Xattr};
 use crate::format::{Cookie, Ino, Record, StripeId, key};
 use crate::metadata::Batch;
+use crate::transaction::extent_cache::RunChanges;
 use crate::transaction::{CommitError, Transactions};
 
 use super::list_lens::ListLens;
@@ -14,8 +13,8 @@ use super::run::Run;
 #[derive(Default)]
 pub(super) struct Edit {
     batch: Batch,
-    /// Ranges of files in which extents change.
-    changed: Vec<(Ino, Range<u64>)>,
+    /// The changes of extents among them.
+    runs: RunChanges,
     /// The inodes whose attributes change, some perhaps more than once.
     xattr_inodes: Vec<Ino>,
 }
@@ -31,7 +30,7 @@ impl Edit {
         for ino in self.xattr_inodes {
             list_lens.forget(ino);
         }
-        transactions.apply_with_extents(self.batch, &self.changed)
+        transactions.apply_with_extents(self.batch, &self.runs)
     }
 
     /// Returns the changes as the layer below takes them.
@@ -107,7 +106,7 @@ impl Edit {
             len: run.len,
             stripe_offset: run.stripe_offset,
         };
-        self.changed.push((ino, run.start..run.end()));
+        self.runs.add(ino, *run);
         self.batch.put(key::extent(ino, run.end()), extent.encode());
         if !run.is_failed_writeback() {
             self.batch
@@ -117,7 +116,7 @@ impl Edit {
 
     /// Deletes an extent and the way back to it.
     pub(super) fn delete_run(&mut self, ino: Ino, run: &Run) {
-        self.changed.push((ino, run.start..run.end()));
+        self.runs.remove(ino, *run);
         self.batch.delete(key::extent(ino, run.end()));
         if !run.is_failed_writeback() {
             self.batch.delete(key::backref(run.stripe, ino, run.end()));

@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::format::{Ino, StripeId, key};
+use crate::transaction::extent_cache::{MAX_UPDATED_BYTES, MAX_UPDATED_RUNS};
 use crate::transaction::{Transactions, Written};
 
 use super::edit::Edit;
@@ -88,8 +89,8 @@ pub(super) fn within(
 ) -> Result<Vec<Run>, FsError> {
     let mut found: Vec<Run> = Vec::new();
     let load = |range: &Range<u64>| overlapping(transactions, ino, range);
-    transactions.visit_runs(ino, range, load, |runs| {
-        for run in runs.iter().filter_map(|run| run.clip(range)) {
+    transactions.visit_runs(ino, range, load, |part, runs| {
+        for run in runs.iter().filter_map(|run| run.clip(part)) {
             match found.last_mut() {
                 Some(last) if last.continues_in(&run) => last.len += run.len,
                 _ => found.push(run),
@@ -99,26 +100,73 @@ pub(super) fn within(
     Ok(found)
 }
 
-/// Returns all runs of a file that overlap `range`.
+/// Returns all runs of a file that overlap `range`, from the records.
 fn overlapping(
     transactions: &Transactions,
     ino: Ino,
     range: &Range<u64>,
 ) -> Result<Vec<Run>, FsError> {
-    let mut runs = around(transactions, ino, range)?;
+    let runs = recorded_around(transactions, ino, range, usize::MAX)?;
+    sound_overlapping(ino, range, runs)
+}
+
+/// Returns those of the runs around `range` that overlap it.
+fn sound_overlapping(
+    ino: Ino,
+    range: &Range<u64>,
+    mut runs: Vec<Run>,
+) -> Result<Vec<Run>, FsError> {
     if runs.windows(2).any(|pair| pair[1].start < pair[0].end()) {
         let what = "two extents overlap";
         return Err(FsError::Corrupt { ino: ino.0, what });
     }
-    runs.retain(|run| run.start < range.end && range.start < run.end());
+    runs.retain(|run| run.overlaps(range));
     Ok(runs)
 }
 
-/// Returns all runs of a file that overlap `range` or touch it.
+/// The reason why the runs of a page are not taken into the cache.
+enum Unread {
+    /// A change would have to copy all of them.
+    TooMany,
+    Failed(FsError),
+}
+
+/// Returns all runs of a file that overlap `range` or touch it. The caller holds the lock of the file.
 pub(super) fn around(
     transactions: &Transactions,
     ino: Ino,
     range: &Range<u64>,
+) -> Result<Vec<Run>, FsError> {
+    if range.end - range.start > MAX_UPDATED_BYTES {
+        return recorded_around(transactions, ino, range, usize::MAX);
+    }
+    let load = |bounds: &Range<u64>| {
+        let runs = recorded_around(transactions, ino, bounds, MAX_UPDATED_RUNS);
+        match runs.map_err(Unread::Failed)? {
+            many if many.len() > MAX_UPDATED_RUNS => Err(Unread::TooMany),
+            runs => sound_overlapping(ino, bounds, runs).map_err(Unread::Failed),
+        }
+    };
+    let touched = range.start.saturating_sub(1)..range.end.saturating_add(1);
+    let mut all: Vec<Run> = Vec::new();
+    let visited = transactions.visit_runs(ino, &touched, load, |_, runs| {
+        // One that lies in two pages comes twice.
+        let is_repeated = !runs.is_empty() && runs.first() == all.last();
+        all.extend(runs.iter().skip(usize::from(is_repeated)));
+    });
+    match visited {
+        Ok(()) => Ok(all),
+        Err(Unread::TooMany) => recorded_around(transactions, ino, range, usize::MAX),
+        Err(Unread::Failed(error)) => Err(error),
+    }
+}
+
+/// Returns what [`around`] returns, from the records. Stops when there are more than `most`.
+fn recorded_around(
+    transactions: &Transactions,
+    ino: Ino,
+    range: &Range<u64>,
+    most: usize,
 ) -> Result<Vec<Run>, FsError> {
     let mut all = Vec::new();
     // Most changes touch one run or two: read more only if there are more.
@@ -129,10 +177,10 @@ pub(super) fn around(
         let complete = runs.len() < limit || runs.last().is_some_and(|run| run.start > range.end);
         all.extend(runs.into_iter().filter(|run| run.start <= range.end));
         match all.last() {
-            Some(last) if !complete => first_end = last.end() + 1,
+            Some(last) if !complete && all.len() <= most => first_end = last.end() + 1,
             _ => return Ok(all),
         }
-        limit = PAGE;
+        limit = (limit * 8).min(PAGE);
     }
 }
 

@@ -104,6 +104,15 @@ impl<K: Clone + Eq + Hash, V: Clone> FreshCache<K, V> {
         }
     }
 
+    /// Gives a key a value that the caller knows to be the newest. Nothing may read or change the key meanwhile.
+    pub fn replace(&self, key: K, value: V) {
+        if (self.weigh)(&key, &value) <= self.largest {
+            self.entries.insert(key, value);
+        } else {
+            self.entries.remove(&key);
+        }
+    }
+
     /// Forgets a key whose value has changed, or is about to.
     pub fn forget<Q>(&self, key: &Q)
     where

@@ -1,7 +1,13 @@
-//! Extents in memory: the runs of files that were read lately, decoded.
+//! Extents in memory: the runs of files that were used lately, decoded.
 //!
 //! A file is cut into pages of equal length. The cache holds the runs of one page together. So a lookup costs the same
-//! in a file of any length. A change of a range concerns the pages of that range only.
+//! in a file of any length. A change of extents concerns the pages that the changed runs touch, and brings those in the
+//! cache up to date: the next change of a neighbour reads no record.
+//!
+//! # Invariants
+//!
+//! - No thread reads the runs of a file while they change: the caller holds the lock of the inode.
+//! - A page that was read from an earlier source than the present one is never returned.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -17,11 +23,91 @@ const PAGE_BYTES: u64 = 512 << 10;
 /// The bytes of a usual entry.
 const USUAL_BYTES: usize = 256;
 
+/// The most runs of a page that is brought up to date. A longer page is forgotten, because a change would copy all of it.
+pub(crate) const MAX_UPDATED_RUNS: usize = 512;
+
+/// The most pages that one change brings up to date. A change of more forgets them.
+const MAX_UPDATED_PAGES: usize = 8;
+
+/// The most bytes of a file that one change should look up here. More of them lie in too many pages.
+pub(crate) const MAX_UPDATED_BYTES: u64 = 2 << 20;
+const _: () = assert!(MAX_UPDATED_BYTES / PAGE_BYTES + 3 < MAX_UPDATED_PAGES as u64);
+
 /// The number of a page in a file.
 type PageIndex = u64;
 
-/// The runs of one page of a file, in order, cut at the ends of the page.
-pub(crate) type ExtentPage = Arc<[Run]>;
+/// The runs that overlap one page of a file, whole and in order.
+#[derive(Clone)]
+struct ExtentPage {
+    /// The source of the records that they were read from.
+    source: u64,
+    runs: Arc<[Run]>,
+}
+
+impl ExtentPage {
+    /// Returns the runs that overlap `range`.
+    fn within(&self, range: &Range<u64>) -> &[Run] {
+        let first = self.runs.partition_point(|run| run.end() <= range.start);
+        let behind = self.runs.partition_point(|run| run.start < range.end);
+        self.runs.get(first..behind).unwrap_or_default()
+    }
+}
+
+/// The changes of the runs of files that one edit makes, in order.
+#[derive(Debug, Default)]
+pub(crate) struct RunChanges(Vec<RunChange>);
+
+#[derive(Debug)]
+struct RunChange {
+    ino: Ino,
+    run: Run,
+    is_added: bool,
+}
+
+impl RunChanges {
+    /// Notes a run that a file gets.
+    pub(crate) fn add(&mut self, ino: Ino, run: Run) {
+        self.push(ino, run, true);
+    }
+
+    /// Notes a run that a file loses.
+    pub(crate) fn remove(&mut self, ino: Ino, run: Run) {
+        self.push(ino, run, false);
+    }
+
+    fn push(&mut self, ino: Ino, run: Run, is_added: bool) {
+        self.0.push(RunChange { ino, run, is_added });
+    }
+
+    /// Returns the pages that the runs touch, each once.
+    fn pages(&self) -> Vec<(Ino, PageIndex)> {
+        let touched = |change: &RunChange| {
+            let ino = change.ino;
+            pages_of(&change.run.range()).map(move |index| (ino, index))
+        };
+        let mut pages: Vec<_> = self.0.iter().flat_map(touched).collect();
+        pages.sort_unstable();
+        pages.dedup();
+        pages
+    }
+
+    /// Returns the runs of a page after the changes, or `None` if they do not fit to those that it had.
+    fn applied_to(&self, (ino, index): (Ino, PageIndex), old: &[Run]) -> Option<Vec<Run>> {
+        let bounds = bounds_of(index);
+        let concerns = |change: &&RunChange| change.ino == ino && change.run.overlaps(&bounds);
+        let mut runs = old.to_vec();
+        for change in self.0.iter().filter(concerns) {
+            match (runs.binary_search(&change.run), change.is_added) {
+                (Ok(place), false) => drop(runs.remove(place)),
+                (Err(place), true) => runs.insert(place, change.run),
+                (Ok(_), true) | (Err(_), false) => return None,
+            }
+        }
+        let is_sound = runs.len() <= MAX_UPDATED_RUNS
+            && runs.windows(2).all(|pair| pair[0].end() <= pair[1].start);
+        is_sound.then_some(runs)
+    }
+}
 
 /// Runs of files by page.
 pub(crate) struct ExtentCache {
@@ -32,36 +118,75 @@ impl ExtentCache {
     /// Makes a cache of at most `limit_bytes`.
     pub(super) fn new(limit_bytes: usize) -> Self {
         let weigh = |key: &(Ino, PageIndex), page: &ExtentPage| {
-            size_of_val(key) + size_of_val(page) + size_of_val(&**page)
+            size_of_val(key) + size_of_val(page) + size_of_val(&*page.runs)
         };
         Self {
             pages: FreshCache::new(limit_bytes, USUAL_BYTES, weigh),
         }
     }
 
-    /// Calls `visit` with the runs of each page that has bytes of `range`, in order. `load` reads the runs of a file
-    /// that overlap the range of a page. `source` is that of the records.
+    /// Calls `visit` for each page that has bytes of `range`, in order: with the part of `range` in it, and the whole
+    /// runs that overlap this part. `load` reads the whole runs of a file that overlap the range of a page. `source` is
+    /// that of the records.
     pub(super) fn visit<E>(
         &self,
         source: u64,
         (ino, range): (Ino, &Range<u64>),
         load: impl Fn(&Range<u64>) -> Result<Vec<Run>, E>,
-        mut visit: impl FnMut(&[Run]),
+        mut visit: impl FnMut(&Range<u64>, &[Run]),
     ) -> Result<(), E> {
-        self.pages.follow(source);
         for index in pages_of(range) {
-            let read = || {
-                let bounds = bounds_of(index);
-                let runs = load(&bounds)?.into_iter();
-                let page: ExtentPage = runs.filter_map(|run| run.clip(&bounds)).collect();
-                Ok(page)
-            };
-            let page = self.pages.get_or_read(&(ino, index), read)?;
-            let first = page.partition_point(|run| run.end() <= range.start);
-            let behind = page.partition_point(|run| run.start < range.end);
-            visit(page.get(first..behind).unwrap_or_default());
+            let bounds = bounds_of(index);
+            let page = self.page(source, (ino, index), || load(&bounds))?;
+            let part = range.start.max(bounds.start)..range.end.min(bounds.end);
+            visit(&part, page.within(&part));
         }
         Ok(())
+    }
+
+    fn page<E>(
+        &self,
+        source: u64,
+        key: (Ino, PageIndex),
+        load: impl Fn() -> Result<Vec<Run>, E>,
+    ) -> Result<ExtentPage, E> {
+        let read = || {
+            let runs = load()?.into();
+            Ok(ExtentPage { source, runs })
+        };
+        let page = self.pages.get_or_read(&key, read)?;
+        if page.source >= source {
+            return Ok(page);
+        }
+        self.pages.forget(&key);
+        self.pages.get_or_read(&key, read)
+    }
+
+    /// Brings the pages up to date that the changes touch. To be called after the changes were applied, before the locks
+    /// of the inodes are released.
+    pub(super) fn update(&self, changes: &RunChanges) {
+        let pages = changes.pages();
+        let is_long = pages.len() > MAX_UPDATED_PAGES;
+        for key in pages {
+            let Some(old) = self.pages.get(&key).filter(|_| !is_long) else {
+                self.pages.forget(&key);
+                continue;
+            };
+            match changes.applied_to(key, &old.runs) {
+                Some(runs) => {
+                    let runs = runs.into();
+                    self.pages.replace(key, ExtentPage { runs, ..old });
+                }
+                None => self.pages.forget(&key),
+            }
+        }
+    }
+
+    /// Forgets the pages that the changes touch.
+    pub(super) fn forget_changed(&self, changes: &RunChanges) {
+        for key in changes.pages() {
+            self.pages.forget(&key);
+        }
     }
 
     /// Forgets the pages of a range of a file. To be called after each change of extents there, before the lock of the
@@ -91,6 +216,9 @@ fn bounds_of(index: PageIndex) -> Range<u64> {
 mod tests {
     use std::cell::Cell;
     use std::convert::Infallible;
+
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
 
     use super::*;
     use crate::format::StripeId;
@@ -122,8 +250,8 @@ mod tests {
         fn runs(&self, cache: &ExtentCache, range: &Range<u64>) -> Vec<Run> {
             let mut found: Vec<Run> = Vec::new();
             let load = |bounds: &Range<u64>| Ok::<_, Infallible>(self.load(bounds));
-            let visited = cache.visit(0, (INO, range), load, |runs| {
-                for run in runs.iter().filter_map(|run| run.clip(range)) {
+            let visited = cache.visit(0, (INO, range), load, |part, runs| {
+                for run in runs.iter().filter_map(|run| run.clip(part)) {
                     match found.last_mut() {
                         Some(last) if last.continues_in(&run) => last.len += run.len,
                         _ => found.push(run),
@@ -177,6 +305,104 @@ mod tests {
         assert!(runs.iter().all(|run| run.stripe.0 > 1_000_000), "{runs:?}");
     }
 
+    /// Returns what is left of `old` outside of `range`.
+    fn cut(old: &Run, range: &Range<u64>) -> Vec<Run> {
+        let outside = [0..range.start, range.end..u64::MAX];
+        let kept = outside.iter().filter_map(|part| old.clip(part));
+        kept.collect()
+    }
+
+    #[test]
+    fn a_page_in_the_cache_follows_every_change_without_being_loaded_again() {
+        let mut random = StdRng::seed_from_u64(cauchyfs_testkit::seed());
+        for _ in 0..20 {
+            let cache = ExtentCache::new(16 << 20);
+            let (mut file, loads) = (Vec::<Run>::new(), Cell::new(0));
+            let whole = 0..7 * PAGE_BYTES;
+            let read = |file: &[Run], range: &Range<u64>| {
+                let mut found: Vec<Run> = Vec::new();
+                let load = |bounds: &Range<u64>| {
+                    loads.set(loads.get() + 1);
+                    let runs = file.iter().filter(|run| run.overlaps(bounds));
+                    Ok::<_, Infallible>(runs.copied().collect())
+                };
+                let visited = cache.visit(0, (INO, range), load, |_, runs| {
+                    found.extend(runs);
+                    found.dedup();
+                });
+                visited.expect("it cannot fail");
+                found
+            };
+            read(&file, &whole);
+            for stripe in 0..300 {
+                let start = random.random_range(0..4 * PAGE_BYTES);
+                let len = [1, 5000, PAGE_BYTES + 3][random.random_range(0..3)];
+                let range = start..start + len;
+                let new = Run {
+                    start,
+                    len,
+                    stripe: StripeId(stripe),
+                    stripe_offset: 0,
+                };
+                let mut changes = RunChanges::default();
+                let (old, mut after): (Vec<Run>, Vec<Run>) =
+                    file.iter().partition(|run| run.overlaps(&range));
+                for run in &old {
+                    changes.remove(INO, *run);
+                }
+                let pieces = old.iter().flat_map(|run| cut(run, &range));
+                for run in pieces.chain([new]) {
+                    changes.add(INO, run);
+                    after.push(run);
+                }
+                after.sort_unstable();
+                cache.update(&changes);
+                file = after;
+                let range = start.saturating_sub(len)..start + 2 * len;
+                let wanted = file.iter().filter(|run| run.overlaps(&range));
+                assert_eq!(read(&file, &range), wanted.copied().collect::<Vec<_>>());
+            }
+            assert_eq!(read(&file, &whole), file);
+            assert_eq!(loads.get(), 7);
+        }
+    }
+
+    #[test]
+    fn a_page_is_forgotten_if_changes_do_not_fit_to_it() {
+        let run = |start| Run {
+            start,
+            len: 4096,
+            stripe: StripeId(1),
+            stripe_offset: 0,
+        };
+        let mut unknown = RunChanges::default();
+        unknown.remove(INO, run(PAGE_BYTES - 4096));
+        let mut overlapping = RunChanges::default();
+        overlapping.add(INO, run(2048));
+        let mut many = RunChanges::default();
+        for page in 0..=MAX_UPDATED_PAGES as u64 {
+            many.add(INO, run(page * PAGE_BYTES + 8192));
+        }
+        for changes in [unknown, overlapping, many] {
+            let (cache, file) = (ExtentCache::new(1 << 20), file(8192, 1));
+            file.runs(&cache, &(0..1));
+            cache.update(&changes);
+            file.runs(&cache, &(0..1));
+            assert_eq!(file.loads.get(), 2, "{changes:?}");
+        }
+    }
+
+    #[test]
+    fn a_page_from_an_earlier_source_is_loaded_again() {
+        let (cache, file) = (ExtentCache::new(1 << 20), file(4096, 1));
+        for (source, loads) in [(3, 1), (3, 1), (4, 2), (4, 2), (3, 2)] {
+            let load = |bounds: &Range<u64>| Ok::<_, Infallible>(file.load(bounds));
+            let visited = cache.visit(source, (INO, &(0..1)), load, |_, _| {});
+            visited.expect("it cannot fail");
+            assert_eq!(file.loads.get(), loads, "source {source}");
+        }
+    }
+
     #[test]
     fn a_change_during_a_load_leaves_nothing_of_it() {
         let cache = ExtentCache::new(1 << 20);
@@ -187,7 +413,7 @@ mod tests {
             cache.forget(INO, &range);
             Ok::<_, Infallible>(runs)
         };
-        let visited = cache.visit(0, (INO, &range), load, |_| {});
+        let visited = cache.visit(0, (INO, &range), load, |_, _| {});
         visited.expect("it cannot fail");
         assert_eq!(new.runs(&cache, &range)[0].stripe, StripeId(1_000_000));
     }

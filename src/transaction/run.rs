@@ -25,6 +25,18 @@ impl Run {
         self.start + self.len
     }
 
+    /// Returns the bytes of the file that it holds.
+    #[must_use]
+    pub fn range(&self) -> Range<u64> {
+        self.start..self.end()
+    }
+
+    /// Returns whether it holds a byte of `range`.
+    #[must_use]
+    pub fn overlaps(&self, range: &Range<u64>) -> bool {
+        self.start < range.end && range.start < self.end()
+    }
+
     /// Returns whether it stands for bytes whose writeback failed.
     #[must_use]
     pub fn is_failed_writeback(&self) -> bool {
