@@ -54,8 +54,9 @@ use disk::Disk;
 use index::{Commit, Index, Position};
 use index_update::IndexUpdate;
 use journal::Journal;
+use layer::{Layer, NumberedChange};
 use mirror::Mirror;
-use overlay::{Frozen, Layer, NumberedChange, Origin, Overlay};
+use overlay::{Frozen, Origin};
 use redb_index::RedbIndex;
 use shared_overlay::{Records, SharedOverlay};
 use view::View;
@@ -72,6 +73,7 @@ mod index;
 mod index_update;
 mod journal;
 mod key;
+mod layer;
 mod map;
 mod mirror;
 mod numbers;
@@ -225,7 +227,7 @@ impl Meta {
         let (journal, overlay) = match access {
             Access::ReadOnly => (
                 None,
-                Overlay::with_logged(replayed.changes, replayed.last.0),
+                SharedOverlay::with_logged(replayed.changes, replayed.last.0),
             ),
             Access::ReadWrite => {
                 members.epochs().begin()?;
@@ -248,11 +250,11 @@ impl Meta {
                 members
                     .acknowledged()
                     .note(&current, JournalGeneration::default(), replayed.last);
-                (Some(journal), Overlay::default())
+                (Some(journal), SharedOverlay::default())
             }
         };
         let meta = Self {
-            overlay: SharedOverlay::new(overlay),
+            overlay,
             index,
             records: FreshCache::new(
                 options.cache_bytes / RECORDS_PART,
@@ -282,8 +284,8 @@ impl Meta {
         if let Some(known) = self.records.get(key) {
             return Ok(known);
         }
-        let read = || self.view().get(key);
-        self.records.get_or_read(&Key::copy_from_slice(key), read)
+        let key = Key::copy_from_slice(key);
+        self.records.get_or_read(&key, || self.view().get(&key))
     }
 
     /// Returns a number that rises when the index goes on with other copies. What was read before may differ from what

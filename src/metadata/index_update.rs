@@ -9,7 +9,7 @@ use super::batch::Value;
 use super::error::MetaError;
 use super::index::{Commit, Index, Position};
 use super::key::Key;
-use super::overlay::{Layer, NumberedChange};
+use super::layer::{Layer, NumberedChange};
 use crate::format::journal::StripeData;
 
 /// A step takes at most this part of the reserve: the one before it has not freed its pages

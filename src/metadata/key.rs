@@ -1,6 +1,7 @@
 //! Keys of the index.
 
 use std::borrow::Borrow;
+use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
 
@@ -13,8 +14,30 @@ const INLINE: usize = 32;
 /// A key of the index: opaque bytes, ordered as such.
 ///
 /// A map of keys compares some ten of them for each look-up. So short keys lie in the nodes of the map.
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct Key(SmallVec<[u8; INLINE]>);
+
+impl Ord for Key {
+    /// The order of the bytes. Keys consist of numbers of eight bytes for the most part, so eight are compared at once.
+    fn cmp(&self, other: &Self) -> Ordering {
+        let (mut a, mut b): (&[u8], &[u8]) = (self, other);
+        while let (Some((a_word, a_rest)), Some((b_word, b_rest))) =
+            (a.split_first_chunk(), b.split_first_chunk())
+        {
+            if a_word != b_word {
+                return u64::from_be_bytes(*a_word).cmp(&u64::from_be_bytes(*b_word));
+            }
+            (a, b) = (a_rest, b_rest);
+        }
+        a.cmp(b)
+    }
+}
+
+impl PartialOrd for Key {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
 
 impl Key {
     /// Returns a key of these bytes.
@@ -100,7 +123,12 @@ mod tests {
     fn keys_have_the_order_of_their_bytes_whatever_their_lengths() {
         let lens = [0, 1, 2, INLINE - 1, INLINE, INLINE + 1, 2 * INLINE];
         let bytes = |len| [0, 1, u8::MAX].map(|byte| vec![byte; len]);
-        let all: Vec<Vec<u8>> = lens.into_iter().flat_map(bytes).collect();
+        let mut all: Vec<Vec<u8>> = lens.into_iter().flat_map(bytes).collect();
+        // Others differ in one byte alone.
+        for place in 0..20 {
+            all.push(vec![7; 20]);
+            all.last_mut().expect("it was pushed")[place] = 200;
+        }
         for a in &all {
             for b in &all {
                 let keys = [a, b].map(|bytes| Key::copy_from_slice(bytes));

@@ -14,7 +14,7 @@ use super::index::{Index, Position};
 use super::index_update::IndexUpdate;
 use super::journal;
 use super::key::Key;
-use super::overlay::{Layer, NumberedChange};
+use super::layer::{Layer, NumberedChange};
 use crate::format::journal::{JournalRecord, Preview, StripeData, decode_within};
 use crate::format::record::Scrub;
 use crate::format::{BLOCK_SIZE, Epoch, FormatError, Lsn, MemberIndex, Record, SegmentId, key};
@@ -83,7 +83,7 @@ fn note_of_stale_copies(
         return Ok(None);
     }
     let key = key::scrub();
-    let found = if let Some(entry) = changes.get(&key) {
+    let found = if let Some(entry) = changes.get(&Key::from(&key)) {
         entry.value.clone()
     } else {
         index.take_snapshot()?;

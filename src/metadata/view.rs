@@ -8,7 +8,7 @@ use super::batch::Value;
 use super::error::MetaError;
 use super::index::{Index, KeyRange, Snapshot, Visit};
 use super::key::Key;
-use super::overlay::NumberedChange;
+use super::layer::NumberedChange;
 use super::shared_overlay::SharedOverlay;
 
 /// Fewest and most changes of a layer that are looked at in one go.
@@ -27,21 +27,14 @@ pub(super) struct View<'a> {
 
 impl View<'_> {
     /// Returns a key's newest value.
-    pub(super) fn get(self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+    pub(super) fn get(self, key: &Key) -> Result<Option<Value>, MetaError> {
         self.read_again(|| {
             loop {
-                let snapshot = {
-                    let overlay = self.overlay.read();
-                    if let Some(change) = overlay.get(key) {
-                        return Ok(change.value.clone());
-                    }
-                    // While the overlay is locked, no member is waited for, because all changes wait for that
-                    // lock.
-                    self.index.snapshot()
-                };
-                match snapshot {
-                    Some(snapshot) => return snapshot.get(key),
-                    None => self.index.take_snapshot()?,
+                // While the overlay is locked, no member is waited for.
+                match self.overlay.get_or(key, || self.index.snapshot()) {
+                    Ok(change) => return Ok(change.value),
+                    Err(Some(snapshot)) => return snapshot.get(key),
+                    Err(None) => self.index.take_snapshot()?,
                 }
             }
         })

@@ -10,7 +10,7 @@ use rand::{RngExt, SeedableRng};
 use super::memory::MemIndex;
 use super::rig::Records;
 use crate::metadata::index::{Commit, Index, Position, Snapshot};
-use crate::metadata::overlay::{Origin, Overlay};
+use crate::metadata::overlay::Origin;
 use crate::metadata::shared_overlay::SharedOverlay;
 use crate::metadata::view::View;
 use crate::metadata::{Batch, Key, MetaError, StripeData, Value};
@@ -192,7 +192,7 @@ fn changes_go_on_while_a_reader_waits_for_the_index() {
                 let found = view(&overlay, &index).scan(b"a", b"z", 10).expect("scan");
                 found.first().map(|(_, value)| value.clone())
             } else {
-                view(&overlay, &index).get(b"key").expect("get")
+                view(&overlay, &index).get(&"key".into()).expect("get")
             }
         };
         std::thread::scope(|scope| {
@@ -212,7 +212,7 @@ fn changes_go_on_while_a_reader_waits_for_the_index() {
 
 #[test]
 fn a_change_that_waited_does_not_undo_a_newer_one_that_is_in_the_journal() {
-    let mut overlay = Overlay::default();
+    let overlay = SharedOverlay::default();
     let put = |value: &'static str| {
         let mut batch = Batch::default();
         batch.put("key", value);
@@ -220,22 +220,15 @@ fn a_change_that_waited_does_not_undo_a_newer_one_that_is_in_the_journal() {
     };
     overlay.apply(put("old"), Origin::Applied);
     overlay.apply(put("new"), Origin::Stripes);
-    let taken = overlay.take(Origin::Stripes);
-    let changes: Vec<_> = taken
-        .layer
-        .iter()
-        .map(|(key, entry)| (key.clone(), entry.clone()))
-        .collect();
-    overlay.log(&changes);
-    overlay.forget(&taken.layer);
+    let taken = vec![overlay.take(Origin::Stripes)];
+    overlay.log(&overlay.newest(&taken));
+    overlay.forget(taken);
     assert!(
         overlay.take(Origin::Applied).is_empty(),
         "the old value would be journaled after the new"
     );
-    assert_eq!(
-        overlay.get(b"key").and_then(|entry| entry.value.clone()),
-        Some("new".into())
-    );
+    let found = overlay.get_or(&"key".into(), || ());
+    assert_eq!(found.expect("it is there").value, Some("new".into()));
 }
 
 /// An index of which a second snapshot takes long: a key of the overlay moves to the front meanwhile.
