@@ -300,7 +300,8 @@ impl Fs {
     }
 
     /// Makes everything that was done before this call durable (P1), like [`Self::syncfs`], and then calls `answer`,
-    /// usually on another thread. It is not to wait. Callers share commits, and no thread of theirs waits for one.
+    /// on this thread or another. It is not to wait. Callers share commits; at most one of them commits by itself, and the
+    /// others do not wait.
     pub fn sync_for(&self, answer: impl FnOnce(Result<(), FsError>) + Send + 'static) {
         if self.inodes.is_read_only() {
             return answer(Ok(()));

@@ -10,7 +10,7 @@ use super::allowance::Allowance;
 use super::arrivals::Arrivals;
 use super::catalog::Catalog;
 use super::error::CommitError;
-use super::group::Group;
+use super::group::{Answer, Group};
 use crate::membership::{Access, Members};
 use crate::metadata::{IndexReplicas, Meta, Pending, StripeData};
 use crate::stripes::{Fresh, StripeError, StripeRecords, Stripes, Unjournaled};
@@ -103,6 +103,12 @@ impl Commits {
         }
         self.check_poison()?;
         self.group.join(|| self.guarded(|| self.commit()))
+    }
+
+    /// Lets a commit that begins after this call give `answer`: one of this thread, or one of the thread that runs
+    /// [`commit_for_callers`](Self::commit_for_callers).
+    pub(super) fn commit_for(&self, answer: Answer) {
+        self.group.leave(answer, || self.guarded(|| self.commit()));
     }
 
     /// Makes the commits that callers without waiting threads want, until [`Group::close`].

@@ -30,11 +30,11 @@ impl Committer {
         }
     }
 
-    /// Makes everything that was done before this call durable, like [`Commits::sync`], and then calls `answer`, usually
-    /// on another thread. It is not to wait.
+    /// Makes everything that was done before this call durable, like [`Commits::sync`], and then calls `answer`, on this
+    /// thread or another. It is not to wait.
     pub(crate) fn sync_for(&self, answer: impl FnOnce(Result<(), CommitError>) + Send + 'static) {
         if !self.commits.is_read_only() && self.is_started() {
-            self.commits.group.leave(Box::new(answer));
+            self.commits.commit_for(Box::new(answer));
         } else {
             answer(self.commits.sync());
         }

@@ -24,6 +24,8 @@ struct CommitState {
     outcome: Result<(), CommitError>,
     /// The answers that the next commit gives.
     answers: Vec<Answer>,
+    /// The number of answers that the last commit gives, or gave.
+    last_answered: usize,
     /// Set once no more answers are left here.
     closed: bool,
 }
@@ -49,6 +51,7 @@ impl Group {
             running: false,
             outcome: Ok(()),
             answers: Vec::new(),
+            last_answered: 0,
             closed: false,
         };
         Self {
@@ -79,13 +82,19 @@ impl Group {
     }
 
     /// Leaves an answer, which is given once a commit that began after this call has ended. Some thread must
-    /// [lead](Self::lead).
-    pub(crate) fn leave(&self, answer: Answer) {
+    /// [lead](Self::lead). A caller that seems to be the only one runs `commit` itself: waking the thread that leads takes
+    /// as long as a short commit. Of several callers none does, because the others would miss its commit.
+    pub(crate) fn leave(&self, answer: Answer, commit: impl FnOnce() -> Result<(), CommitError>) {
         let mut state = self.state.lock();
         state.answers.push(answer);
-        if !state.running {
-            self.wanted.notify_one();
+        if state.running {
+            return;
         }
+        if state.answers.len() > 1 || state.last_answered > 1 {
+            self.wanted.notify_one();
+            return;
+        }
+        self.run_contained(state, commit);
     }
 
     /// Waits until answers are wanted and no commit runs, and runs `commit`. Returns false, without a commit, once the
@@ -98,8 +107,7 @@ impl Group {
             }
             self.wanted.wait(&mut state);
         }
-        // The answers name the outcome. After a panic as well there may be more callers.
-        let _ = catch_unwind(AssertUnwindSafe(|| self.run(state, commit)));
+        self.run_contained(state, commit);
         true
     }
 
@@ -107,6 +115,15 @@ impl Group {
     pub(crate) fn close(&self) {
         self.state.lock().closed = true;
         self.wanted.notify_all();
+    }
+
+    /// Runs `commit`, of which only the answers tell the outcome. A panic ends no thread, because more callers may come.
+    fn run_contained(
+        &self,
+        state: MutexGuard<'_, CommitState>,
+        commit: impl FnOnce() -> Result<(), CommitError>,
+    ) {
+        let _ = catch_unwind(AssertUnwindSafe(|| self.run(state, commit)));
     }
 
     fn run(
@@ -118,6 +135,7 @@ impl Group {
         state.begun += 1;
         let number = state.begun;
         let answers = std::mem::take(&mut state.answers);
+        state.last_answered = answers.len();
         drop(state);
         let unwinding = guard_on_unwind(answers, |answers| {
             let reason = "a commit panicked".into();
@@ -250,12 +268,17 @@ mod tests {
         let (answered, answers) = channel();
         let leave = |caller: u64| {
             let answered = answered.clone();
-            group.leave(Box::new(move |outcome| {
+            let answer = move |outcome: Result<(), CommitError>| {
                 let told = (caller, thread::current().id(), outcome.is_ok());
                 answered.send(told).unwrap();
-            }));
+            };
+            group.leave(Box::new(answer), || panic!("there are several callers"));
         };
-        (0..3).for_each(leave);
+        let first = || {
+            (0..3).for_each(leave);
+            Ok(())
+        };
+        group.join(first).unwrap();
         let me = thread::current().id();
         for (commit, expected) in [(0..3), (3..6), (6..9)].into_iter().enumerate() {
             // These come while the commit runs.
@@ -282,12 +305,49 @@ mod tests {
     }
 
     #[test]
+    fn a_caller_commits_by_itself_only_if_it_is_alone() {
+        let group = Group::new();
+        let (answered, answers) = channel();
+        let answer = |caller: u64| -> Answer {
+            let answered = answered.clone();
+            Box::new(move |outcome| answered.send((caller, outcome.is_ok())).unwrap())
+        };
+        let told = || answers.try_iter().collect::<Vec<_>>();
+        // Two come during the commit of the first, which gives them no answer.
+        group.leave(answer(0), || {
+            for caller in [1, 2] {
+                group.leave(answer(caller), || panic!("one commit runs at a time"));
+            }
+            Ok(())
+        });
+        assert_eq!(told(), [(0, true)]);
+        group.leave(answer(3), || {
+            panic!("others wait for the thread that leads")
+        });
+        assert_eq!(told(), []);
+        assert!(group.lead(|| Err(CommitError::NoSpace)));
+        assert_eq!(told(), [(1, false), (2, false), (3, false)]);
+        group.leave(answer(4), || panic!("there were several callers just now"));
+        assert!(group.lead(|| Ok(())));
+        assert_eq!(told(), [(4, true)]);
+        group.leave(answer(5), || panic!("as a bug would"));
+        assert_eq!(told(), [(5, false)]);
+        group.leave(answer(6), || Ok(()));
+        assert_eq!(told(), [(6, true)]);
+    }
+
+    #[test]
     fn callers_of_a_commit_that_panics_are_answered_and_so_are_those_after_them() {
         let group = Group::new();
         let (answered, answers) = channel();
         let leave = || {
             let answered = answered.clone();
-            group.leave(Box::new(move |outcome| answered.send(outcome).unwrap()));
+            let answer: Answer = Box::new(move |outcome| answered.send(outcome).unwrap());
+            let during = || {
+                group.leave(answer, || panic!("a commit runs"));
+                Ok(())
+            };
+            group.join(during).unwrap();
         };
         leave();
         assert!(group.lead(|| panic!("as a bug would")));
@@ -302,20 +362,21 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_is_given_by_a_thread_that_waits_for_callers() {
+    fn an_answer_is_given_by_the_caller_or_by_a_thread_that_waits_for_callers() {
         let group = Arc::new(Group::new());
         let leader = {
             let group = Arc::clone(&group);
             thread::spawn(move || while group.lead(|| Ok(())) {})
         };
         for round in 0..200 {
-            let (answered, answer) = channel();
-            group.leave(Box::new(move |outcome| answered.send(outcome).unwrap()));
+            let (answered, answers) = channel();
+            let answer: Answer = Box::new(move |outcome| answered.send(outcome).unwrap());
+            group.leave(answer, || Ok(()));
             // A commit of another thread may run meanwhile, or answer.
             if round % 2 == 0 {
                 group.join(|| Ok(())).unwrap();
             }
-            let told = answer.recv_timeout(Duration::from_secs(60));
+            let told = answers.recv_timeout(Duration::from_secs(60));
             assert!(told.unwrap().is_ok(), "round {round}");
         }
         group.close();

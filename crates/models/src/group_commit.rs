@@ -72,13 +72,14 @@ impl CommitsModel {
         for change in changes {
             self.ledger.lock().made |= change;
             let volume = Arc::clone(self);
-            self.group.leave(Box::new(move |answer| {
+            let answer = Box::new(move |answer| {
                 volume.check(change, &answer);
                 let mut ledger = volume.ledger.lock();
                 assert!(ledger.told & change == 0, "{change:#b} is told twice");
                 ledger.told |= change;
                 volume.was_told.notify_all();
-            }));
+            });
+            self.group.leave(answer, || self.commit());
         }
     }
 
