@@ -16,7 +16,7 @@ use crate::format::{Ino, key};
 use crate::transaction::{CommitError, Transactions};
 use crate::workers::Threads;
 
-use super::cut;
+use super::cut::{self, Sweep};
 use super::edit::Edit;
 use super::error::FsError;
 use super::extents::{self, PAGE};
@@ -72,7 +72,7 @@ impl Removal {
 
     /// Removes an inode without a name, now or soon. Does nothing if it has a name again.
     pub(super) fn remove(&self, ino: Ino) -> Result<(), FsError> {
-        if self.remover.remove_part(ino)? {
+        if self.remover.remove_part(ino, &mut Sweep::default())? {
             return Ok(());
         }
         if self.send(RemovalJob::Remove(ino)) {
@@ -88,7 +88,8 @@ impl Removal {
         if had_job || self.send(RemovalJob::Cut(ino)) {
             return Ok(());
         }
-        while !self.remover.cut_part(lock, ino)? {}
+        let mut sweep = Sweep::default();
+        while !self.remover.cut_part(lock, ino, &mut sweep)? {}
         Ok(())
     }
 
@@ -118,8 +119,15 @@ impl Removal {
         let (inodes, transactions) = (&self.remover.inodes, &self.remover.transactions);
         // Without what the caller has changed already.
         let mut stored = read_inode(transactions, ino)?.ok_or(FsError::NotFound)?;
-        let range = stored.size..end;
-        while !cut::cut_part(inodes, transactions, lock, ino, &mut stored, &range)? {}
+        let (range, mut sweep) = (stored.size..end, Sweep::default());
+        while !cut::cut_part(
+            inodes,
+            transactions,
+            lock,
+            (ino, &mut stored),
+            &range,
+            &mut sweep,
+        )? {}
         inode.allocated_bytes = stored.allocated_bytes;
         Ok(())
     }
@@ -214,14 +222,16 @@ impl Remover {
     }
 
     fn remove(&self, ino: Ino) -> Result<(), FsError> {
-        while !self.remove_part(ino)? {}
+        let mut sweep = Sweep::default();
+        while !self.remove_part(ino, &mut sweep)? {}
         Ok(())
     }
 
     fn cut(&self, ino: Ino) -> Result<(), FsError> {
+        let mut sweep = Sweep::default();
         loop {
             let lock = self.inodes.locks().exclusive(&[ino]);
-            if self.cut_part(&lock, ino)? {
+            if self.cut_part(&lock, ino, &mut sweep)? {
                 return Ok(());
             }
         }
@@ -229,10 +239,15 @@ impl Remover {
 
     /// Removes a bounded part of what lies behind the end of a file. Returns whether nothing is left. If that fails, the
     /// file must not grow over what is left.
-    fn cut_part(&self, lock: &ExclusiveLock<'_>, ino: Ino) -> Result<bool, FsError> {
+    fn cut_part(
+        &self,
+        lock: &ExclusiveLock<'_>,
+        ino: Ino,
+        sweep: &mut Sweep,
+    ) -> Result<bool, FsError> {
         let outcome = match read_inode(&self.transactions, ino) {
             Ok(Some(inode)) => {
-                cut::cut_behind_end(&self.inodes, &self.transactions, lock, ino, inode)
+                cut::cut_behind_end(&self.inodes, &self.transactions, lock, (ino, inode), sweep)
             }
             Ok(None) => Ok(true),
             Err(error) => Err(error),
@@ -262,7 +277,7 @@ impl Remover {
     }
 
     /// Removes a bounded part of an inode. Returns whether nothing is left of it.
-    fn remove_part(&self, ino: Ino) -> Result<bool, FsError> {
+    fn remove_part(&self, ino: Ino, sweep: &mut Sweep) -> Result<bool, FsError> {
         let _lock = self.inodes.locks().exclusive(&[ino]);
         let Some(mut inode) = read_inode(&self.transactions, ino)? else {
             return Ok(true);
@@ -271,7 +286,8 @@ impl Remover {
             return Ok(true);
         }
         let mut edit = Edit::default();
-        let runs = extents::page(&self.transactions, ino, &(0..SIZE_MAX))?;
+        let whole = 0..SIZE_MAX;
+        let runs = extents::page(&self.transactions, ino, &sweep.rest_of(&whole))?;
         let shrunk = extents::replace(&mut edit, ino, &runs, &[]);
         inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(shrunk);
         let (from, end) = key::xattrs(ino);
@@ -279,7 +295,7 @@ impl Remover {
         for (key, _) in &xattrs {
             edit.delete_xattr(ino, key::parse_xattr(key)?.1);
         }
-        let finished = runs.len() < PAGE && xattrs.len() < PAGE;
+        let finished = sweep.note(&whole, &runs) && xattrs.len() < PAGE;
         if finished {
             edit.delete_inode(ino);
             edit.delete_orphan(ino);

@@ -7,7 +7,7 @@
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
-use crate::fs::cut::{behind, take_out};
+use crate::fs::cut::{Sweep, behind, take_out};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::limits::SIZE_MAX;
@@ -39,10 +39,10 @@ impl FileWriter {
         let complete = inode.allocated_bytes == 0
             || take_out(
                 &self.transactions,
-                ino,
-                &mut inode,
+                (ino, &mut inode),
                 &mut edit,
                 &behind(size),
+                &mut Sweep::default(),
             )?;
         if !complete {
             edit.put_orphan(ino);

@@ -84,10 +84,10 @@ impl Cut {
         let mut edit = Edit::default();
         let complete = take_out(
             &fs.transactions,
-            self.ino,
-            &mut inode,
+            (self.ino, &mut inode),
             &mut edit,
             &behind(size),
+            &mut Sweep::default(),
         );
         assert!(!complete.unwrap(), "there is more than goes in a batch");
         edit.put_orphan(self.ino);
