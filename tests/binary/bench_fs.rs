@@ -117,7 +117,7 @@ fn a_volume_its_disk_and_fuse_have_a_rate_for_every_job_and_nothing_is_left() {
         "{report}"
     );
     let rows = report["rows"].as_array().expect("there are rows");
-    assert_eq!(rows.len(), 12, "{report}");
+    assert_eq!(rows.len(), 15, "{report}");
     for row in rows {
         for column in COLUMNS {
             assert!(row[column].as_f64() > Some(0.0), "{column}: {row}");

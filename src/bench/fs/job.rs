@@ -3,18 +3,18 @@
 /// A job, and the number of its threads where that varies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Job {
-    /// Write the large file in pieces of 1 MiB, then fsync.
-    SequentialWrite,
-    /// Read it in pieces of 1 MiB.
-    SequentialRead,
+    /// Write the large file in pieces of 1 MiB, then fsync. Several threads write a file each, as long together.
+    SequentialWrite(usize),
+    /// Read what was written like this in pieces of 1 MiB.
+    SequentialRead(usize),
     /// Read blocks of it at random, past the page cache where possible.
     RandomRead(usize),
     /// Overwrite blocks of it at random, then fsync.
     RandomWrite,
     /// Append blocks to a file for each thread, each block with an fdatasync.
     SyncedWrite(usize),
-    /// Create files of one block.
-    Create,
+    /// Create files of one block. Several threads create them in a directory each.
+    Create(usize),
     /// Stat them.
     Stat,
     /// Stat them, and have the filesystem asked each time.
@@ -29,30 +29,42 @@ impl Job {
     /// Returns all jobs in their order, with up to so many threads.
     #[must_use]
     pub fn all(jobs: usize) -> Vec<Self> {
-        let mut all = vec![
-            Self::SequentialWrite,
-            Self::SequentialRead,
+        let all = vec![
+            Self::SequentialWrite(1),
+            Self::SequentialRead(1),
+            Self::SequentialWrite(jobs),
+            Self::SequentialRead(jobs),
             Self::RandomRead(1),
             Self::RandomRead(jobs),
             Self::RandomWrite,
             Self::SyncedWrite(1),
             Self::SyncedWrite(jobs),
-            Self::Create,
+            Self::Create(jobs),
+            Self::Create(1),
             Self::Stat,
             Self::StatAnew,
             Self::List,
             Self::Unlink,
         ];
-        // With one thread, two of them are there twice.
-        all.dedup();
-        all
+        // With one thread, some are there twice.
+        let mut distinct = Vec::with_capacity(all.len());
+        for job in all {
+            if !distinct.contains(&job) {
+                distinct.push(job);
+            }
+        }
+        distinct
     }
 
     /// Returns the number of threads.
     #[must_use]
     pub fn threads(self) -> usize {
         match self {
-            Self::RandomRead(threads) | Self::SyncedWrite(threads) => threads,
+            Self::SequentialWrite(threads)
+            | Self::SequentialRead(threads)
+            | Self::RandomRead(threads)
+            | Self::SyncedWrite(threads)
+            | Self::Create(threads) => threads,
             _ => 1,
         }
     }
@@ -61,12 +73,12 @@ impl Job {
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
-            Self::SequentialWrite => "sequential-write",
-            Self::SequentialRead => "sequential-read",
+            Self::SequentialWrite(_) => "sequential-write",
+            Self::SequentialRead(_) => "sequential-read",
             Self::RandomRead(_) => "random-read",
             Self::RandomWrite => "random-write",
             Self::SyncedWrite(_) => "write-fdatasync",
-            Self::Create => "create",
+            Self::Create(_) => "create",
             Self::Stat => "stat",
             Self::StatAnew => "stat-anew",
             Self::List => "list",
@@ -78,10 +90,10 @@ impl Job {
     #[must_use]
     pub fn unit(self) -> &'static str {
         match self {
-            Self::SequentialWrite | Self::SequentialRead => "MB/s",
+            Self::SequentialWrite(_) | Self::SequentialRead(_) => "MB/s",
             Self::RandomRead(_) => "reads/s",
             Self::RandomWrite | Self::SyncedWrite(_) => "writes/s",
-            Self::Create | Self::Unlink => "files/s",
+            Self::Create(_) | Self::Unlink => "files/s",
             Self::Stat | Self::StatAnew => "calls/s",
             Self::List => "names/s",
         }
@@ -90,12 +102,12 @@ impl Job {
     /// Returns its title in the table.
     pub(super) fn title(self) -> String {
         let title = match self {
-            Self::SequentialWrite => "sequential write, then fsync",
-            Self::SequentialRead => "sequential read",
+            Self::SequentialWrite(_) => "sequential write, then fsync",
+            Self::SequentialRead(_) => "sequential read",
             Self::RandomRead(_) => "4 KiB random read",
             Self::RandomWrite => "4 KiB random write, one fsync",
             Self::SyncedWrite(_) => "4 KiB write, fdatasync after each",
-            Self::Create => "create 4 KiB files",
+            Self::Create(_) => "create 4 KiB files",
             Self::Stat => "stat",
             Self::StatAnew => "stat, not from the kernel's cache",
             Self::List => "list",
@@ -114,10 +126,10 @@ mod tests {
 
     #[test]
     fn a_job_is_there_once_and_with_several_threads_where_that_makes_a_difference() {
-        assert_eq!(Job::all(8).len(), 12);
+        assert_eq!(Job::all(8).len(), 15);
         assert_eq!(Job::all(1).len(), 10);
         let threads: Vec<usize> = Job::all(8).iter().map(|job| job.threads()).collect();
-        assert_eq!(threads.iter().filter(|threads| **threads == 8).count(), 2);
+        assert_eq!(threads.iter().filter(|threads| **threads == 8).count(), 5);
         assert_eq!(Job::RandomRead(8).title(), "4 KiB random read, 8 jobs");
         assert_eq!(Job::RandomRead(1).title(), "4 KiB random read");
     }

@@ -33,6 +33,11 @@ impl Load {
         self.size.saturating_mul(4)
     }
 
+    /// Returns the share of each of so many files in the bytes of the large file.
+    pub(super) fn share(&self, files: usize) -> u64 {
+        (self.size / files as u64).max(1)
+    }
+
     /// Returns the most small files that are made; all of them are no larger than the large file.
     pub(super) fn most_files(&self) -> u64 {
         MOST_FILES.min(self.blocks())

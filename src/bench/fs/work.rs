@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::FileExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -41,11 +41,15 @@ pub(super) fn measure(
     let (data, files) = (site.path(DATA), site.path(FILES));
     let clock = Clock::new(load.seconds, stop);
     match job {
-        Job::SequentialWrite => {
-            write_sequentially(&data, load.size, stop).map_err(FsBenchError::of("write", &data))
+        Job::SequentialWrite(threads) => {
+            let path = site.path("");
+            write_sequentially(&sequential_files(site, threads), load, stop)
+                .map_err(FsBenchError::of("write in", &path))
         }
-        Job::SequentialRead => {
-            read_sequentially(&data, load.size, stop).map_err(FsBenchError::of("read", &data))
+        Job::SequentialRead(threads) => {
+            let path = site.path("");
+            read_sequentially(&sequential_files(site, threads), load, stop)
+                .map_err(FsBenchError::of("read in", &path))
         }
         Job::RandomRead(threads) => read_at_random(site, &data, load, threads, stop)
             .map_err(FsBenchError::of("read", &data)),
@@ -56,11 +60,16 @@ pub(super) fn measure(
             let path = site.path("");
             write_synced(site, load, threads, stop).map_err(FsBenchError::of("write in", &path))
         }
-        Job::Create => {
+        Job::Create(1) => {
             let (count, rate) = create(&files, load.most_files(), &clock)
                 .map_err(FsBenchError::of("create files in", &files))?;
             site.files = count;
             Ok(rate)
+        }
+        Job::Create(threads) => {
+            let path = site.path("");
+            create_apart(site, load, threads, stop)
+                .map_err(FsBenchError::of("create files in", &path))
         }
         Job::Stat => stat(&files, site.files, AtFlags::empty(), &clock)
             .map_err(FsBenchError::of("stat files in", &files)),
@@ -155,33 +164,62 @@ impl Numbers {
     }
 }
 
-fn write_sequentially(path: &Path, size: u64, stop: &AtomicBool) -> io::Result<f64> {
-    let piece = Numbers::new(1).bytes(PIECE);
-    let mut file = File::create_new(path)?;
-    let began = Instant::now();
-    let mut left = size;
-    while left > 0 && !stop.load(Ordering::Relaxed) {
-        let len = piece.len().min(usize::try_from(left).unwrap_or(PIECE));
-        file.write_all(&piece[..len])?;
-        left -= len as u64;
+/// Returns the files for sequential jobs: the large one, or one for each thread.
+fn sequential_files(site: &Site, threads: usize) -> Vec<PathBuf> {
+    match threads {
+        1 => vec![site.path(DATA)],
+        _ => names_for(site, "data", threads),
     }
-    file.sync_all()?;
-    Ok(per_second(size, began.elapsed()) / 1e6)
 }
 
-fn read_sequentially(path: &Path, size: u64, stop: &AtomicBool) -> io::Result<f64> {
-    let mut file = File::open(path)?;
-    drop_cache(&file)?;
-    let mut piece = vec![0; PIECE];
-    let began = Instant::now();
-    let mut left = size;
-    while left > 0 && !stop.load(Ordering::Relaxed) {
-        match file.read(&mut piece)? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            len => left = left.saturating_sub(len as u64),
+/// Returns a path for each thread.
+fn names_for(site: &Site, prefix: &str, threads: usize) -> Vec<PathBuf> {
+    let name = |number| site.path(&format!("{prefix}-{number}"));
+    (0..threads).map(name).collect()
+}
+
+/// Writes to all files at once, so that they are as long as the large file together.
+fn write_sequentially(paths: &[PathBuf], load: &Load, stop: &AtomicBool) -> io::Result<f64> {
+    let piece = Numbers::new(1).bytes(PIECE);
+    let share = load.share(paths.len());
+    let files: io::Result<Vec<File>> = paths.iter().map(File::create_new).collect();
+    let rate = at_once(files?, Duration::MAX, stop, |mut file, clock| {
+        let mut left = share;
+        while left > 0 && !clock.is_over() {
+            let len = piece.len().min(usize::try_from(left).unwrap_or(PIECE));
+            file.write_all(&piece[..len])?;
+            left -= len as u64;
         }
+        file.sync_all()?;
+        Ok(share)
+    })?;
+    Ok(rate / 1e6)
+}
+
+/// Reads all files at once. Those that no later job uses are removed.
+fn read_sequentially(paths: &[PathBuf], load: &Load, stop: &AtomicBool) -> io::Result<f64> {
+    let share = load.share(paths.len());
+    let open = |path: &PathBuf| {
+        let file = File::open(path)?;
+        drop_cache(&file)?;
+        Ok(file)
+    };
+    let files: io::Result<Vec<File>> = paths.iter().map(open).collect();
+    let rate = at_once(files?, Duration::MAX, stop, |mut file, clock| {
+        let mut piece = vec![0; PIECE];
+        let mut left = share;
+        while left > 0 && !clock.is_over() {
+            match file.read(&mut piece)? {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                len => left = left.saturating_sub(len as u64),
+            }
+        }
+        Ok(share)
+    })?;
+    if paths.len() > 1 {
+        paths.iter().try_for_each(fs::remove_file)?;
     }
-    Ok(per_second(size, began.elapsed()) / 1e6)
+    Ok(rate / 1e6)
 }
 
 fn read_at_random(
@@ -229,8 +267,7 @@ fn write_at_random(path: &Path, load: &Load, clock: &Clock<'_>) -> io::Result<f6
 
 /// Appends to a file for each thread. One that has its share of the size continues at its start.
 fn write_synced(site: &Site, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
-    let names = (0..threads).map(|number| site.path(&format!("synced-{number}")));
-    let names: Vec<_> = names.collect();
+    let names = names_for(site, "synced", threads);
     let files: io::Result<Vec<File>> = names.iter().map(File::create_new).collect();
     let block = Numbers::new(3).bytes(BLOCK);
     let blocks = (load.blocks() / threads as u64).max(1);
@@ -279,6 +316,17 @@ fn create(path: &Path, most: u64, clock: &Clock<'_>) -> io::Result<(u64, f64)> {
         }
     }
     Ok((count, clock.rate(count)))
+}
+
+/// Creates files in a directory for each thread, and returns the rate. Then removes all of them.
+fn create_apart(site: &Site, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
+    let paths = names_for(site, FILES, threads);
+    let most = (load.most_files() / threads as u64).max(1);
+    let rate = at_once(paths.clone(), load.seconds, stop, |path, clock| {
+        Ok(create(&path, most, clock)?.0)
+    })?;
+    paths.iter().try_for_each(fs::remove_dir_all)?;
+    Ok(rate)
 }
 
 fn stat(path: &Path, files: u64, flags: AtFlags, clock: &Clock<'_>) -> io::Result<f64> {
