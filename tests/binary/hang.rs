@@ -1,7 +1,7 @@
 //! A member that hangs: a directory of another volume, whose daemon is stopped.
 
-use std::fs::File;
-use std::io::{BufRead, BufReader};
+use std::fs::{self, File};
+use std::io::{self, BufRead, BufReader};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -19,7 +19,21 @@ struct Stopped(String);
 impl Stopped {
     fn stop(daemon: u32) -> Self {
         must("kill", &["-STOP", &daemon.to_string()]);
-        Self(daemon.to_string())
+        let stopped = Self(daemon.to_string());
+        // A thread that has not heard of it yet may take one more request. A process that waits for its answer cannot end.
+        eventually("all threads are stopped", || stopped.is_complete());
+        stopped
+    }
+
+    /// Returns whether every thread has stopped.
+    fn is_complete(&self) -> bool {
+        let threads = fs::read_dir(format!("/proc/{}/task", self.0)).expect("it is there");
+        let is_stopped = |thread: io::Result<fs::DirEntry>| {
+            let status = thread.and_then(|thread| fs::read_to_string(thread.path().join("status")));
+            // One may end just now.
+            status.is_ok_and(|status| status.contains("State:\tT"))
+        };
+        threads.into_iter().all(is_stopped)
     }
 }
 
