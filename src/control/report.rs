@@ -6,6 +6,7 @@ use crate::coding::{Coded, Coding};
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildState, ScrubState};
 use crate::membership::AbsenceReason;
+use crate::store::PageCacheUse;
 
 mod lost;
 
@@ -127,6 +128,9 @@ pub(crate) struct MemberReport {
     pub(crate) reason: Option<AbsenceReason>,
     pub(crate) bytes_used: u64,
     pub(crate) bytes_free: u64,
+    /// The way from its large files to their device, if it is online. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) page_cache: Option<PageCacheReport>,
     pub(crate) errors: ErrorCounts,
     /// True if bytes of it were wrong since the last scrub.
     #[serde(default)]
@@ -202,6 +206,28 @@ pub(crate) enum MemberState {
     Rebuilding,
     /// It is being emptied.
     Removing,
+}
+
+/// The part of the kernel's page cache in I/O on the segments of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum PageCacheReport {
+    /// The segments lie in memory.
+    Whole,
+    /// All I/O goes through it: the filesystem takes no `O_DIRECT`.
+    Used,
+    /// I/O bypasses it.
+    Bypassed,
+}
+
+impl From<PageCacheUse> for PageCacheReport {
+    fn from(page_cache: PageCacheUse) -> Self {
+        match page_cache {
+            PageCacheUse::Whole => Self::Whole,
+            PageCacheUse::Used => Self::Used,
+            PageCacheUse::Bypassed => Self::Bypassed,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -371,6 +397,7 @@ mod tests {
             reason: None,
             bytes_used: 0,
             bytes_free: 0,
+            page_cache: None,
             errors: ErrorCounts::default(),
             suspect: false,
         }

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
-    RebuildReport, RedundancyReport, ScrubReport, StatusReport, VolumeState,
+    PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport, VolumeState,
 };
 use super::scrubbed::{MemberDefects, Scrubbed, UnverifiedMember};
 use super::volume_failure::VolumeFailure;
@@ -163,6 +163,7 @@ pub(crate) fn member_report(
         reason,
         bytes_used: status.bytes_used,
         bytes_free: status.bytes_free,
+        page_cache: status.page_cache.map(PageCacheReport::from),
         suspect: status.wrong_at > Some(scrubbed),
         errors: ErrorCounts {
             read: status.errors.read,

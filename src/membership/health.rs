@@ -1,7 +1,7 @@
 //! The health of each member: up or down, the reason, and the number of its errors.
 
 use crate::format::{MemberId, MemberIndex};
-use crate::store::{StoreError, StoreErrorKind};
+use crate::store::{PageCacheUse, StoreError, StoreErrorKind};
 
 use super::reason::AbsenceReason;
 
@@ -69,6 +69,8 @@ pub struct MemberStatus {
     pub bytes_used: u64,
     /// Bytes that its filesystem has left; 0 if it is not online.
     pub bytes_free: u64,
+    /// The way from its large files to their device, if it is online.
+    pub page_cache: Option<PageCacheUse>,
     /// Errors since it was opened.
     pub errors: ErrorCounts,
     /// When bytes of it were wrong last, in seconds since 1970, if they were since it was opened.

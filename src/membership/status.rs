@@ -6,7 +6,6 @@ use super::Members;
 use super::access::Access;
 use super::health::{MemberState, MemberStatus};
 use super::reason::AbsenceReason;
-use crate::format::MemberIndex;
 
 impl Members {
     /// Returns the status of each member, by index, and asks each how much it holds; for a slow one, the last answer
@@ -15,7 +14,7 @@ impl Members {
     pub fn status(&self) -> Vec<MemberStatus> {
         let mut members = self.known_status();
         for member in &mut members {
-            (member.bytes_used, member.bytes_free) = self.usage(member.index);
+            self.measure(member);
         }
         members
     }
@@ -58,6 +57,7 @@ impl Members {
                     draining: snapshot.is_draining(index),
                     bytes_used: 0,
                     bytes_free: 0,
+                    page_cache: None,
                     errors: member.observed().errors(),
                     wrong_at: member.observed().wrong_at(),
                 }
@@ -65,12 +65,16 @@ impl Members {
             .collect()
     }
 
-    /// Returns the bytes used and free, 0 where the member cannot say: its state then tells why.
-    fn usage(&self, index: MemberIndex) -> (u64, u64) {
-        if !self.membership.is_online(index) {
-            return (0, 0);
+    /// Fills in what a member says of its space. One that cannot say keeps 0 bytes: its state then tells why.
+    fn measure(&self, member: &mut MemberStatus) {
+        if !self.membership.is_online(member.index) {
+            return;
         }
-        let usage = self.io.taken(index).zip(self.io.space(index));
-        usage.map_or((0, 0), |(taken, space)| (taken, space.free_bytes))
+        let taken = self.io.taken(member.index);
+        if let Some((taken, space)) = taken.zip(self.io.space(member.index)) {
+            member.bytes_used = taken;
+            member.bytes_free = space.free_bytes;
+            member.page_cache = Some(space.page_cache);
+        }
     }
 }

@@ -39,6 +39,10 @@ fn a_disk_that_failed_is_taken_back_once_it_takes_writes_again() {
     let mut volume = mixed();
     volume.mount();
     write_large(&volume.path("old"), 1, LARGE).unwrap();
+    let members = volume.status().0["members"].take();
+    for member in members.as_array().expect("there are members") {
+        assert_eq!(member["page_cache"], "bypassed", "{member}");
+    }
     shut_down(&volume.members[EXT4]);
     write_large(&volume.path("new"), 2, LARGE).unwrap();
     eventually("the failure is seen", || volume.members_in("online") < 6);

@@ -4,7 +4,9 @@ use std::fs;
 use std::io::ErrorKind;
 
 use crate::crash::{check, write_synced, write_until_killed};
-use crate::support::{Disk, DiskKind, Load, Shape, TestVolume, eventually, skip_mounts};
+use crate::support::{
+    CAUCHYFS, Disk, DiskKind, Load, Shape, TestVolume, eventually, run, said, skip_mounts, text,
+};
 
 const SHAPE: Shape = Shape {
     data: 2,
@@ -26,6 +28,12 @@ fn nothing_acknowledged_is_lost_on(kind: DiskKind) {
     volume.mount();
     let directory = volume.path("synced");
     fs::create_dir(&directory).expect("the mount is writable");
+    let status = run(CAUCHYFS, &["status", text(&volume.mountpoint)]);
+    let way = match kind {
+        DiskKind::Tmpfs => "I/O on segments goes to memory",
+        _ => "I/O on segments bypasses the page cache",
+    };
+    assert!(said(&status).contains(way), "{kind:?}: {status:?}");
 
     if matches!(kind, DiskKind::Btrfs) {
         // The space reserved for the journal must stay so when it is written over.

@@ -24,7 +24,8 @@ use rustix::io::{Errno, ReadWriteFlags};
 
 use super::name::{Name, invalid, is_dir};
 use super::{
-    ALIGNMENT, Hold, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
+    ALIGNMENT, Hold, PageCacheUse, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock,
+    Visitor,
 };
 use calls::retry;
 use filesystems::{DURABLE_WRITE_FILESYSTEMS, LOCAL_FILESYSTEMS, MEMORY_FILESYSTEMS};
@@ -249,6 +250,16 @@ impl DirStore {
     /// Returns whether aligned I/O on a file bypasses the page cache.
     fn wants_direct(&self, name: &str) -> bool {
         (self.roles.bypasses_cache)(name) && self.takes_direct.load(Ordering::Relaxed)
+    }
+
+    fn page_cache(&self) -> PageCacheUse {
+        if self.is_in_memory {
+            PageCacheUse::Whole
+        } else if self.takes_direct.load(Ordering::Relaxed) {
+            PageCacheUse::Bypassed
+        } else {
+            PageCacheUse::Used
+        }
     }
 
     fn give_up_direct(&self) {
@@ -558,6 +569,7 @@ impl Store for DirStore {
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
             filesystem: identity.st_dev,
             reserves: self.reserves.load(Ordering::Relaxed),
+            page_cache: self.page_cache(),
         })
     }
 

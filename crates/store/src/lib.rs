@@ -56,6 +56,19 @@ pub struct Space {
     /// True if files take their space when they are made, and not only when they are written. True until
     /// a file was seen not to.
     pub reserves: bool,
+    /// The way from large files to their device.
+    pub page_cache: PageCacheUse,
+}
+
+/// The part of the kernel's page cache in I/O on the large files of a store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PageCacheUse {
+    /// The files lie in memory, and there is no device.
+    Whole,
+    /// All I/O goes through it, because the filesystem takes no `O_DIRECT`.
+    Used,
+    /// Aligned I/O bypasses it, unless the filesystem refuses that later.
+    Bypassed,
 }
 
 /// The use for which a raw descriptor is wanted; see [`Store::raw`].

@@ -15,7 +15,8 @@ use rand::{RngExt, SeedableRng};
 
 use super::name::{Name, invalid, is_dir};
 use super::{
-    EntryKind, Hold, Holder, Space, Store, StoreError, StoreErrorKind, StoreLock, Visitor,
+    EntryKind, Hold, Holder, PageCacheUse, Space, Store, StoreError, StoreErrorKind, StoreLock,
+    Visitor,
 };
 use file::File;
 
@@ -425,6 +426,7 @@ impl Store for MemStore {
             free_bytes: state.free_bytes(),
             filesystem: Arc::as_ptr(&self.disk.shared).addr() as u64,
             reserves: state.reserves,
+            page_cache: PageCacheUse::Whole,
         })
     }
 

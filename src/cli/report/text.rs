@@ -8,8 +8,8 @@ use super::super::terminal::{Escaped, join_lines};
 use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
 use crate::control::report::{
-    CodedReport, CodingReport, IndexReport, MemberState, RebuildReport, RedundancyReport,
-    ScrubReport, StatusReport, VolumeState,
+    CodedReport, CodingReport, IndexReport, MemberState, PageCacheReport, RebuildReport,
+    RedundancyReport, ScrubReport, StatusReport, VolumeState,
 };
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildState, ScrubState};
@@ -144,6 +144,37 @@ impl StatusReport {
                 ),
             );
         }
+        for line in self.page_cache_in_words() {
+            push(text, format_args!("{line}"));
+        }
+    }
+
+    /// Says which way I/O on segments takes, in a line for each way.
+    fn page_cache_in_words(&self) -> Vec<String> {
+        let ways = [
+            (PageCacheReport::Bypassed, "bypasses the page cache"),
+            (
+                PageCacheReport::Used,
+                "goes through the page cache: the filesystem takes no O_DIRECT",
+            ),
+            (PageCacheReport::Whole, "goes to memory"),
+        ];
+        let known = self.members.iter().filter(|it| it.page_cache.is_some());
+        let known = known.count();
+        let in_words = |(way, words): (PageCacheReport, &str)| {
+            let members = self.members.iter();
+            let members = members.filter(|member| member.page_cache == Some(way));
+            let members: Vec<String> = members.map(|member| member.index.to_string()).collect();
+            match members.len() {
+                0 => None,
+                all if all == known => Some(format!("I/O on segments {words}")),
+                _ => Some(format!(
+                    "I/O on segments of members {} {words}",
+                    members.join(", ")
+                )),
+            }
+        };
+        ways.into_iter().filter_map(in_words).collect()
     }
 
     /// Says what survives what.
