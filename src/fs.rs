@@ -300,14 +300,18 @@ impl Fs {
     }
 
     /// Makes everything that was done before this call durable (P1), like [`Self::syncfs`], and then calls `answer`,
-    /// on this thread or another. It is not to wait. Callers share commits; at most one of them commits by itself, and the
-    /// others do not wait.
-    pub fn sync_for(&self, answer: impl FnOnce(Result<(), FsError>) + Send + 'static) {
+    /// on this thread or another. It is not to wait. Callers share commits. If this one `may_commit` and is alone, it
+    /// commits by itself; else it does not wait.
+    pub fn sync_for(
+        &self,
+        may_commit: bool,
+        answer: impl FnOnce(Result<(), FsError>) + Send + 'static,
+    ) {
         if self.inodes.is_read_only() {
             return answer(Ok(()));
         }
         self.transactions
-            .sync_for(|outcome| answer(outcome.map_err(FsError::from)));
+            .sync_for(may_commit, |outcome| answer(outcome.map_err(FsError::from)));
     }
 
     /// Reports how full the volume is. Inodes have no limit but space: none are counted, which `df -i`

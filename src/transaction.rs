@@ -24,6 +24,8 @@ use std::collections::BTreeMap;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use scopeguard::ScopeGuard;
+
 use crate::coding::{Coding, Dispatch};
 use crate::format::record::{Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
@@ -223,9 +225,13 @@ impl Transactions {
     }
 
     /// Makes everything that was applied and written before the call durable (P1), and then calls `answer`, on this
-    /// thread or another. It is not to wait.
-    pub fn sync_for(&self, answer: impl FnOnce(Result<(), CommitError>) + Send + 'static) {
-        self.committer.sync_for(answer);
+    /// thread or another. It is not to wait. A caller that is alone commits by itself if it `may_commit`.
+    pub fn sync_for(
+        &self,
+        may_commit: bool,
+        answer: impl FnOnce(Result<(), CommitError>) + Send + 'static,
+    ) {
+        self.committer.sync_for(may_commit, answer);
     }
 
     /// Moves the durable changes of the journal into the index.
@@ -319,12 +325,11 @@ impl Transactions {
         batch: Batch,
         changes: &RunChanges,
     ) -> Result<(), CommitError> {
-        let applied = self.apply(batch);
-        match applied {
-            Ok(()) => self.extents.update(changes),
-            Err(_) => self.extents.forget_changed(changes),
-        }
-        applied
+        let forgetting = scopeguard::guard((), |()| self.extents.forget_changed(changes));
+        self.apply(batch)?;
+        self.extents.update(changes);
+        ScopeGuard::into_inner(forgetting);
+        Ok(())
     }
 
     /// Calls `visit` with the runs of a file that overlap `range`, in order and in parts: with each part of the range, and
@@ -343,6 +348,23 @@ impl Transactions {
     ) -> Result<(), E> {
         let source = self.meta.source();
         self.extents.visit(source, (ino, range), load, visit)
+    }
+
+    /// Returns the whole runs of a file that overlap `range`, for a change of them, or `None` if too many lie there to be
+    /// kept in memory. `load` reads all runs that overlap a range from their records, or returns `None` if they are too
+    /// many. The caller has the inode for itself until the change is applied.
+    ///
+    /// # Errors
+    ///
+    /// Those of `load`.
+    pub(crate) fn runs_for_change<E>(
+        &self,
+        ino: Ino,
+        range: &Range<u64>,
+        load: impl Fn(&Range<u64>) -> Result<Option<Vec<Run>>, E>,
+    ) -> Result<Option<Vec<Run>>, E> {
+        let source = self.meta.source();
+        self.extents.for_change(source, (ino, range), load)
     }
 
     /// Takes bytes of a file. They can be read at once at the places returned.

@@ -129,7 +129,8 @@ pub(super) fn spawn(arguments: &[OsString]) -> Result<Outcome, Failure> {
 /// members free. A daemon that hangs on a member is not waited for longer than [`END_OF_FAILED`].
 fn wait_until_closed(pipe: &ChildStdout) {
     let mut polled = [PollFd::new(pipe, PollFlags::empty())];
-    if let Err(error) = poll(&mut polled, Some(&END_OF_FAILED)) {
+    let wait = || poll(&mut polled, Some(&END_OF_FAILED));
+    if let Err(error) = rustix::io::retry_on_intr(wait) {
         tracing::warn!("cannot wait for the end of the daemon that failed: {error}");
     }
 }

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 
 use crate::format::{Ino, StripeId, key};
-use crate::transaction::extent_cache::{MAX_UPDATED_BYTES, MAX_UPDATED_RUNS};
+use crate::transaction::extent_cache::{MAX_CHANGED_BYTES, MAX_FILLED_RUNS};
 use crate::transaction::{Transactions, Written};
 
 use super::edit::Edit;
@@ -106,17 +106,8 @@ fn overlapping(
     ino: Ino,
     range: &Range<u64>,
 ) -> Result<Vec<Run>, FsError> {
-    let runs = recorded_around(transactions, ino, range, usize::MAX)?;
-    sound_overlapping(ino, range, runs)
-}
-
-/// Returns those of the runs around `range` that overlap it.
-fn sound_overlapping(
-    ino: Ino,
-    range: &Range<u64>,
-    mut runs: Vec<Run>,
-) -> Result<Vec<Run>, FsError> {
-    if runs.windows(2).any(|pair| pair[1].start < pair[0].end()) {
+    let mut runs = recorded_around(transactions, ino, range, usize::MAX)?;
+    if do_overlap(&runs) {
         let what = "two extents overlap";
         return Err(FsError::Corrupt { ino: ino.0, what });
     }
@@ -124,11 +115,9 @@ fn sound_overlapping(
     Ok(runs)
 }
 
-/// The reason why the runs of a page are not taken into the cache.
-enum Unread {
-    /// A change would have to copy all of them.
-    TooMany,
-    Failed(FsError),
+/// Returns whether two neighbours of a list in order overlap.
+fn do_overlap(runs: &[Run]) -> bool {
+    runs.windows(2).any(|pair| pair[1].start < pair[0].end())
 }
 
 /// Returns all runs of a file that overlap `range` or touch it. The caller holds the lock of the file.
@@ -137,27 +126,23 @@ pub(super) fn around(
     ino: Ino,
     range: &Range<u64>,
 ) -> Result<Vec<Run>, FsError> {
-    if range.end - range.start > MAX_UPDATED_BYTES {
-        return recorded_around(transactions, ino, range, usize::MAX);
-    }
     let load = |bounds: &Range<u64>| {
-        let runs = recorded_around(transactions, ino, bounds, MAX_UPDATED_RUNS);
-        match runs.map_err(Unread::Failed)? {
-            many if many.len() > MAX_UPDATED_RUNS => Err(Unread::TooMany),
-            runs => sound_overlapping(ino, bounds, runs).map_err(Unread::Failed),
+        let mut runs = recorded_around(transactions, ino, bounds, MAX_FILLED_RUNS)?;
+        // Damage elsewhere in the page must not keep this part of it from being changed.
+        if runs.len() > MAX_FILLED_RUNS || do_overlap(&runs) {
+            return Ok(None);
         }
+        runs.retain(|run| run.overlaps(bounds));
+        Ok::<_, FsError>(Some(runs))
     };
-    let touched = range.start.saturating_sub(1)..range.end.saturating_add(1);
-    let mut all: Vec<Run> = Vec::new();
-    let visited = transactions.visit_runs(ino, &touched, load, |_, runs| {
-        // One that lies in two pages comes twice.
-        let is_repeated = !runs.is_empty() && runs.first() == all.last();
-        all.extend(runs.iter().skip(usize::from(is_repeated)));
-    });
-    match visited {
-        Ok(()) => Ok(all),
-        Err(Unread::TooMany) => recorded_around(transactions, ino, range, usize::MAX),
-        Err(Unread::Failed(error)) => Err(error),
+    let mut known = None;
+    if range.end - range.start <= MAX_CHANGED_BYTES {
+        let touched = range.start.saturating_sub(1)..range.end.saturating_add(1);
+        known = transactions.runs_for_change(ino, &touched, load)?;
+    }
+    match known {
+        Some(runs) => Ok(runs),
+        None => recorded_around(transactions, ino, range, usize::MAX),
     }
 }
 

@@ -4,8 +4,8 @@
 //!
 //! - Every request gets exactly one answer, also when the work panics: [`Context::attempt`] turns a panic into an
 //!   error, and a [`Request`] that is dropped answers by itself. No panic ends the thread: see [`contain`].
-//! - A request that may wait for disks longer than a read does goes to the [`SlowPool`]. One that waits for a commit
-//!   alone takes no thread: the thread that commits answers it.
+//! - A request that may wait for disks longer than a read does goes to the [`SlowPool`]. Of those that wait
+//!   for a commit alone, one at most commits on its thread. The others take no thread: the one that commits answers them.
 //! - A job of the pool holds no adapter: the adapter waits for the pool when it is dropped.
 
 use std::io;
@@ -15,13 +15,13 @@ use rustix::io::Errno;
 
 use super::callbacks::{changes, forget, perform, seek};
 use super::device::Device;
-use super::mount::MountFlavor;
 use super::negotiate::{Agreement, FileOpening};
 use super::page_cache::PageCache;
 use super::pool::SlowPool;
 use super::protocol::{Answer, Listing, Operation, attributes, offset_found, written};
 use super::request::{Context, InFlight, Request, Service, contain};
 use super::seek::{first_doubtful, seek_what_is_written};
+use super::serve::ServeOptions;
 use crate::format::Ino;
 use crate::fs::{Fs, FsError, Handle, WriteFlags};
 
@@ -41,21 +41,28 @@ pub(super) struct Adapter {
     closes_by_itself: bool,
     /// Shared by all requests that are not answered yet.
     in_flight: InFlight,
-    /// A change of names is durable before it is answered.
-    sync_names: bool,
-    /// Any other change is durable before it is answered.
-    sync_all: bool,
+    durable: DurableChanges,
+    /// A thread that serves requests may commit, because others serve the rest meanwhile.
+    commits_itself: bool,
+}
+
+/// The changes that are durable before they are answered.
+struct DurableChanges {
+    /// Those of names.
+    names: bool,
+    /// All others.
+    all: bool,
 }
 
 impl Adapter {
-    /// Returns an adapter of `fs` for a mount of this flavor, at the other end of `device`, as agreed with the kernel.
+    /// Returns an adapter of `fs` for a mount with these options, at the other end of `device`, as agreed with the kernel.
     ///
     /// # Errors
     ///
     /// If threads cannot be started.
     pub(super) fn new(
         fs: Arc<Fs>,
-        flavor: &MountFlavor,
+        options: &ServeOptions,
         agreement: &Agreement,
         device: Arc<Device>,
     ) -> io::Result<Self> {
@@ -66,8 +73,11 @@ impl Adapter {
             opening: agreement.opening(),
             closes_by_itself: agreement.closes_by_itself(),
             in_flight: InFlight::default(),
-            sync_names: flavor.sync || flavor.dirsync,
-            sync_all: flavor.sync,
+            durable: DurableChanges {
+                names: options.flavor.sync || options.flavor.dirsync,
+                all: options.flavor.sync,
+            },
+            commits_itself: options.request_threads() > 1,
         })
     }
 }
@@ -165,9 +175,9 @@ impl Adapter {
             | Operation::Rename { .. }
             | Operation::Link { .. }
             | Operation::Create { .. }
-            | Operation::Tmpfile { .. } => self.sync_names,
+            | Operation::Tmpfile { .. } => self.durable.names,
             Operation::SetAttr(_) | Operation::SetXattr { .. } | Operation::RemoveXattr { .. } => {
-                self.sync_all
+                self.durable.all
             }
             _ => false,
         }
@@ -179,7 +189,7 @@ impl Adapter {
     }
 
     fn answer_when_durable(&self, context: Context, request: Request, answer: Answer) {
-        self.fs.sync_for(move |synced| {
+        self.fs.sync_for(self.commits_itself, move |synced| {
             request.answer(context.attempt(|| synced.map(|()| answer)));
         });
     }
@@ -194,7 +204,7 @@ impl Adapter {
 
     /// Sets attributes on the slow pool, because the size of a large file is among them.
     fn set_size_slowly(&self, context: Context, request: Request) {
-        let (fs, durable) = (Arc::clone(&self.fs), self.sync_all);
+        let (fs, durable) = (Arc::clone(&self.fs), self.durable.all);
         self.slow.run(move || {
             let work = || {
                 let Operation::SetAttr(wanted) = request.operation()? else {

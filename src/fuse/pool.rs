@@ -1,7 +1,7 @@
 //! Bounded threads for requests that wait for disks, or for the kernel.
 //!
 //! The threads that read requests from the kernel must not wait for a sync, or a handful of them would stop everything
-//! else. Replies may be sent from any thread, so such requests move here. Requests that wait for *other requests* have
+//! else. Only one of them at a time may make a commit for an fsync. Replies may be sent from any thread, so such requests move here. Requests that wait for *other requests* have
 //! threads of their own. If they took all threads that wait for disks, those other requests could not be served, and
 //! the mount would stand still for good.
 

@@ -41,6 +41,16 @@ pub struct ServeOptions {
     pub transport: TransportChoice,
 }
 
+impl ServeOptions {
+    /// Returns the number of threads that read requests over `/dev/fuse`.
+    pub(super) fn request_threads(&self) -> usize {
+        match self.threads {
+            0 => std::thread::available_parallelism().map_or(1, usize::from) + 2,
+            threads => threads,
+        }
+    }
+}
+
 /// The way on which requests of the kernel come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -108,9 +118,8 @@ pub fn serve(
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
-    let flavor = options.flavor.clone();
     serve_through(mounter, mountpoint, options, |device, agreement| {
-        Ok(Arc::new(Adapter::new(fs, &flavor, agreement, device)?))
+        Ok(Arc::new(Adapter::new(fs, options, agreement, device)?))
     })
 }
 
@@ -176,10 +185,7 @@ fn start(
         outcomes,
         device,
     };
-    let count = match options.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from) + 2,
-        threads => threads,
-    };
+    let count = options.request_threads();
     let rings = session.prepare_rings(options.transport, count, &outcome)?;
     let wish = Wish {
         writeback: options.writeback,

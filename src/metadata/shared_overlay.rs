@@ -8,7 +8,7 @@
 //! - Each lock is held for a few instructions, and never across I/O. Every change waits for that of the open sets, and for
 //!   no other: bringing changes into the journal delays none. What takes longer goes in chunks, between which others have
 //!   their turn.
-//! - The lock of the open sets is taken before that of the journaled layers.
+//! - The lock of the journaled layers is taken before that of the open sets, where both are held.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -72,9 +72,11 @@ impl SharedOverlay {
 
     /// Returns all layers, which do not change while the guards live.
     pub(super) fn read(&self) -> Layers<'_> {
+        // In this order: no change waits for this thread while it waits for a commit.
+        let journaled = self.journaled.read();
         Layers {
             open: self.open.read(),
-            journaled: self.journaled.read(),
+            journaled,
         }
     }
 

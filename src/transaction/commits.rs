@@ -105,10 +105,11 @@ impl Commits {
         self.group.join(|| self.guarded(|| self.commit()))
     }
 
-    /// Lets a commit that begins after this call give `answer`: one of this thread, or one of the thread that runs
+    /// Lets a commit that begins after this call give `answer`: one of this thread, if it `may_commit`, or one of the thread that runs
     /// [`commit_for_callers`](Self::commit_for_callers).
-    pub(super) fn commit_for(&self, answer: Answer) {
-        self.group.leave(answer, || self.guarded(|| self.commit()));
+    pub(super) fn commit_for(&self, may_commit: bool, answer: Answer) {
+        let commit = || self.guarded(|| self.commit());
+        self.group.leave(answer, may_commit.then_some(commit));
     }
 
     /// Makes the commits that callers without waiting threads want, until [`Group::close`].

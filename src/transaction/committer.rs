@@ -31,10 +31,14 @@ impl Committer {
     }
 
     /// Makes everything that was done before this call durable, like [`Commits::sync`], and then calls `answer`, on this
-    /// thread or another. It is not to wait.
-    pub(crate) fn sync_for(&self, answer: impl FnOnce(Result<(), CommitError>) + Send + 'static) {
+    /// thread or another. It is not to wait. A caller that is alone commits by itself if it `may_commit`.
+    pub(crate) fn sync_for(
+        &self,
+        may_commit: bool,
+        answer: impl FnOnce(Result<(), CommitError>) + Send + 'static,
+    ) {
         if !self.commits.is_read_only() && self.is_started() {
-            self.commits.commit_for(Box::new(answer));
+            self.commits.commit_for(may_commit, Box::new(answer));
         } else {
             answer(self.commits.sync());
         }

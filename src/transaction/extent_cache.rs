@@ -23,15 +23,17 @@ const PAGE_BYTES: u64 = 512 << 10;
 /// The bytes of a usual entry.
 const USUAL_BYTES: usize = 256;
 
-/// The most runs of a page that is brought up to date. A longer page is forgotten, because a change would copy all of it.
-pub(crate) const MAX_UPDATED_RUNS: usize = 512;
+/// The most runs of a page that a change reads into the cache. Reading more for one change is not worthwhile.
+pub(crate) const MAX_FILLED_RUNS: usize = 32;
 
-/// The most pages that one change brings up to date. A change of more forgets them.
-const MAX_UPDATED_PAGES: usize = 8;
+/// The most runs of a page that is brought up to date, because a change copies all of them.
+const MAX_UPDATED_RUNS: usize = 512;
+
+/// The most runs that one change copies to bring pages up to date.
+const MAX_COPIED_RUNS: usize = 4 * MAX_UPDATED_RUNS;
 
 /// The most bytes of a file that one change should look up here. More of them lie in too many pages.
-pub(crate) const MAX_UPDATED_BYTES: u64 = 2 << 20;
-const _: () = assert!(MAX_UPDATED_BYTES / PAGE_BYTES + 3 < MAX_UPDATED_PAGES as u64);
+pub(crate) const MAX_CHANGED_BYTES: u64 = 2 << 20;
 
 /// The number of a page in a file.
 type PageIndex = u64;
@@ -41,16 +43,15 @@ type PageIndex = u64;
 struct ExtentPage {
     /// The source of the records that they were read from.
     source: u64,
-    runs: Arc<[Run]>,
+    /// None if a change found too many of them.
+    runs: Option<Arc<[Run]>>,
 }
 
-impl ExtentPage {
-    /// Returns the runs that overlap `range`.
-    fn within(&self, range: &Range<u64>) -> &[Run] {
-        let first = self.runs.partition_point(|run| run.end() <= range.start);
-        let behind = self.runs.partition_point(|run| run.start < range.end);
-        self.runs.get(first..behind).unwrap_or_default()
-    }
+/// Returns those of the runs of a page that overlap `range`.
+fn within<'a>(runs: &'a [Run], range: &Range<u64>) -> &'a [Run] {
+    let first = runs.partition_point(|run| run.end() <= range.start);
+    let behind = runs.partition_point(|run| run.start < range.end);
+    runs.get(first..behind).unwrap_or_default()
 }
 
 /// The changes of the runs of files that one edit makes, in order.
@@ -91,20 +92,30 @@ impl RunChanges {
         pages
     }
 
-    /// Returns the runs of a page after the changes, or `None` if they do not fit to those that it had.
-    fn applied_to(&self, (ino, index): (Ino, PageIndex), old: &[Run]) -> Option<Vec<Run>> {
+    /// Returns whether a page loses more runs than it gets.
+    fn shortens(&self, page: (Ino, PageIndex)) -> bool {
+        let (added, removed): (Vec<&RunChange>, Vec<&RunChange>) =
+            self.of_page(page).partition(|change| change.is_added);
+        removed.len() > added.len()
+    }
+
+    fn of_page(&self, (ino, index): (Ino, PageIndex)) -> impl Iterator<Item = &RunChange> {
         let bounds = bounds_of(index);
-        let concerns = |change: &&RunChange| change.ino == ino && change.run.overlaps(&bounds);
+        let changes = self.0.iter();
+        changes.filter(move |change| change.ino == ino && change.run.overlaps(&bounds))
+    }
+
+    /// Returns the runs of a page after the changes, or `None` if they do not fit to those that it had.
+    fn applied_to(&self, page: (Ino, PageIndex), old: &[Run]) -> Option<Vec<Run>> {
         let mut runs = old.to_vec();
-        for change in self.0.iter().filter(concerns) {
+        for change in self.of_page(page) {
             match (runs.binary_search(&change.run), change.is_added) {
                 (Ok(place), false) => drop(runs.remove(place)),
                 (Err(place), true) => runs.insert(place, change.run),
                 (Ok(_), true) | (Err(_), false) => return None,
             }
         }
-        let is_sound = runs.len() <= MAX_UPDATED_RUNS
-            && runs.windows(2).all(|pair| pair[0].end() <= pair[1].start);
+        let is_sound = runs.windows(2).all(|pair| pair[0].end() <= pair[1].start);
         is_sound.then_some(runs)
     }
 }
@@ -118,7 +129,7 @@ impl ExtentCache {
     /// Makes a cache of at most `limit_bytes`.
     pub(super) fn new(limit_bytes: usize) -> Self {
         let weigh = |key: &(Ino, PageIndex), page: &ExtentPage| {
-            size_of_val(key) + size_of_val(page) + size_of_val(&*page.runs)
+            size_of_val(key) + size_of_val(page) + page.runs.as_deref().map_or(0, size_of_val)
         };
         Self {
             pages: FreshCache::new(limit_bytes, USUAL_BYTES, weigh),
@@ -136,46 +147,84 @@ impl ExtentCache {
         mut visit: impl FnMut(&Range<u64>, &[Run]),
     ) -> Result<(), E> {
         for index in pages_of(range) {
-            let bounds = bounds_of(index);
-            let page = self.page(source, (ino, index), || load(&bounds))?;
+            let (key, bounds) = ((ino, index), bounds_of(index));
+            let load = || load(&bounds).map(Some);
+            let mut runs = self.page(source, key, load)?;
+            if runs.is_none() {
+                self.pages.forget(&key);
+                runs = self.page(source, key, load)?;
+            }
             let part = range.start.max(bounds.start)..range.end.min(bounds.end);
-            visit(&part, page.within(&part));
+            visit(&part, within(&runs.unwrap_or_default(), &part));
         }
         Ok(())
+    }
+
+    /// Returns the whole runs that overlap `range`, for a change of them: or `None` if they are too many to be kept here.
+    /// `load` reads the runs of a page, or returns `None` if they are too many.
+    pub(super) fn for_change<E>(
+        &self,
+        source: u64,
+        (ino, range): (Ino, &Range<u64>),
+        load: impl Fn(&Range<u64>) -> Result<Option<Vec<Run>>, E>,
+    ) -> Result<Option<Vec<Run>>, E> {
+        let mut found: Vec<Run> = Vec::new();
+        for index in pages_of(range) {
+            let runs = self.page(source, (ino, index), || load(&bounds_of(index)))?;
+            let Some(runs) = runs else { return Ok(None) };
+            let runs = within(&runs, range);
+            // One that lies in two pages comes twice.
+            let is_repeated = !runs.is_empty() && runs.first() == found.last();
+            found.extend(runs.iter().skip(usize::from(is_repeated)));
+        }
+        Ok(Some(found))
     }
 
     fn page<E>(
         &self,
         source: u64,
         key: (Ino, PageIndex),
-        load: impl Fn() -> Result<Vec<Run>, E>,
-    ) -> Result<ExtentPage, E> {
+        load: impl Fn() -> Result<Option<Vec<Run>>, E>,
+    ) -> Result<Option<Arc<[Run]>>, E> {
         let read = || {
-            let runs = load()?.into();
+            let runs = load()?.map(Arc::from);
             Ok(ExtentPage { source, runs })
         };
-        let page = self.pages.get_or_read(&key, read)?;
-        if page.source >= source {
-            return Ok(page);
+        let mut page = self.pages.get_or_read(&key, read)?;
+        if page.source < source {
+            self.pages.forget(&key);
+            page = self.pages.get_or_read(&key, read)?;
         }
-        self.pages.forget(&key);
-        self.pages.get_or_read(&key, read)
+        Ok(page.runs)
     }
 
     /// Brings the pages up to date that the changes touch. To be called after the changes were applied, before the locks
     /// of the inodes are released.
     pub(super) fn update(&self, changes: &RunChanges) {
-        let pages = changes.pages();
-        let is_long = pages.len() > MAX_UPDATED_PAGES;
-        for key in pages {
-            let Some(old) = self.pages.get(&key).filter(|_| !is_long) else {
+        let mut copied = 0;
+        for key in changes.pages() {
+            let Some(page) = self.pages.get(&key) else {
+                // One that is being read just now is not kept.
                 self.pages.forget(&key);
                 continue;
             };
-            match changes.applied_to(key, &old.runs) {
+            let source = page.source;
+            let Some(old) = page.runs else {
+                if changes.shortens(key) {
+                    self.pages.forget(&key);
+                }
+                continue;
+            };
+            copied += old.len();
+            if old.len() > MAX_UPDATED_RUNS {
+                self.pages.replace(key, ExtentPage { source, runs: None });
+                continue;
+            }
+            let updated = Some(&old).filter(|_| copied <= MAX_COPIED_RUNS);
+            match updated.and_then(|old| changes.applied_to(key, old)) {
                 Some(runs) => {
-                    let runs = runs.into();
-                    self.pages.replace(key, ExtentPage { runs, ..old });
+                    let runs = Some(runs.into());
+                    self.pages.replace(key, ExtentPage { source, runs });
                 }
                 None => self.pages.forget(&key),
             }
@@ -379,17 +428,66 @@ mod tests {
         unknown.remove(INO, run(PAGE_BYTES - 4096));
         let mut overlapping = RunChanges::default();
         overlapping.add(INO, run(2048));
-        let mut many = RunChanges::default();
-        for page in 0..=MAX_UPDATED_PAGES as u64 {
-            many.add(INO, run(page * PAGE_BYTES + 8192));
-        }
-        for changes in [unknown, overlapping, many] {
+        for changes in [unknown, overlapping] {
             let (cache, file) = (ExtentCache::new(1 << 20), file(8192, 1));
             file.runs(&cache, &(0..1));
             cache.update(&changes);
             file.runs(&cache, &(0..1));
             assert_eq!(file.loads.get(), 2, "{changes:?}");
         }
+    }
+
+    #[test]
+    fn a_page_of_too_many_runs_is_known_to_changes_until_it_loses_some() {
+        let (cache, loads) = (ExtentCache::new(1 << 20), Cell::new(0));
+        let find = || {
+            let load = |_: &Range<u64>| {
+                loads.set(loads.get() + 1);
+                Ok::<_, Infallible>(None)
+            };
+            let found = cache.for_change(0, (INO, &(0..1)), load);
+            assert_eq!(found.expect("it cannot fail"), None);
+            loads.get()
+        };
+        let run = |start| Run {
+            start,
+            len: 1,
+            stripe: StripeId(1),
+            stripe_offset: 0,
+        };
+        assert_eq!((find(), find()), (1, 1));
+        let mut more = RunChanges::default();
+        more.add(INO, run(5));
+        cache.update(&more);
+        assert_eq!(find(), 1);
+        let mut fewer = RunChanges::default();
+        fewer.remove(INO, run(5));
+        cache.update(&fewer);
+        assert_eq!(find(), 2);
+        // A reader takes them in nevertheless.
+        let file = file(4096, 1);
+        assert_eq!(file.runs(&cache, &(0..1)).len(), 1);
+        file.runs(&cache, &(0..1));
+        assert_eq!(file.loads.get(), 1);
+    }
+
+    #[test]
+    fn a_change_does_not_copy_a_page_of_very_many_runs() {
+        let (cache, file) = (ExtentCache::new(8 << 20), file(512, 1));
+        file.runs(&cache, &(0..1));
+        let mut changes = RunChanges::default();
+        let old = file.load(&(0..512))[0];
+        changes.remove(INO, old);
+        changes.add(
+            INO,
+            Run {
+                stripe: StripeId(1 << 30),
+                ..old
+            },
+        );
+        cache.update(&changes);
+        let load = |_: &Range<u64>| Err("it is known that there are many");
+        assert_eq!(cache.for_change(0, (INO, &(0..1)), load), Ok(None));
     }
 
     #[test]

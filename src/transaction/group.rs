@@ -82,19 +82,25 @@ impl Group {
     }
 
     /// Leaves an answer, which is given once a commit that began after this call has ended. Some thread must
-    /// [lead](Self::lead). A caller that seems to be the only one runs `commit` itself: waking the thread that leads takes
-    /// as long as a short commit. Of several callers none does, because the others would miss its commit.
-    pub(crate) fn leave(&self, answer: Answer, commit: impl FnOnce() -> Result<(), CommitError>) {
+    /// [lead](Self::lead). A caller that seems to be the only one runs its `commit` itself, if it has one: waking the thread
+    /// that leads takes as long as a short commit. Of several callers none does, because the others would miss its commit.
+    pub(crate) fn leave(
+        &self,
+        answer: Answer,
+        commit: Option<impl FnOnce() -> Result<(), CommitError>>,
+    ) {
         let mut state = self.state.lock();
         state.answers.push(answer);
         if state.running {
             return;
         }
-        if state.answers.len() > 1 || state.last_answered > 1 {
-            self.wanted.notify_one();
-            return;
+        let is_alone = state.answers.len() == 1 && state.last_answered <= 1;
+        match commit.filter(|_| is_alone) {
+            Some(commit) => self.run_contained(state, commit),
+            None => {
+                self.wanted.notify_one();
+            }
         }
-        self.run_contained(state, commit);
     }
 
     /// Waits until answers are wanted and no commit runs, and runs `commit`. Returns false, without a commit, once the
@@ -272,7 +278,10 @@ mod tests {
                 let told = (caller, thread::current().id(), outcome.is_ok());
                 answered.send(told).unwrap();
             };
-            group.leave(Box::new(answer), || panic!("there are several callers"));
+            group.leave(
+                Box::new(answer),
+                Some(|| panic!("there are several callers")),
+            );
         };
         let first = || {
             (0..3).for_each(leave);
@@ -314,26 +323,35 @@ mod tests {
         };
         let told = || answers.try_iter().collect::<Vec<_>>();
         // Two come during the commit of the first, which gives them no answer.
-        group.leave(answer(0), || {
+        let first = || {
             for caller in [1, 2] {
-                group.leave(answer(caller), || panic!("one commit runs at a time"));
+                group.leave(answer(caller), Some(|| panic!("one commit runs at a time")));
             }
             Ok(())
-        });
+        };
+        group.leave(answer(0), Some(first));
         assert_eq!(told(), [(0, true)]);
-        group.leave(answer(3), || {
-            panic!("others wait for the thread that leads")
-        });
+        group.leave(
+            answer(3),
+            Some(|| panic!("others wait for the thread that leads")),
+        );
         assert_eq!(told(), []);
         assert!(group.lead(|| Err(CommitError::NoSpace)));
         assert_eq!(told(), [(1, false), (2, false), (3, false)]);
-        group.leave(answer(4), || panic!("there were several callers just now"));
+        group.leave(
+            answer(4),
+            Some(|| panic!("there were several callers just now")),
+        );
         assert!(group.lead(|| Ok(())));
         assert_eq!(told(), [(4, true)]);
-        group.leave(answer(5), || panic!("as a bug would"));
+        group.leave(answer(5), Some(|| panic!("as a bug would")));
         assert_eq!(told(), [(5, false)]);
-        group.leave(answer(6), || Ok(()));
+        group.leave(answer(6), Some(|| Ok(())));
         assert_eq!(told(), [(6, true)]);
+        group.leave(answer(7), None::<fn() -> Result<(), CommitError>>);
+        assert_eq!(told(), []);
+        assert!(group.lead(|| Ok(())));
+        assert_eq!(told(), [(7, true)]);
     }
 
     #[test]
@@ -344,7 +362,7 @@ mod tests {
             let answered = answered.clone();
             let answer: Answer = Box::new(move |outcome| answered.send(outcome).unwrap());
             let during = || {
-                group.leave(answer, || panic!("a commit runs"));
+                group.leave(answer, Some(|| panic!("a commit runs")));
                 Ok(())
             };
             group.join(during).unwrap();
@@ -371,7 +389,7 @@ mod tests {
         for round in 0..200 {
             let (answered, answers) = channel();
             let answer: Answer = Box::new(move |outcome| answered.send(outcome).unwrap());
-            group.leave(answer, || Ok(()));
+            group.leave(answer, Some(|| Ok(())));
             // A commit of another thread may run meanwhile, or answer.
             if round % 2 == 0 {
                 group.join(|| Ok(())).unwrap();

@@ -79,7 +79,10 @@ impl CommitsModel {
                 ledger.told |= change;
                 volume.was_told.notify_all();
             });
-            self.group.leave(answer, || self.commit());
+            // A thread that must not commit leaves the answer alone.
+            let may_commit = change.trailing_zeros().is_multiple_of(2);
+            let commit = may_commit.then_some(|| self.commit());
+            self.group.leave(answer, commit);
         }
     }
 

@@ -30,7 +30,7 @@ impl Load {
     /// or removed for a while.
     #[must_use]
     pub fn bytes_needed(&self) -> u64 {
-        self.size.saturating_mul(4)
+        self.size.saturating_mul(6)
     }
 
     /// Returns the share of each of so many files in the bytes of the large file.

@@ -104,7 +104,7 @@ pub(super) struct FsArguments {
     /// Directory to compare with; by default one on the disk of a member.
     #[arg(long, value_name = "DIR2")]
     pub(super) below: Option<PathBuf>,
-    /// Length of the large file. Each directory needs four times as much free space.
+    /// Length of the large file. Each directory needs six times as much free space.
     #[arg(long, default_value = "256MiB", value_name = "SIZE", value_parser = large_size)]
     pub(super) size: u64,
     /// How long to measure each job that has no end of its own.
