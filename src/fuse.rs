@@ -26,9 +26,9 @@ mod request;
 mod ring;
 mod seek;
 mod serve;
+mod serve_options;
 pub mod walk;
 
 pub use request::one_line;
-pub use serve::{
-    Connection, ServeOptions, Serving, Transport, TransportChoice, serve, serve_memory,
-};
+pub use serve::{Connection, Serving, Transport, serve, serve_memory};
+pub use serve_options::{ServeOptions, TransportChoice};

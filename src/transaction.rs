@@ -350,9 +350,9 @@ impl Transactions {
         self.extents.visit(source, (ino, range), load, visit)
     }
 
-    /// Returns the whole runs of a file that overlap `range`, for a change of them, or `None` if too many lie there to be
-    /// kept in memory. `load` reads all runs that overlap a range from their records, or returns `None` if they are too
-    /// many. The caller has the inode for itself until the change is applied.
+    /// Returns the whole runs of a file that overlap `range`, for a change of them. Returns `None` if too many lie there to
+    /// be kept in memory. `load` reads all runs that overlap a range from their records, or finds them too many. The
+    /// caller has the inode for itself until the change is applied.
     ///
     /// # Errors
     ///

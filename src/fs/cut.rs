@@ -15,8 +15,8 @@ use super::run::Run;
 
 /// The progress of taking out the extents of a range in batches.
 ///
-/// Each batch begins behind the last one. What was taken out has left deletions behind, which a search from the start
-/// would pass over again each time, until they are in the index. A last search from the start finds what came meanwhile.
+/// Each batch begins behind the last one. A search from the start would pass over all deletions before it that the index
+/// lacks. A last search from the start finds what came meanwhile.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
     /// The end of the last batch, or 0.

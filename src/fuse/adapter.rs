@@ -21,7 +21,7 @@ use super::pool::SlowPool;
 use super::protocol::{Answer, Listing, Operation, attributes, offset_found, written};
 use super::request::{Context, InFlight, Request, Service, contain};
 use super::seek::{first_doubtful, seek_what_is_written};
-use super::serve::ServeOptions;
+use super::serve_options::ServeOptions;
 use crate::format::Ino;
 use crate::fs::{Fs, FsError, Handle, WriteFlags};
 

@@ -14,60 +14,24 @@ use super::adapter::Adapter;
 use super::device::Device;
 use super::kernel;
 use super::memory::MemoryService;
-use super::mount::{self, Mount, MountError, MountFlavor, Mounted, Mounter, Unmount};
+use super::mount::{self, Mount, MountError, Mounted, Mounter, Unmount};
 use super::negotiate::{Agreement, FileOpening, Offer, Wish};
 use super::protocol::opcode;
 use super::report::Report;
 use super::request::{InFlight, Service};
 use super::ring::{self, Rings};
+use super::serve_options::{ServeOptions, TransportChoice};
 use crate::fs::Fs;
 use crate::workers::Threads;
 
 /// The interval at which the thread checks whether the kernel has cut the connection.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The options for serving a mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ServeOptions {
-    /// The options of the mount.
-    pub flavor: MountFlavor,
-    /// Threads that read requests; 0 for one per CPU and two more.
-    pub threads: usize,
-    /// Let the kernel collect small writes.
-    pub writeback: bool,
-    /// Have the kernel request each open of a regular file.
-    pub open_requests: bool,
-    /// The way on which requests are to come.
-    pub transport: TransportChoice,
-}
-
-impl ServeOptions {
-    /// Returns the number of threads that read requests over `/dev/fuse`.
-    pub(super) fn request_threads(&self) -> usize {
-        match self.threads {
-            0 => std::thread::available_parallelism().map_or(1, usize::from) + 2,
-            threads => threads,
-        }
-    }
-}
-
 /// The way on which requests of the kernel come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Transport {
     /// Over `io_uring`, with a queue for each CPU.
-    Uring,
-    /// Over `/dev/fuse`.
-    Classic,
-}
-
-/// The way on which requests are to come.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum TransportChoice {
-    /// Over `io_uring` where the kernel offers that, else over `/dev/fuse`.
-    #[default]
-    Auto,
-    /// Over `io_uring` or not at all.
     Uring,
     /// Over `/dev/fuse`.
     Classic,

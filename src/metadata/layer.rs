@@ -107,7 +107,7 @@ impl Layer {
     }
 }
 
-/// The changes of a range of keys, and the last key up to which they are complete, or `None` if that is all of the range.
+/// The changes of a range of keys, and the last key up to which they are complete: `None` for the whole range.
 pub(super) type Window = (BTreeMap<Key, NumberedChange>, Option<Key>);
 
 /// Collects the newest changes of keys from `from` to before `end`, as far as at most `limit` of each layer reach.

@@ -160,7 +160,7 @@ impl ExtentCache {
         Ok(())
     }
 
-    /// Returns the whole runs that overlap `range`, for a change of them: or `None` if they are too many to be kept here.
+    /// Returns the whole runs that overlap `range`, for a change of them. Returns `None` if they are too many to be kept.
     /// `load` reads the runs of a page, or returns `None` if they are too many.
     pub(super) fn for_change<E>(
         &self,
