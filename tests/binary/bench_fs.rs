@@ -198,7 +198,7 @@ fn directories_that_cannot_be_measured_are_refused_and_nothing_is_written() {
     refused(
         &["--size", "1M", "/proc"],
         2,
-        "/proc has 0 B free, and the jobs need 4.0 MiB",
+        "/proc has 0 B free, and the jobs need 6.0 MiB",
     );
 }
 

@@ -217,7 +217,7 @@ fn failure(error: FsBenchError) -> Failure {
             format_size(free),
             format_size(needed)
         ))
-        .advise("`--size` makes the large file smaller; a quarter of the free space is the most"),
+        .advise("`--size` makes the large file smaller; a sixth of the free space is the most"),
         FsBenchError::Interrupted => Failure::incomplete(error),
         FsBenchError::Io { .. } => Failure::environment(error),
     }
