@@ -31,6 +31,8 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 
+use rustix::process::{Resource, getrlimit};
+
 use self::crew::{Crew, Entries};
 use self::helpers::Helpers;
 use self::worker::Worker;
@@ -53,6 +55,9 @@ const FEWEST_ENTRIES: usize = 4;
 
 /// The most entries of a queue.
 const MOST_ENTRIES: usize = 16;
+
+/// The descriptors that a daemon needs for all else.
+const OTHER_DESCRIPTORS: u64 = 512;
 
 /// Returns whether the kernel offers requests over `io_uring` to new mounts.
 pub(super) fn is_enabled() -> bool {
@@ -84,7 +89,7 @@ impl Rings {
     /// # Errors
     ///
     /// If threads cannot be started, or a ring cannot be set up, for example because this process may not use
-    /// `io_uring`.
+    /// `io_uring`. If the rings could use up the descriptors that members need.
     pub(super) fn prepare(
         device: &Arc<Device>,
         threads: &Threads,
@@ -93,6 +98,7 @@ impl Rings {
     ) -> io::Result<Self> {
         let queues = possible_cpus(&std::fs::read_to_string(POSSIBLE_CPUS)?)
             .ok_or_else(|| io::Error::other("the list of possible CPUs cannot be read"))?;
+        check_descriptors(queues)?;
         let depth = (ENTRIES / usize::from(queues)).clamp(FEWEST_ENTRIES, MOST_ENTRIES);
         let (ready, prepared) = mpsc::channel();
         let mut starts = Vec::new();
@@ -206,6 +212,17 @@ fn possible_cpus(ranges: &str) -> Option<u16> {
             last.checked_sub(first)?.checked_add(1)
         })
         .try_fold(0u16, |sum, count| sum.checked_add(count?))
+}
+
+/// Fails if this process may open too few files for a ring for each entry that the queues may get, and for all else.
+fn check_descriptors(queues: u16) -> io::Result<()> {
+    let needed = u64::from(queues) * crew::MOST_ENTRIES as u64 + OTHER_DESCRIPTORS;
+    match getrlimit(Resource::Nofile).current {
+        Some(limit) if limit < needed => Err(io::Error::other(format!(
+            "this process may open {limit} files, and takes up to {needed} (`ulimit -n`)"
+        ))),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]

@@ -16,8 +16,8 @@ use rustix::thread::{CpuSet, sched_setaffinity};
 
 use crate::daemon::Connection;
 use crate::support::{
-    Disk, DiskKind, PATIENCE, Shape, TRANSPORT, TestVolume, drop_caches, eventually, pattern, said,
-    skip_mounts,
+    CAUCHYFS, Disk, DiskKind, PATIENCE, Shape, TRANSPORT, TestVolume, drop_caches, eventually,
+    pattern, run, said, skip_mounts, text,
 };
 
 /// The file that says whether the kernel offers requests over `io_uring` to new mounts.
@@ -117,6 +117,33 @@ fn uring_is_refused_with_its_remedy_where_the_kernel_does_not_offer_it_and_auto_
     volume.unmount();
     let (status, _) = volume.status_of(&volume.members.iter().collect::<Vec<_>>());
     assert!(status["transport"].is_null(), "{status}");
+}
+
+/// Without this, the rings would leave no descriptor for the files of members.
+#[test]
+fn with_few_descriptors_requests_come_over_the_device() {
+    if skip_mounts() {
+        return;
+    }
+    let Some(_parameter) = Parameter::set("Y") else {
+        return;
+    };
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let mount = |transport: &str| {
+        let mut arguments = vec!["--nofile=128:128", CAUCHYFS, "mount"];
+        arguments.extend(["--transport", transport]);
+        arguments.extend(volume.members.iter().map(|member| text(member)));
+        arguments.push(text(&volume.mountpoint));
+        run("prlimit", &arguments)
+    };
+    let refused = mount("uring");
+    assert!(!refused.status.success(), "{refused:?}");
+    let words = said(&refused);
+    assert!(words.contains("may open 128 files"), "{words}");
+    assert!(mount("auto").status.success());
+    let (status, _) = volume.status();
+    assert_eq!(status["transport"].as_str(), Some("classic"), "{status}");
+    volume.unmount();
 }
 
 #[test]

@@ -18,7 +18,7 @@ use crate::fuse::request::{Request, Service};
 use crate::workers::Threads;
 
 /// The most entries of a queue that requests get which wait for disks alone. They end by themselves.
-const MOST_ENTRIES: usize = 64;
+pub(super) const MOST_ENTRIES: usize = 64;
 
 /// The things that the threads of the queues share.
 pub(super) struct Crew {
