@@ -303,10 +303,12 @@ impl Membership {
         snapshot.members().any(|(_, member)| !member.is_online())
     }
 
-    /// Returns how many members can be given up before the volume has failed.
+    /// Returns how many members can be given up at once: no stripe then loses more shards than it can, and the volume has
+    /// not failed.
     pub(super) fn spare(&self) -> usize {
         let online = self.current.load().online().count();
-        online.saturating_sub(self.geometry.data_shards())
+        let spare = online.saturating_sub(self.geometry.data_shards());
+        spare.min(self.geometry.parity_shards())
     }
 
     /// Returns a member that is online, and its directory. An answer of the directory concerns this member alone, also

@@ -85,6 +85,32 @@ fn a_member_that_cannot_be_spared_is_waited_for() {
     });
 }
 
+/// A volume of more members than a stripe has shards. To give up two of them would lose stripes.
+#[test]
+fn no_more_members_are_given_up_at_once_than_there_are_parity_shards() {
+    let disks = Disks::volume(2, 1, 6);
+    let plan = FaultPlan::new();
+    let members = open_on(&disks, &plan, Duration::from_secs(1));
+    for index in [0, 2] {
+        plan.add(Fault::at(1, Effect::Hang).of(Scope::MemberKind(index, CallKind::Read)));
+    }
+    std::thread::scope(|scope| {
+        let ask = || members.io().run([0, 1, 2].map(read).into());
+        let asked = scope.spawn(ask);
+        while plan.triggered() < 2 {
+            std::thread::yield_now();
+        }
+        // For longer than one silent member is waited for.
+        std::thread::sleep(Duration::from_secs(2));
+        plan.release();
+        let outcomes = asked.join().expect("it returns");
+        // One of them was silent first, and can be spared.
+        let failed = outcomes.iter().filter(|outcome| outcome.is_err());
+        assert!(failed.count() <= 1, "{outcomes:?}");
+    });
+    assert!(members.membership().live().len() >= 5);
+}
+
 #[test]
 fn a_member_that_is_slow_for_too_long_is_faulted() {
     let disks = Disks::volume(2, 1, 3);
