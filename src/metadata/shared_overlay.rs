@@ -10,9 +10,8 @@
 //!   their turn.
 //! - The lock of the journaled layers is taken before that of the open sets, where both are held.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
 use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use parking_lot::{RwLock, RwLockReadGuard};
 
