@@ -38,6 +38,10 @@ pub(crate) use files::{kept_back, kept_from_index, promised};
 /// the room that is left, and all of it can be used.
 const ROOM_PARTS: u64 = 8;
 
+/// The stripes of the first segment that a mount opens. Each further one may be twice as long as the one before it, so
+/// that a volume into which little is written reserves little, and no first write waits for a large reservation.
+const FIRST_STRIPES: u64 = 4;
+
 /// The purpose for which room is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -115,6 +119,8 @@ struct Frontier {
     ahead: Option<SegmentId>,
     writing: BTreeMap<SegmentId, Writing>,
     opening: bool,
+    /// Segments opened for new bytes since the mount.
+    opened: u32,
     /// Members that had no space for a write although it was reserved, until something is freed.
     full: Vec<MemberIndex>,
     /// True if members that cannot reserve have what they are to keep back; of those where that is known.
@@ -616,13 +622,20 @@ impl Segments {
         }
     }
 
+    /// Returns the greatest length of the next segment for new bytes.
+    fn greatest_len(&self) -> u64 {
+        let opened = self.frontier.lock().opened;
+        let stripes = FIRST_STRIPES.saturating_mul(1_u64.checked_shl(opened).unwrap_or(u64::MAX));
+        self.max_len.min(self.step.saturating_mul(stripes))
+    }
+
     /// Returns how a new segment is to look like: see [`super::placement::place`].
     fn wanted(&self, need: Need) -> super::placement::Wanted {
         super::placement::Wanted {
             total_shards: self.geometry.total_shards(),
             data_shards: self.geometry.data_shards(),
             max_len: match need {
-                Need::New => self.max_len,
+                Need::New => self.greatest_len(),
                 Need::Compaction | Need::Accepted => self.step,
             },
             step: self.step,

@@ -18,6 +18,7 @@ use crate::metadata::{Batch, Key, MemoryMap, MetaError, RecordMap, Value};
 use crate::store::{CallKind, FaultPlan, FaultStore, MemDisk, Pinner, Store, Unpinner};
 use crate::workers::Workers;
 
+mod growth;
 mod together;
 
 /// Bytes of a shard of a full stripe.

@@ -148,9 +148,9 @@ fn balancing_stops_for_more_urgent_work_and_goes_on_afterwards() {
 
 /// Shards that wait are tried again and again.
 #[test]
-fn shards_that_find_no_room_cause_no_second_round_of_moves() {
+fn shards_that_find_no_room_cause_no_endless_moves() {
     let mut waited = 0;
-    for seed in 0..12 {
+    for seed in 0..48 {
         let mut random = StdRng::seed_from_u64(seed);
         let sizes: Vec<u64> = (0..5).map(|_| DISK << random.random_range(0..4)).collect();
         let rig = Rig::with_disks(2, 1, &sizes);
@@ -176,12 +176,15 @@ fn shards_that_find_no_room_cause_no_second_round_of_moves() {
         let second = fs.rebuild().unwrap();
         let case = format!("seed {seed}: {first:?}, then {second:?}");
         waited += u64::from(second.bytes_waiting > 0);
-        if second.bytes_waiting == first.bytes_waiting {
-            assert_eq!(second.bytes_done, 0, "{case}");
+        if second.bytes_waiting == first.bytes_waiting && second.bytes_done > 0 {
+            // What the first round moved last can leave room for another move, but not for one after it.
+            assert!(second.bytes_done < first.bytes_done / 10, "{case}");
+            let third = fs.rebuild().unwrap();
+            assert_eq!(third.bytes_done, 0, "{case}, then {third:?}");
         }
         assert_holds(&fs, &model, &case);
     }
-    assert!(waited > 3, "something waited in {waited} cases");
+    assert!(waited > 12, "something waited in {waited} cases");
 }
 
 /// Members with room have shards of the stripes that lack one, and a member without such shards is full.

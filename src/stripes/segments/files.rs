@@ -93,7 +93,11 @@ impl Segments {
             if !self.create_files(&handle, &mut refused) {
                 continue;
             }
-            if need != Need::New || !self.lacks_ballast(&handle) {
+            if need != Need::New {
+                return Ok(Arc::new(handle));
+            }
+            if !self.lacks_ballast(&handle) {
+                self.frontier.lock().opened += 1;
                 return Ok(Arc::new(handle));
             }
             self.io.remove(&handle, handle.members());
