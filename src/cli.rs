@@ -22,6 +22,7 @@ mod member;
 mod mount;
 mod mounts;
 mod options;
+mod outage;
 mod rebuild;
 mod report;
 mod sandbox;

@@ -24,6 +24,7 @@ pub(crate) mod fault;
 pub(crate) mod in_time;
 pub(crate) mod listener;
 pub(crate) mod mount_refusal;
+pub(crate) mod mounted;
 pub(crate) mod mounter;
 pub(crate) mod places;
 pub(crate) mod process;

@@ -40,6 +40,7 @@ mod extents;
 mod failed_writeback;
 mod handles;
 mod inodes;
+mod kept;
 mod limits;
 mod list_lens;
 mod locks;
@@ -55,6 +56,7 @@ mod references;
 mod removal;
 mod run;
 mod seek;
+mod served;
 mod spill;
 pub mod tree;
 mod types;
@@ -75,6 +77,7 @@ use entries::FIRST_COOKIE;
 use error::corrupt;
 use failed_writeback::FailedWriteback;
 use inodes::{Inodes, read_inode};
+use kept::Unreported;
 use limits::{BLOCK_BYTES, NAME_BYTES};
 use references::References;
 use removal::Removal;
@@ -83,10 +86,12 @@ pub use crate::format::TARGET_MAX;
 pub use attributes::Attributes;
 pub use directories::Directories;
 pub use error::FsError;
+pub use kept::{Kept, LostChanges};
 pub use limits::{INLINE_MAX, LINKS_MAX, SIZE_MAX};
 pub use names::Names;
 pub use open_files::OpenFiles;
 pub use reader::FileReader;
+pub use served::ServedFs;
 pub use types::{
     Allocation, AtimePolicy, Attr, Caller, Changes, Clock, DirItem, FsOptions, GroupLookup, Handle,
     OpenFlags, RenameMode, SpaceReport, TimeOrNow, Whence, WriteFlags, XattrMode,
@@ -101,6 +106,8 @@ pub struct Fs {
     inodes: Arc<Inodes>,
     removal: Arc<Removal>,
     references: Arc<References>,
+    kept: Kept,
+    unreported: Unreported,
     failed_writeback: Arc<FailedWriteback>,
     names: Names,
     directories: Directories,
@@ -124,23 +131,56 @@ impl Fs {
     /// have to be made, [`FsError::Storage`] from below.
     pub fn open(maintenance: Arc<Maintenance>, options: FsOptions) -> Result<Arc<Self>, FsError> {
         let root_owner = options.root_owner;
-        let fs = Self::assemble(maintenance, options);
+        let fs = Self::assemble(maintenance, options, Kept::none());
         fs.find_root(root_owner)?;
-        if !fs.inodes.is_read_only() {
-            fs.removal.resume()?;
-        }
+        fs.resume_removal()?;
         Ok(Arc::new(fs))
     }
 
+    /// Opens the filesystem again, on a volume that was lost beneath a mount and is recovered. Callers keep their
+    /// references, and learn by [`Self::take_loss`] of what was `lost`. No inode gets a number of one that is lost. The
+    /// caller is to call [`Self::resume_removal`] once the filesystem is in use.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn reopen(
+        maintenance: Arc<Maintenance>,
+        options: FsOptions,
+        kept: &Kept,
+        lost: &LostChanges,
+    ) -> Result<Arc<Self>, FsError> {
+        let root_owner = options.root_owner;
+        let fs = Self::assemble(maintenance, options, kept.clone());
+        fs.find_root(root_owner)?;
+        fs.transactions.skip_inos(lost.next_ino);
+        fs.unreported.add(&lost.inodes);
+        Ok(Arc::new(fs))
+    }
+
+    /// Finishes in the background what a crash cut off, unless the filesystem is read-only. Inodes without a name that
+    /// callers refer to stay.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Storage`] from below.
+    pub fn resume_removal(&self) -> Result<(), FsError> {
+        if self.inodes.is_read_only() {
+            return Ok(());
+        }
+        self.removal
+            .resume(|ino| self.references.nodes.is_referenced(ino))
+    }
+
     /// Makes the parts, each with those that it depends on.
-    fn assemble(maintenance: Arc<Maintenance>, options: FsOptions) -> Self {
+    fn assemble(maintenance: Arc<Maintenance>, options: FsOptions, kept: Kept) -> Self {
         let transactions = Arc::clone(maintenance.transactions());
         let room = maintenance.room();
         let inodes = Inodes::new(&transactions, room, options.clock, options.read_only);
         let inodes = Arc::new(inodes);
         let access_times = Arc::new(AccessTimes::new(&inodes, &transactions, options.atime));
         let removal = Arc::new(Removal::new(&inodes, &transactions));
-        let references = Arc::new(References::new(&removal));
+        let references = Arc::new(References::new(&kept, &removal));
         let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &transactions));
         let xattrs = Arc::new(Xattrs::new(&inodes, &transactions));
         let reader = Arc::new(FileReader::new(
@@ -193,6 +233,8 @@ impl Fs {
             inodes,
             removal,
             references,
+            kept,
+            unreported: Unreported::default(),
             failed_writeback,
             open_files,
             reader,
@@ -220,6 +262,29 @@ impl Fs {
             self.failed_writeback.persist(ino);
         }
         self.syncfs()
+    }
+
+    /// Returns the references of callers, which may outlive this filesystem.
+    #[must_use]
+    pub fn kept(&self) -> &Kept {
+        &self.kept
+    }
+
+    /// Returns the changes that are not durable, of a filesystem that accepts no more of them. Losses that were not
+    /// reported yet are among them.
+    #[must_use]
+    pub fn unsynced_changes(&self) -> LostChanges {
+        let keys = self.transactions.unsynced_keys();
+        let mut lost = LostChanges::of(&keys, self.transactions.upcoming_ino());
+        lost.inodes.extend(self.failed_writeback.files());
+        lost.inodes.extend(self.unreported.all());
+        lost
+    }
+
+    /// Returns whether changes of an inode were lost with an earlier opening of the volume. That is so once for each
+    /// loss.
+    pub fn take_loss(&self, ino: Ino) -> bool {
+        self.unreported.take(ino)
     }
 
     /// Returns the part that looks up and changes names.

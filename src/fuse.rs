@@ -14,6 +14,7 @@ mod convert;
 mod device;
 mod errno;
 mod kernel;
+mod kernel_cache;
 mod memory;
 pub mod mount;
 pub mod mountinfo;
@@ -28,7 +29,9 @@ mod seek;
 mod serve;
 mod serve_options;
 pub mod walk;
+mod without_volume;
 
+pub use kernel_cache::KernelCache;
 pub use request::one_line;
 pub use serve::{Connection, Serving, Transport, serve, serve_memory};
 pub use serve_options::{ServeOptions, TransportChoice};

@@ -205,6 +205,12 @@ impl Maintenance {
         self.transactions.close_index()
     }
 
+    /// Ends all work on a volume that goes on no more, and accepts no more changes. Makes nothing durable.
+    pub fn abandon(&self) {
+        self.transactions.commits().close();
+        self.scrubber.stop();
+    }
+
     /// Returns the transactions of the volume.
     #[must_use]
     pub fn transactions(&self) -> &Arc<Transactions> {

@@ -584,6 +584,12 @@ impl Meta {
         }
     }
 
+    /// Returns the keys with a change that neither the journal nor the index has.
+    #[must_use]
+    pub fn unsynced_keys(&self) -> Vec<Key> {
+        self.overlay.unsynced_keys()
+    }
+
     /// Returns about how much memory the changes take that the index does not have yet.
     #[must_use]
     pub fn overlay_bytes(&self) -> usize {

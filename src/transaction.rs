@@ -489,6 +489,29 @@ impl Transactions {
         Ok(Ino(self.inodes.next(|batch| self.meta.apply(batch))?))
     }
 
+    /// Returns a number above those of all inodes so far.
+    #[must_use]
+    pub fn upcoming_ino(&self) -> u64 {
+        self.inodes.upcoming()
+    }
+
+    /// Gives no inode a number below `least` from now on.
+    pub fn skip_inos(&self, least: u64) {
+        self.inodes.skip_to(least);
+    }
+
+    /// Returns the keys whose last change is in neither the journal nor the index.
+    #[must_use]
+    pub fn unsynced_keys(&self) -> Vec<Key> {
+        self.meta.unsynced_keys()
+    }
+
+    /// Returns whether the volume goes on no more: too many members failed, or a commit did.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.members.membership().is_failed() || self.commits.is_poisoned()
+    }
+
     /// Returns the record of a stripe that is on members.
     ///
     /// # Errors

@@ -26,6 +26,7 @@ use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
 use super::mounts;
 use super::options::{Atime, MountOptions};
+use super::outage::{OutageSurvey, OutageWatch, Reopening};
 use super::sandbox::{self, Confined, Needs};
 use super::sentences::mount_failure;
 use super::superseded;
@@ -33,7 +34,9 @@ use super::unmount;
 use super::volume::VolumeOptions;
 use super::warnings::{self, Warnings};
 use crate::control::ending::{Ending, Event, finish, take_away};
+use crate::control::failure::DaemonFailure;
 use crate::control::listener;
+use crate::control::mounted::MountedVolume;
 use crate::control::mounter::Mounting;
 use crate::control::places::RuntimeDirectory;
 use crate::control::process::{
@@ -84,6 +87,15 @@ struct Started {
     socket: SocketFile,
     mount: Mount,
     connection: Connection,
+    watch: OutageWatch,
+}
+
+/// A daemon whose volume is about to be mounted.
+struct Daemon<'a> {
+    plan: &'a MountPlan,
+    confined: &'a Confined,
+    volume: &'a Arc<MountedVolume>,
+    reopening: Reopening,
 }
 
 /// Starts a daemon with `arguments` and waits until its mount is usable.
@@ -184,10 +196,19 @@ fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failur
         read_only: plan.options.read_only,
     };
     let confined = sandbox::begin_daemon(&needs)?;
-    let volume = open(plan, &confined, &needs)?;
+    let (volume, reopening) = open(plan, &confined, &needs)?;
     let (events, inbox) = mpsc::channel();
-    let started = warnings::of(&volume).and_then(|mut warnings| {
-        let started = start(plan, &confined, runtime, &volume, &events, &mut warnings)?;
+    let warnings = warnings::of(&volume);
+    let options = serve_options(plan, &volume);
+    let volume = Arc::new(MountedVolume::new(volume));
+    let started = warnings.and_then(|mut warnings| {
+        let daemon = Daemon {
+            plan,
+            confined: &confined,
+            volume: &volume,
+            reopening,
+        };
+        let started = daemon.start(runtime, &options, &events, &mut warnings)?;
         confined.end_mounting();
         tracing::info!("{} is mounted", plan.mountpoint.display());
         ready(warnings);
@@ -198,22 +219,29 @@ fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failur
             socket,
             mount,
             connection,
+            watch,
         }) => {
-            let ending = Ending::new(confined.mounting(), &mount, &connection, &volume.fs);
+            let ending = Ending::new(confined.mounting(), &mount, &connection, &volume);
             let waiting = ending.wait(&inbox);
-            let finished = finish(volume, socket, waiting, &inbox);
+            drop(watch);
+            let finished = finish(&volume, socket, waiting, &inbox);
             finished
                 .map(|()| Outcome::Done)
                 .map_err(|failure| failure.at(mount.mountpoint()))
         }
         Err(failure) => {
-            volume.close()?;
+            volume.take().map_or(Ok(()), Volume::close)?;
             Err(failure)
         }
     }
 }
 
-fn open(plan: &MountPlan, confined: &Confined, needs: &Needs<'_>) -> Result<Volume, Failure> {
+/// Opens the volume. Returns how to do so again, too.
+fn open(
+    plan: &MountPlan,
+    confined: &Confined,
+    needs: &Needs<'_>,
+) -> Result<(Volume, Reopening), Failure> {
     let volume_options = VolumeOptions {
         access: if plan.options.read_only {
             Access::ReadOnly
@@ -245,11 +273,15 @@ fn open(plan: &MountPlan, confined: &Confined, needs: &Needs<'_>) -> Result<Volu
     confined.narrow(needs, || {
         superseded::places(&plan.directories, plan.member_timeout)
     })?;
-    let volume = Volume::open(&plan.directories, &volume_options, fs_options)?;
+    let volume = Volume::open(&plan.directories, &volume_options, fs_options.clone())?;
     if !plan.options.read_only {
         superseded::note_apart(volume.transactions.members(), &plan.directories);
     }
-    Ok(volume)
+    let reopening = Reopening {
+        volume_options,
+        fs_options,
+    };
+    Ok((volume, reopening))
 }
 
 /// Takes away `dead`, the mount of a daemon that is gone, from where this one is to be. Returns what is to be said of
@@ -269,59 +301,84 @@ fn clear_place(
     Ok(cleared.into_iter().chain(hidden).collect())
 }
 
-/// Mounts, and starts everything that can send an event. The mount comes last but one, since from then on there is
-/// something to take away. A dead mount in its place is removed right before that. The removal is in vain only if the
-/// place turns out to be unfit, or if the kernel or `fusermount3` refuses.
-fn start(
-    plan: &MountPlan,
-    confined: &Confined,
-    runtime: RuntimeDirectory,
-    volume: &Volume,
-    events: &Sender<Event>,
-    warnings: &mut Warnings,
-) -> Result<Started, Failure> {
-    let environment =
-        |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
-    let mounting = confined.mounting();
-    let dead = abandoned::abandoned_at(&plan.mountpoint);
-    let volume_id = volume
-        .transactions
-        .members()
-        .shape()
-        .volume_id()
-        .to_string();
-    let (control, socket) =
-        server::open(runtime, &plan.mountpoint, volume_id).map_err(|error| no_socket(&error))?;
-    let announced = control.announced();
-    Signals::new([SIGTERM, SIGINT, SIGHUP])
-        .and_then(|signals| watch_signals(signals, events.clone()))
-        .and_then(|()| watch_control(control, confined, volume, events.clone()))
-        .map_err(environment)?;
-    if let Some(entry) = &dead {
-        warnings.lines.extend(clear_place(plan, mounting, entry)?);
+impl Daemon<'_> {
+    /// Mounts, and starts everything that can send an event. The mount comes last but one, since from then on there is
+    /// something to take away. A dead mount in its place is removed right before that. The removal is in vain only if
+    /// the place turns out to be unfit, or if the kernel or `fusermount3` refuses.
+    fn start(
+        self,
+        runtime: RuntimeDirectory,
+        options: &ServeOptions,
+        events: &Sender<Event>,
+        warnings: &mut Warnings,
+    ) -> Result<Started, Failure> {
+        let environment =
+            |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
+        let plan = self.plan;
+        let mounting = self.confined.mounting();
+        let dead = abandoned::abandoned_at(&plan.mountpoint);
+        let (control, socket) = server::open(runtime, &plan.mountpoint, self.volume_id()?)
+            .map_err(|error| no_socket(&error))?;
+        let announced = control.announced();
+        let survey = Arc::new(OutageSurvey::new(self.volume, plan.member_timeout));
+        Signals::new([SIGTERM, SIGINT, SIGHUP])
+            .and_then(|signals| watch_signals(signals, events.clone()))
+            .and_then(|()| self.watch_control(control, &survey, events.clone()))
+            .map_err(environment)?;
+        if let Some(entry) = &dead {
+            warnings.lines.extend(clear_place(plan, mounting, entry)?);
+        }
+        let served = Arc::clone(self.volume.served());
+        let serving = serve(served, mounting, &plan.mountpoint, options)
+            .map_err(|error| mount_failure(&error))?;
+        let mount = serving.mount().clone();
+        announced.announce(&mount, serving.transport());
+        let watched = serving.connection().and_then(|connection| {
+            let watch = OutageWatch::start(survey, self.reopening, serving.kernel_cache())?;
+            watch_session(serving, events.clone())?;
+            Ok((connection, watch))
+        });
+        let (connection, watch) = watched.map_err(|error| {
+            take_away(mounting, &mount);
+            environment(error)
+        })?;
+        Ok(Started {
+            socket,
+            mount,
+            connection,
+            watch,
+        })
     }
-    let serving = serve(
-        Arc::clone(&volume.fs),
-        mounting,
-        &plan.mountpoint,
-        &serve_options(plan, volume),
-    )
-    .map_err(|error| mount_failure(&error))?;
-    let mount = serving.mount().clone();
-    announced.announce(&mount, serving.transport());
-    let watched = serving.connection().and_then(|connection| {
-        watch_session(serving, events.clone())?;
-        Ok(connection)
-    });
-    let connection = watched.map_err(|error| {
-        take_away(mounting, &mount);
-        environment(error)
-    })?;
-    Ok(Started {
-        socket,
-        mount,
-        connection,
-    })
+
+    fn volume_id(&self) -> Result<String, Failure> {
+        let open = self.volume.open().ok_or(DaemonFailure::VolumeAway);
+        let open = open.map_err(|failure| failure.at(&self.plan.mountpoint))?;
+        Ok(open
+            .fs
+            .transactions()
+            .members()
+            .shape()
+            .volume_id()
+            .to_string())
+    }
+
+    /// Answers commands; what ends the daemon becomes an event.
+    fn watch_control(
+        &self,
+        control: ControlSocket,
+        survey: &Arc<OutageSurvey>,
+        events: Sender<Event>,
+    ) -> io::Result<()> {
+        let end = move |request, client| send(&events, Event::Asked { request, client });
+        let survey = Arc::clone(survey);
+        listener::start(
+            control,
+            Arc::clone(self.volume),
+            self.confined.is_foreign(),
+            Box::new(move || survey.report()),
+            Box::new(end),
+        )
+    }
 }
 
 fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
@@ -364,17 +421,6 @@ fn watch_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> 
             send(&events, Event::Signal(signal));
         }
     })
-}
-
-/// Answers commands; what ends the daemon becomes an event.
-fn watch_control(
-    control: ControlSocket,
-    confined: &Confined,
-    volume: &Volume,
-    events: Sender<Event>,
-) -> io::Result<()> {
-    let end = move |request, client| send(&events, Event::Asked { request, client });
-    listener::start(control, volume, confined.is_foreign(), Box::new(end))
 }
 
 fn no_socket(error: &io::Error) -> Failure {

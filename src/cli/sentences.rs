@@ -104,6 +104,11 @@ impl DaemonFailure {
                     "see that its directories are there, and mount it again: what was synced is on them",
                 )
             }
+            Self::VolumeAway => {
+                Failure::environment("too many members of the volume are away").advise(format!(
+                    "bring them back: the volume then goes on by itself; `cauchyfs status {place}` names them"
+                ))
+            }
             Self::NotUnmounted { refusal } => mount_failure(&refusal.at(mountpoint)),
             Self::Volume { failure } => failure.at(Some(mountpoint)),
         }

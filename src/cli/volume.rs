@@ -1,5 +1,6 @@
 //! Opening a volume from directories.
 
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
@@ -7,7 +8,7 @@ use super::directories::{Directories, MEMBER_TIMEOUT};
 use super::failure::{Failure, warn};
 use crate::control::volume::Volume;
 use crate::format::MemberIndex;
-use crate::fs::FsOptions;
+use crate::fs::{FsOptions, Kept, LostChanges};
 use crate::maintenance::Schedule;
 use crate::membership::Access;
 use crate::transaction::Transactions;
@@ -50,6 +51,10 @@ impl VolumeOptions {
     }
 }
 
+fn no_thread(error: &io::Error) -> Failure {
+    Failure::environment(format!("cannot start a thread: {error}"))
+}
+
 /// Returns the members that are away and whose directories were not named.
 fn left_out(transactions: &Transactions, directories: &Directories) -> Vec<MemberIndex> {
     let is_named = |path: &str| {
@@ -76,9 +81,29 @@ impl Volume {
         let left_out = left_out(&volume.transactions, directories);
         if let Err(error) = volume.start_work(options.schedule, left_out) {
             volume.close()?;
-            return Err(Failure::environment(format!(
-                "cannot start a thread: {error}"
-            )));
+            return Err(no_thread(&error));
+        }
+        Ok(volume)
+    }
+
+    /// Opens the volume again that was lost beneath a mount, background work included. Callers keep their references, and
+    /// learn of the changes that were `lost`. The members `left_out` stay out.
+    ///
+    /// # Errors
+    ///
+    /// As [`Volume::open`].
+    pub(in crate::cli) fn open_again(
+        directories: &Directories,
+        options: &VolumeOptions,
+        fs_options: FsOptions,
+        (kept, lost): (&Kept, &LostChanges),
+        left_out: Vec<MemberIndex>,
+    ) -> Result<Self, Failure> {
+        let (maintenance, notes) = open_volume(directories, options)?;
+        let mut volume = Self::over_again(maintenance, notes, fs_options, kept, lost)?;
+        if let Err(error) = volume.start_work(options.schedule, left_out) {
+            volume.close()?;
+            return Err(no_thread(&error));
         }
         Ok(volume)
     }

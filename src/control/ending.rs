@@ -11,16 +11,16 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
+use rustix::io::Errno;
 use signal_hook::consts::SIGHUP;
 
 use super::failure::{DaemonFailure, NotDurable};
 use super::listener::EndRequest;
 use super::mount_refusal::MountRefusal;
+use super::mounted::MountedVolume;
 use super::mounter::Mounting;
 use super::protocol::Answer;
 use super::server::{self, SocketFile};
-use super::volume::Volume;
-use crate::fs::Fs;
 use crate::fuse::Connection;
 use crate::fuse::mount::{Mount, MountError, Mounter, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -61,7 +61,7 @@ pub(crate) struct Ending<'a> {
     mounting: &'a Mounting,
     mount: &'a Mount,
     connection: &'a Connection,
-    fs: &'a Fs,
+    volume: &'a MountedVolume,
     /// Commands that wait for the end.
     waiting: Vec<UnixStream>,
     deadline: Option<(Instant, Then)>,
@@ -74,13 +74,13 @@ impl<'a> Ending<'a> {
         mounting: &'a Mounting,
         mount: &'a Mount,
         connection: &'a Connection,
-        fs: &'a Fs,
+        volume: &'a MountedVolume,
     ) -> Self {
         Self {
             mounting,
             mount,
             connection,
-            fs,
+            volume,
             waiting: Vec::new(),
             deadline: None,
             unwritten: Some(NotDurable::TakenAway),
@@ -204,8 +204,12 @@ impl<'a> Ending<'a> {
     /// Makes everything durable, and tells the commands that wait that something keeps the mount.
     fn tell_held(&mut self) {
         let mountpoint = self.mount.mountpoint().display();
-        let synced = self.fs.syncfs();
-        let failed = synced.err().map(|error| NotDurable::of(&error));
+        let served = self.volume.served().current();
+        let failed = match &*served {
+            Some(fs) => fs.syncfs().err().map(|error| NotDurable::of(&error)),
+            None => Some(NotDurable::of(&Errno::IO)),
+        };
+        drop(served);
         let failed = failed.or_else(|| self.unwritten.clone());
         match &failed {
             None => tracing::info!(
@@ -265,15 +269,20 @@ pub(crate) fn take_away(mounting: &Mounting, mount: &Mount) {
 
 /// Makes everything durable and answers everyone who waited for that.
 pub(crate) fn finish(
-    volume: Volume,
+    volume: &MountedVolume,
     socket: SocketFile,
     mut waiting: Vec<UnixStream>,
     inbox: &Receiver<Event>,
 ) -> Result<(), DaemonFailure> {
-    let transactions = Arc::clone(&volume.transactions);
-    let closed = volume.close();
-    let closed = closed.map_err(|failure| DaemonFailure::ClosedInPart { failure });
-    let hanging = transactions.members().release();
+    let (closed, hanging) = match volume.take() {
+        Some(volume) => {
+            let transactions = Arc::clone(&volume.transactions);
+            let closed = volume.close();
+            let closed = closed.map_err(|failure| DaemonFailure::ClosedInPart { failure });
+            (closed, transactions.members().release())
+        }
+        None => (Err(DaemonFailure::VolumeAway), Vec::new()),
+    };
     if !hanging.is_empty() {
         tracing::warn!("this process ends when {} answers", hanging.join(" and "));
     }

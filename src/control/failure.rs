@@ -54,6 +54,8 @@ pub(crate) enum DaemonFailure {
         /// The refusal of the kernel or of the helper.
         refusal: MountRefusal,
     },
+    /// Too many members are away. The volume goes on once enough are back.
+    VolumeAway,
     /// An operation on the volume failed.
     Volume {
         /// The failure.

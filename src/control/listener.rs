@@ -12,17 +12,16 @@ use std::time::Duration;
 
 use super::exchange::MOST_LISTED_BYTES;
 use super::failure::DaemonFailure;
+use super::mounted::{MountedVolume, OpenVolume};
 use super::protocol::{Absentee, Answer, Membership, Request};
+use super::report::StatusReport;
 use super::scrub;
 use super::server::{self, Announced, ControlSocket, meanwhile};
 use super::summary::{rebuild_report, report};
-use super::volume::Volume;
 use super::volume_failure::VolumeFailure;
 use crate::format::MemberIndex;
-use crate::fs::Fs;
-use crate::maintenance::Maintenance;
 use crate::maintenance::{OrderNumber, RebuildOrders};
-use crate::membership::{Access, JoinAs, Members, MembersError, Unusable, directory};
+use crate::membership::{Access, JoinAs, Members, MembersError, directory};
 use crate::store::StoreRef;
 use crate::transaction::CommitError;
 
@@ -44,21 +43,21 @@ pub(crate) enum EndRequest {
 /// Passes a command about the end on, with the connection that waits for the answer.
 type End = Box<dyn Fn(EndRequest, UnixStream) + Send + Sync>;
 
+/// Reports on a volume of which too many members are away by what its directories alone tell.
+type Survey = Box<dyn Fn() -> Option<StatusReport> + Send + Sync>;
+
 /// Answers commands.
 struct Listener {
     /// True if a member belongs to another user: the daemon reaches no directory that it was not mounted with.
     is_foreign: bool,
-    fs: Arc<Fs>,
-    maintenance: Arc<Maintenance>,
-    notes: Vec<Unusable>,
-    /// None where nothing may be written.
-    orders: Option<Arc<RebuildOrders>>,
+    volume: Arc<MountedVolume>,
+    survey: Survey,
     end: End,
     announced: Arc<Announced>,
     busy: AtomicUsize,
 }
 
-/// Starts to listen for a daemon, whose volume may be foreign. `end` gets the commands about the end of the daemon, and
+/// Starts to listen for a daemon, whose volume may be foreign. `survey` reports on it if it has failed. `end` gets the commands about the end of the daemon, and
 /// the connections on which to answer.
 ///
 /// # Errors
@@ -66,16 +65,15 @@ struct Listener {
 /// If the system has no thread left to give.
 pub(crate) fn start(
     control: ControlSocket,
-    volume: &Volume,
+    volume: Arc<MountedVolume>,
     is_foreign: bool,
+    survey: Survey,
     end: End,
 ) -> io::Result<()> {
     let listener = Arc::new(Listener {
         is_foreign,
-        fs: Arc::clone(&volume.fs),
-        maintenance: Arc::clone(&volume.maintenance),
-        notes: volume.notes.clone(),
-        orders: volume.orders().cloned(),
+        volume,
+        survey,
         end,
         announced: control.announced(),
         busy: AtomicUsize::new(0),
@@ -131,57 +129,89 @@ impl Listener {
     fn serve(&self, client: UnixStream) {
         match server::receive(&client, &self.announced) {
             Ok(Request::Status) => {
-                let answer = meanwhile(&client, || {
-                    match report(&self.fs, &self.maintenance, &self.notes, true) {
-                        Ok(mut report) => {
-                            report.lost.shorten(MOST_LISTED_BYTES);
-                            report.transport = self.announced.transport();
-                            Answer::Status(Box::new(report))
-                        }
-                        Err(failure) => Answer::Failed(failure.into()),
-                    }
-                });
+                let answer = meanwhile(&client, || self.status());
                 server::answer(&client, &answer);
-            }
-            Ok(Request::Directories) => {
-                let directories = self.fs.transactions().members().in_use();
-                server::answer(&client, &Answer::Directories(directories));
-            }
-            Ok(Request::Membership) => {
-                server::answer(&client, &Answer::Membership(self.membership()));
-            }
-            Ok(Request::Scrub { bytes_per_second }) => {
-                scrub::serve(&self.fs, &self.maintenance, &client, bytes_per_second);
             }
             Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
             Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),
-            Ok(Request::Rebuild { bytes_per_second }) => {
-                let ordered = self.orders().map(|orders| {
-                    // So that it is carried out also if this daemon does not live to do so.
-                    self.fs
-                        .transactions()
-                        .members()
-                        .epochs()
-                        .give_up_absentees();
-                    let OrderNumber(order) = orders.order(bytes_per_second, false);
-                    Answer::Ordered(order)
-                });
-                server::answer(&client, &ordered.unwrap_or_else(Answer::Failed));
+            // It is answered by the time that a request is received.
+            Ok(Request::Identify) => {}
+            Ok(request) => match self.volume.open() {
+                Some(volume) => {
+                    let is_foreign = self.is_foreign;
+                    Commands { is_foreign, volume }.serve(request, &client);
+                }
+                None => server::answer(&client, &Answer::Failed(DaemonFailure::VolumeAway)),
+            },
+            Err(error) => tracing::info!("a request on the control socket was dropped: {error}"),
+        }
+    }
+
+    /// Says how the volume is. If it has failed, the directories themselves are looked at, because members may be back.
+    fn status(&self) -> Answer {
+        let volume = self.volume.open();
+        let has_failed = volume.as_ref();
+        let has_failed = has_failed.is_none_or(|volume| volume.fs.transactions().has_failed());
+        if has_failed && let Some(report) = (self.survey)() {
+            return self.status_answer(report);
+        }
+        let Some(volume) = volume else {
+            return Answer::Failed(DaemonFailure::VolumeAway);
+        };
+        match report(&volume.fs, &volume.maintenance, &volume.notes, true) {
+            Ok(report) => self.status_answer(report),
+            Err(failure) => match (self.survey)() {
+                Some(report) => self.status_answer(report),
+                None => Answer::Failed(failure.into()),
+            },
+        }
+    }
+
+    fn status_answer(&self, mut report: StatusReport) -> Answer {
+        report.lost.shorten(MOST_LISTED_BYTES);
+        report.transport = self.announced.transport();
+        Answer::Status(Box::new(report))
+    }
+}
+
+/// Commands that work on an open volume.
+struct Commands {
+    is_foreign: bool,
+    volume: OpenVolume,
+}
+
+impl Commands {
+    fn serve(&self, request: Request, client: &UnixStream) {
+        match request {
+            Request::Directories => {
+                let directories = self.volume.fs.transactions().members().in_use();
+                server::answer(client, &Answer::Directories(directories));
             }
-            Ok(Request::Remove {
+            Request::Membership => {
+                server::answer(client, &Answer::Membership(self.membership()));
+            }
+            Request::Scrub { bytes_per_second } => {
+                let volume = &self.volume;
+                scrub::serve(&volume.fs, &volume.maintenance, client, bytes_per_second);
+            }
+            Request::Rebuild { bytes_per_second } => {
+                let ordered = self.rebuild(bytes_per_second);
+                server::answer(client, &ordered.unwrap_or_else(Answer::Failed));
+            }
+            Request::Remove {
                 member,
                 bytes_per_second,
-            }) => {
+            } => {
                 let remove = || self.remove(&member, bytes_per_second);
-                let answer = meanwhile(&client, || remove().unwrap_or_else(Answer::Failed));
-                server::answer(&client, &answer);
+                let answer = meanwhile(client, || remove().unwrap_or_else(Answer::Failed));
+                server::answer(client, &answer);
             }
-            Ok(Request::Join {
+            Request::Join {
                 old,
                 directory,
                 balance,
                 bytes_per_second,
-            }) => {
+            } => {
                 let join = || {
                     let orders = self.orders()?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
@@ -192,28 +222,33 @@ impl Listener {
                     let OrderNumber(order) = orders.order(bytes_per_second, balance);
                     Ok(Answer::Joined { member, order })
                 };
-                let answer = meanwhile(&client, || join().unwrap_or_else(Answer::Failed));
-                server::answer(&client, &answer);
+                let answer = meanwhile(client, || join().unwrap_or_else(Answer::Failed));
+                server::answer(client, &answer);
             }
-            Ok(Request::RebuildProgress { order }) => {
+            Request::RebuildProgress { order } => {
                 let progress = self.rebuild_progress(OrderNumber(order));
-                server::answer(&client, &progress.unwrap_or_else(Answer::Failed));
+                server::answer(client, &progress.unwrap_or_else(Answer::Failed));
             }
-            // It is answered by the time that a request is received.
-            Ok(Request::Identify) => {}
-            Err(error) => tracing::info!("a request on the control socket was dropped: {error}"),
+            // The listener answers these.
+            Request::Status | Request::Unmount { .. } | Request::AwaitEnd | Request::Identify => {}
         }
     }
-}
 
-impl Listener {
+    fn rebuild(&self, bytes_per_second: Option<u64>) -> Result<Answer, DaemonFailure> {
+        let orders = self.orders()?;
+        // So that it is carried out also if this daemon does not live to do so.
+        let members = self.volume.fs.transactions().members();
+        members.epochs().give_up_absentees();
+        let OrderNumber(order) = orders.order(bytes_per_second, false);
+        Ok(Answer::Ordered(order))
+    }
     fn orders(&self) -> Result<&RebuildOrders, DaemonFailure> {
-        let orders = self.orders.as_deref();
+        let orders = self.volume.orders.as_deref();
         orders.ok_or(DaemonFailure::MountedReadOnly)
     }
 
     fn membership(&self) -> Membership {
-        let members = self.fs.transactions().members();
+        let members = self.volume.fs.transactions().members();
         let away = members.absentees().into_iter().map(|member| Absentee {
             index: member.index.0,
             id: member.id.to_string(),
@@ -233,7 +268,7 @@ impl Listener {
         old: Option<&str>,
         directory: &Path,
     ) -> Result<(MemberIndex, JoinAs), DaemonFailure> {
-        let transactions = self.fs.transactions();
+        let transactions = self.volume.fs.transactions();
         let members = transactions.members();
         let store = directory::open(directory).map_err(|error| {
             let failure = VolumeFailure::from(error);
@@ -283,8 +318,8 @@ impl Listener {
         member: MemberIndex,
         directory: &Path,
     ) -> Result<(), DaemonFailure> {
-        let transactions = self.fs.transactions();
-        let drained = self.maintenance.draining().drain_to(old, member);
+        let transactions = self.volume.fs.transactions();
+        let drained = self.volume.maintenance.draining().drain_to(old, member);
         drained.map_err(|error| DaemonFailure::ReplacedInPart {
             directory: directory.display().to_string(),
             member: member.0,
@@ -308,7 +343,7 @@ impl Listener {
         own: Option<MemberIndex>,
         store: &StoreRef,
     ) -> Result<Option<MemberIndex>, DaemonFailure> {
-        let transactions = self.fs.transactions();
+        let transactions = self.volume.fs.transactions();
         let members = transactions.members();
         let Some(own) = own else {
             return Ok(None);
@@ -316,8 +351,9 @@ impl Listener {
         let is_leaving = members.membership().draining().contains(&own);
         let is_kept = is_leaving && old.is_none_or(|old| old == own);
         // Perhaps it came back by itself a moment ago, or gets what the other has.
-        let is_there = old
-            .is_some_and(|old| old == own || self.maintenance.draining().is_replaced_by(old, own));
+        let is_there = old.is_some_and(|old| {
+            old == own || self.volume.maintenance.draining().is_replaced_by(old, own)
+        });
         if !is_kept && !is_there {
             return Ok(None);
         }
@@ -337,8 +373,9 @@ impl Listener {
         member: Option<MemberIndex>,
         store: &StoreRef,
     ) -> Result<MemberIndex, DaemonFailure> {
-        let transactions = self.fs.transactions();
+        let transactions = self.volume.fs.transactions();
         let joined = self
+            .volume
             .maintenance
             .joining()
             .join(seat, store)
@@ -364,8 +401,8 @@ impl Listener {
 
     /// Keeps a member that was to be drained.
     fn keep(&self, member: MemberIndex) -> Result<(), DaemonFailure> {
-        let transactions = self.fs.transactions();
-        let kept = self.maintenance.draining().keep(member);
+        let transactions = self.volume.fs.transactions();
+        let kept = self.volume.maintenance.draining().keep(member);
         kept.map_err(VolumeFailure::from)?;
         tracing::info!("member {member} is kept, and not drained any further");
         if transactions.members().membership().draining().is_empty() {
@@ -376,9 +413,9 @@ impl Listener {
 
     fn remove(&self, member: &str, bytes_per_second: Option<u64>) -> Result<Answer, DaemonFailure> {
         let orders = self.orders()?;
-        let transactions = self.fs.transactions();
+        let transactions = self.volume.fs.transactions();
         let member = member_called(transactions.members(), member)?;
-        let removed = self.maintenance.draining().drain(member);
+        let removed = self.volume.maintenance.draining().drain(member);
         removed.map_err(VolumeFailure::from)?;
         tracing::info!("member {member} is to be drained and removed");
         let OrderNumber(order) = orders.order(bytes_per_second, false);
@@ -389,7 +426,7 @@ impl Listener {
     fn rebuild_progress(&self, order: OrderNumber) -> Result<Answer, DaemonFailure> {
         let orders = self.orders()?;
         let outcome = orders.outcome(order, PROGRESS_INTERVAL);
-        let now = self.maintenance.rebuild().status().progress();
+        let now = self.volume.maintenance.rebuild().status().progress();
         let report = rebuild_report(&orders.progress_of(order, now));
         match outcome {
             Some(Err(error)) => Err(VolumeFailure::from(error).into()),

@@ -6,6 +6,7 @@ use crate::format::{Cookie, Ino};
 
 use super::error::FsError;
 use super::handles::Handles;
+use super::kept::Kept;
 use super::locks::ExclusiveLock;
 use super::nodes::Nodes;
 use super::removal::Removal;
@@ -13,17 +14,17 @@ use super::types::{Handle, OpenFlags};
 
 /// References to inodes. An inode without a name lives until the last reference to it is gone.
 pub(super) struct References {
-    pub(super) nodes: Nodes,
-    pub(super) handles: Handles,
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) handles: Arc<Handles>,
     removal: Arc<Removal>,
 }
 
 impl References {
-    /// Returns an empty table, whose inodes `removal` removes.
-    pub(super) fn new(removal: &Arc<Removal>) -> Self {
+    /// Returns the references that were kept, whose inodes `removal` removes.
+    pub(super) fn new(kept: &Kept, removal: &Arc<Removal>) -> Self {
         Self {
-            nodes: Nodes::new(),
-            handles: Handles::new(),
+            nodes: Arc::clone(&kept.nodes),
+            handles: Arc::clone(&kept.handles),
             removal: Arc::clone(removal),
         }
     }

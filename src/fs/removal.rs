@@ -133,14 +133,23 @@ impl Removal {
     }
 
     /// Goes on, in the background, with what a crash cut off: files with a mark are cut where they
-    /// end, inodes without a name are removed.
-    pub(super) fn resume(&self) -> Result<(), FsError> {
+    /// end, inodes without a name are removed. Those that are `referenced` stay: their last reference removes them.
+    pub(super) fn resume(&self, referenced: impl Fn(Ino) -> bool) -> Result<(), FsError> {
         let (from, end) = key::orphans();
         let mut inos = Vec::new();
         self.remover.transactions.visit(&from, &end, |key, _| {
             inos.push(key::parse_orphan(key)?);
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
+        let mut due = Vec::new();
+        for ino in inos {
+            let inode = read_inode(&self.remover.transactions, ino)?;
+            let is_nameless = inode.is_none_or(|inode| inode.links == 0);
+            if !(is_nameless && referenced(ino)) {
+                due.push(ino);
+            }
+        }
+        let inos = due;
         if inos.is_empty() {
             return Ok(());
         }

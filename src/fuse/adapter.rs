@@ -22,8 +22,9 @@ use super::protocol::{Answer, Listing, Operation, attributes, offset_found, writ
 use super::request::{Context, InFlight, Request, Service, contain};
 use super::seek::{first_doubtful, seek_what_is_written};
 use super::serve_options::ServeOptions;
+use super::without_volume::answer_without_volume;
 use crate::format::Ino;
-use crate::fs::{Fs, FsError, Handle, WriteFlags};
+use crate::fs::{Fs, FsError, Handle, ServedFs, WriteFlags};
 
 /// The bit of a WRITE that comes from the kernel's page cache.
 const FROM_PAGE_CACHE: u32 = 1 << 0;
@@ -33,7 +34,7 @@ const KILL_SUID_SGID: u32 = 1 << 2;
 
 /// Serves one mount.
 pub(super) struct Adapter {
-    fs: Arc<Fs>,
+    served: Arc<ServedFs>,
     slow: SlowPool,
     page_cache: Arc<PageCache>,
     opening: FileOpening,
@@ -55,19 +56,20 @@ struct DurableChanges {
 }
 
 impl Adapter {
-    /// Returns an adapter of `fs` for a mount with these options, at the other end of `device`, as agreed with the kernel.
+    /// Returns an adapter of what is `served`, for a mount with these options, at the other end of `device`, as agreed
+    /// with the kernel.
     ///
     /// # Errors
     ///
     /// If threads cannot be started.
     pub(super) fn new(
-        fs: Arc<Fs>,
+        served: Arc<ServedFs>,
         options: &ServeOptions,
         agreement: &Agreement,
         device: Arc<Device>,
     ) -> io::Result<Self> {
         Ok(Self {
-            fs,
+            served,
             slow: SlowPool::start()?,
             page_cache: Arc::new(PageCache::new(device)),
             opening: agreement.opening(),
@@ -100,48 +102,60 @@ impl Adapter {
             tracing::error!("the kernel's request {header:?} is malformed");
             return request.answer(Err(Errno::INVAL));
         };
+        let served = self.served.current();
+        let Some(fs) = &*served else {
+            return answer_without_volume(self.served.kept(), request);
+        };
         let context = self.in_flight.begin(operation.name(), request.header());
         match operation {
             Operation::Forget { .. } | Operation::BatchForget(_) => {
-                context.guard(|| forget(&self.fs, &request, operation));
+                let forget_one = |ino, lookups| fs.open_files().forget(ino, lookups);
+                context.guard(|| forget(&request, operation, forget_one));
                 request.end();
+            }
+            Operation::Fsync | Operation::FsyncDir | Operation::Flush
+                if fs.take_loss(request.ino()) =>
+            {
+                request.answer(Err(Errno::IO));
             }
             Operation::Read {
                 handle,
                 offset,
                 size,
-            } => self.read(&context, request, handle, offset, size),
-            Operation::Write { .. } => self.write(context, request),
+            } => read(fs, &context, request, handle, offset, size),
+            Operation::Write { .. } => self.write(fs, context, request),
             Operation::ReadDir {
                 handle,
                 offset,
                 room,
-            } => self.list(&context, request, handle, offset, room, false),
+            } => list(fs, &context, request, handle, offset, room, false),
             Operation::ReadDirPlus {
                 handle,
                 offset,
                 room,
-            } => self.list(&context, request, handle, offset, room, true),
+            } => list(fs, &context, request, handle, offset, room, true),
             // One commit covers the whole volume: a sync of data alone costs the same.
             Operation::Fsync | Operation::FsyncDir => {
-                self.answer_when_durable(context, request, Answer::EMPTY);
+                self.answer_when_durable(fs, context, request, Answer::EMPTY);
             }
             // Every member, or as much data as the caller likes.
             Operation::StatFs | Operation::Fallocate { .. } | Operation::CopyFileRange { .. } => {
-                self.perform_slowly(context, request);
+                self.perform_slowly(fs, context, request);
             }
             Operation::SetAttr(wanted)
-                if wanted.size.is_some() && self.fs.writer().is_being_cut(request.ino()) =>
+                if wanted.size.is_some() && fs.writer().is_being_cut(request.ino()) =>
             {
-                self.set_size_slowly(context, request);
+                self.set_size_slowly(fs, context, request);
             }
-            Operation::LSeek { offset, whence, .. } => self.seek(context, request, offset, whence),
+            Operation::LSeek { offset, whence, .. } => {
+                self.seek(fs, context, request, offset, whence);
+            }
             Operation::GetAttr {
                 handle: Some(handle),
             }
             | Operation::Statx {
                 handle: Some(handle),
-            } if self.must_learn_of_full_volume(&request, handle) => {
+            } if self.must_learn_of_full_volume(fs, &request, handle) => {
                 request.answer(context.attempt(|| Err(FsError::NoSpace)));
             }
             Operation::Ioctl => request.answer(Err(Errno::NOTTY)),
@@ -154,10 +168,9 @@ impl Adapter {
             Operation::Flush | Operation::Unknown => request.answer(Err(Errno::NOSYS)),
             _ => {
                 let durable = self.is_durable_at_once(&operation);
-                let outcome =
-                    context.attempt(|| perform(&self.fs, self.opening, &request, operation));
+                let outcome = context.attempt(|| perform(fs, self.opening, &request, operation));
                 match outcome {
-                    Ok(answer) if durable => self.answer_when_durable(context, request, answer),
+                    Ok(answer) if durable => self.answer_when_durable(fs, context, request, answer),
                     outcome => request.answer(outcome),
                 }
             }
@@ -184,18 +197,24 @@ impl Adapter {
     }
 
     /// Returns whether a writer that asks for attributes is to hear that there is no room; see [`PageCache`].
-    fn must_learn_of_full_volume(&self, request: &Request, handle: Handle) -> bool {
-        self.page_cache.is_starved(request.ino()) && self.fs.open_files().only_writes(handle)
+    fn must_learn_of_full_volume(&self, fs: &Fs, request: &Request, handle: Handle) -> bool {
+        self.page_cache.is_starved(request.ino()) && fs.open_files().only_writes(handle)
     }
 
-    fn answer_when_durable(&self, context: Context, request: Request, answer: Answer) {
-        self.fs.sync_for(self.commits_itself, move |synced| {
+    fn answer_when_durable(
+        &self,
+        fs: &Arc<Fs>,
+        context: Context,
+        request: Request,
+        answer: Answer,
+    ) {
+        fs.sync_for(self.commits_itself, move |synced| {
             request.answer(context.attempt(|| synced.map(|()| answer)));
         });
     }
 
-    fn perform_slowly(&self, context: Context, request: Request) {
-        let (fs, opening) = (Arc::clone(&self.fs), self.opening);
+    fn perform_slowly(&self, fs: &Arc<Fs>, context: Context, request: Request) {
+        let (fs, opening) = (Arc::clone(fs), self.opening);
         self.slow.run(move || {
             let outcome = context.attempt(|| perform(&fs, opening, &request, request.operation()?));
             request.answer(outcome);
@@ -203,8 +222,8 @@ impl Adapter {
     }
 
     /// Sets attributes on the slow pool, because the size of a large file is among them.
-    fn set_size_slowly(&self, context: Context, request: Request) {
-        let (fs, durable) = (Arc::clone(&self.fs), self.durable.all);
+    fn set_size_slowly(&self, fs: &Arc<Fs>, context: Context, request: Request) {
+        let (fs, durable) = (Arc::clone(fs), self.durable.all);
         self.slow.run(move || {
             let work = || {
                 let Operation::SetAttr(wanted) = request.operation()? else {
@@ -224,52 +243,17 @@ impl Adapter {
         });
     }
 
-    /// Reads into the memory of the answer.
-    fn read(
-        &self,
-        context: &Context,
-        mut request: Request,
-        handle: Handle,
-        offset: u64,
-        size: u32,
-    ) {
-        let out = request.memory(size as usize);
-        let outcome = context.attempt(|| self.fs.reader().read(handle, offset, out));
-        request.answer_memory(outcome);
-    }
-
-    fn list(
-        &self,
-        context: &Context,
-        mut request: Request,
-        handle: Handle,
-        offset: u64,
-        room: u32,
-        with_attributes: bool,
-    ) {
-        let mut listing = Listing::new(request.memory(room as usize), with_attributes);
-        let outcome = context.attempt(|| {
-            self.fs
-                .directories()
-                .read(handle, offset, with_attributes, &mut |item| {
-                    listing.add(&item)
-                })
-        });
-        let len = listing.len();
-        request.answer_memory(outcome.map(|()| len));
-    }
-
     /// Writes here if that ends soon. A write that waits for a sync, or until room is made, moves to the slow pool.
-    fn write(&self, context: Context, request: Request) {
-        match context.attempt(|| write_at_once(&self.fs, &request)) {
+    fn write(&self, fs: &Arc<Fs>, context: Context, request: Request) {
+        match context.attempt(|| write_at_once(fs, &request)) {
             Ok(Some(len)) => request.answer(Ok(written(len as u64))),
-            Ok(None) => self.write_slowly(context, request),
+            Ok(None) => self.write_slowly(fs, context, request),
             Err(errno) => request.answer(Err(errno)),
         }
     }
 
-    fn write_slowly(&self, context: Context, request: Request) {
-        let (fs, page_cache) = (Arc::clone(&self.fs), Arc::clone(&self.page_cache));
+    fn write_slowly(&self, fs: &Arc<Fs>, context: Context, request: Request) {
+        let (fs, page_cache) = (Arc::clone(fs), Arc::clone(&self.page_cache));
         let apart = self.slow.apart();
         self.slow.run(move || {
             let mut from_page_cache = false;
@@ -294,31 +278,60 @@ impl Adapter {
     }
 
     /// Finds data or a hole. Where the file has a hole, or ends, the kernel may cache bytes that are not here yet.
-    fn seek(&self, context: Context, request: Request, offset: u64, whence: i32) {
-        let found = context.attempt(|| seek(&self.fs, request.operation()?));
-        if self.may_be_cached(request.ino()) && first_doubtful(offset, whence, found).is_some() {
-            self.seek_again(context, request);
+    fn seek(&self, fs: &Arc<Fs>, context: Context, request: Request, offset: u64, whence: i32) {
+        let found = context.attempt(|| seek(fs, request.operation()?));
+        if self.may_be_cached(fs, request.ino()) && first_doubtful(offset, whence, found).is_some()
+        {
+            self.seek_again(fs, context, request);
         } else {
             request.answer(found.map(offset_found));
         }
     }
 
     /// Returns whether the kernel may cache bytes of a file that are not here yet.
-    fn may_be_cached(&self, ino: Ino) -> bool {
+    fn may_be_cached(&self, fs: &Fs, ino: Ino) -> bool {
         match self.opening {
             FileOpening::ByKernel => true,
-            FileOpening::Requested => self.fs.open_files().has_writer(ino),
+            FileOpening::Requested => fs.open_files().has_writer(ino),
         }
     }
 
     /// Seeks on a thread that may wait until the kernel has written what it caches.
-    fn seek_again(&self, context: Context, request: Request) {
-        let (fs, page_cache) = (Arc::clone(&self.fs), Arc::clone(&self.page_cache));
+    fn seek_again(&self, fs: &Arc<Fs>, context: Context, request: Request) {
+        let (fs, page_cache) = (Arc::clone(fs), Arc::clone(&self.page_cache));
         self.slow.apart().run(move || {
             let outcome = seek_what_is_written(&context, &fs, &page_cache, &request);
             request.answer(outcome.map(offset_found));
         });
     }
+}
+
+/// Reads into the memory of the answer.
+fn read(fs: &Fs, context: &Context, mut request: Request, handle: Handle, offset: u64, size: u32) {
+    let out = request.memory(size as usize);
+    let outcome = context.attempt(|| fs.reader().read(handle, offset, out));
+    request.answer_memory(outcome);
+}
+
+/// Lists a directory into the memory of the answer.
+fn list(
+    fs: &Fs,
+    context: &Context,
+    mut request: Request,
+    handle: Handle,
+    offset: u64,
+    room: u32,
+    with_attributes: bool,
+) {
+    let mut listing = Listing::new(request.memory(room as usize), with_attributes);
+    let outcome = context.attempt(|| {
+        fs.directories()
+            .read(handle, offset, with_attributes, &mut |item| {
+                listing.add(&item)
+            })
+    });
+    let len = listing.len();
+    request.answer_memory(outcome.map(|()| len));
 }
 
 /// A write and its flags.

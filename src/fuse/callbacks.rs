@@ -9,6 +9,7 @@ use super::protocol::{
     entry, negative_entry, opened, size_needed, space, statx, written,
 };
 use super::request::Request;
+use crate::format::Ino;
 use crate::fs::{Allocation, Changes, Fs, FsError, Handle, OpenFlags};
 
 /// The most bytes of one copy: the reply's count has 32 bits, and a call must end in bounded time.
@@ -286,13 +287,17 @@ pub(super) fn seek(fs: &Fs, operation: Operation<'_>) -> Result<u64, FsError> {
     }
 }
 
-/// Forgets look-ups.
-pub(super) fn forget(fs: &Fs, request: &Request, operation: Operation<'_>) {
+/// Has `forget_one` forget the look-ups that an operation takes back.
+pub(super) fn forget(
+    request: &Request,
+    operation: Operation<'_>,
+    mut forget_one: impl FnMut(Ino, u64),
+) {
     match operation {
-        Operation::Forget { lookups } => fs.open_files().forget(request.ino(), lookups),
+        Operation::Forget { lookups } => forget_one(request.ino(), lookups),
         Operation::BatchForget(forgets) => {
             for (ino, lookups) in forgets.pairs() {
-                fs.open_files().forget(ino, lookups);
+                forget_one(ino, lookups);
             }
         }
         _ => {}

@@ -12,7 +12,8 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::protocol::{
-    ANSWER_HEADER, Answer, Header, INVALIDATE_INODE, RETRIEVE, fixed_len, invalidation, retrieval,
+    ANSWER_HEADER, Answer, Header, INVALIDATE_INODE, INVALIDATE_NAME, RETRIEVE, fixed_len,
+    invalidation, name_invalidation, retrieval,
 };
 use super::request::{Carrier, Reply, Request};
 use crate::format::{BLOCK_SIZE, Ino};
@@ -125,6 +126,16 @@ impl Device {
         // A length of 0 stands for the rest of the file.
         let len = end.map_or(0, |end| number(end.saturating_sub(start).max(1)));
         self.invalidate(&invalidation(ino, number(start), len))
+    }
+
+    /// Makes the kernel forget a name in a directory, also that there is none.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel cannot be told, `ENOENT` if it does not know the name.
+    pub(super) fn invalidate_name(&self, parent: Ino, name: &[u8]) -> io::Result<()> {
+        let body = name_invalidation(parent, name).map_err(io::Error::other)?;
+        self.write(0, INVALIDATE_NAME, &body)
     }
 
     fn invalidate(&self, notice: &Answer) -> io::Result<()> {

@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::adapter::Adapter;
 use super::device::Device;
 use super::kernel;
+use super::kernel_cache::KernelCache;
 use super::memory::MemoryService;
 use super::mount::{self, Mount, MountError, Mounted, Mounter, Unmount};
 use super::negotiate::{Agreement, FileOpening, Offer, Wish};
@@ -21,7 +22,7 @@ use super::report::Report;
 use super::request::{InFlight, Service};
 use super::ring::{self, Rings};
 use super::serve_options::{ServeOptions, TransportChoice};
-use crate::fs::Fs;
+use crate::fs::ServedFs;
 use crate::workers::Threads;
 
 /// The interval at which the thread checks whether the kernel has cut the connection.
@@ -68,6 +69,7 @@ struct Running {
     connection: Connection,
     in_flight: InFlight,
     transport: Transport,
+    kernel_cache: KernelCache,
 }
 
 /// Mounts `fs` on `mountpoint` through `mounter`, and serves it until it is unmounted, regardless of the process
@@ -77,13 +79,13 @@ struct Running {
 ///
 /// If it cannot be mounted, or if the kernel and we do not agree on how to talk.
 pub fn serve(
-    fs: Arc<Fs>,
+    served: Arc<ServedFs>,
     mounter: &impl Mounter,
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
     serve_through(mounter, mountpoint, options, |device, agreement| {
-        Ok(Arc::new(Adapter::new(fs, options, agreement, device)?))
+        Ok(Arc::new(Adapter::new(served, options, agreement, device)?))
     })
 }
 
@@ -166,6 +168,7 @@ fn start(
         Transport::Classic => count,
     };
     session.read_device(readers, &service, &outcome)?;
+    let kernel_cache = KernelCache::new(Arc::clone(&session.device));
     drop(outcome);
     let (end, ended) = mpsc::channel();
     session.report_end(service, end)?;
@@ -174,6 +177,7 @@ fn start(
         connection: Connection(watched),
         in_flight,
         transport,
+        kernel_cache,
     })
 }
 
@@ -327,6 +331,12 @@ impl Serving {
     #[must_use]
     pub fn transport(&self) -> Transport {
         self.session.transport
+    }
+
+    /// Returns what the kernel remembers of the mount.
+    #[must_use]
+    pub fn kernel_cache(&self) -> KernelCache {
+        self.session.kernel_cache.clone()
     }
 
     /// Returns its connection to the kernel, to be looked at.

@@ -19,6 +19,12 @@ impl Members {
         members
     }
 
+    /// Returns the last known status of each member, by index. Asks none of them.
+    #[must_use]
+    pub fn known_members(&self) -> Vec<MemberStatus> {
+        self.known_status()
+    }
+
     /// Returns the members that do not take part, by index. Asks none of them, nor any other.
     #[must_use]
     pub fn absentees(&self) -> Vec<MemberStatus> {

@@ -43,6 +43,20 @@ impl Numbers {
         })
     }
 
+    /// Returns a number above all that were given out.
+    #[must_use]
+    pub fn upcoming(&self) -> u64 {
+        self.covered.lock().end
+    }
+
+    /// Gives out no number below `least` from now on.
+    pub fn skip_to(&self, least: u64) {
+        let mut covered = self.covered.lock();
+        if covered.start < least {
+            *covered = least..covered.end.max(least);
+        }
+    }
+
     /// Returns the next number. `apply` moves the counter in the index on, before the numbers that it covers.
     ///
     /// # Errors
@@ -83,6 +97,19 @@ mod tests {
         }
         assert_eq!(given[0], 1);
         assert!(given.is_sorted_by(|one, next| one < next), "{given:?}");
+    }
+
+    #[test]
+    fn numbers_that_were_skipped_are_never_given_out() {
+        let map = MemoryMap::default();
+        let numbers = Numbers::open(&map, key::NEXT_INO, 2, 10).unwrap();
+        let next = || numbers.next(|batch| map.apply_stripes(batch)).unwrap();
+        assert_eq!(next(), 2);
+        assert!(numbers.upcoming() > 2);
+        for (least, expected) in [(2, 3), (6, 6), (40, 40), (7, 41)] {
+            numbers.skip_to(least);
+            assert_eq!(next(), expected, "not below {least}");
+        }
     }
 
     #[test]

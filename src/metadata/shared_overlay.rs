@@ -101,6 +101,13 @@ impl SharedOverlay {
         }
     }
 
+    /// Returns the keys of the open sets, in no order. Some may be there twice.
+    pub(super) fn unsynced_keys(&self) -> Vec<Key> {
+        let open = self.open.read();
+        let keys = open.layers().flat_map(Layer::iter);
+        keys.map(|(key, _)| key.clone()).collect()
+    }
+
     fn change_open<T>(&self, change: impl FnOnce(&mut OpenSets) -> T) -> T {
         let mut open = self.open.write();
         let done = change(&mut open);

@@ -24,6 +24,7 @@ mod members;
 mod misuse;
 mod namespaces;
 mod opening;
+mod outage;
 mod overlay;
 mod owners;
 mod posix;

@@ -70,7 +70,8 @@ impl NextStep<'_> {
 
     fn where_too_many_are_away(&self, away: &[&MemberReport]) -> String {
         let is_left_out = |member: &&MemberReport| member.reason == Some(AbsenceReason::NotGiven);
-        // A mounted volume that fails, with fewer members than it takes to read anything, takes no member back.
+        // A mounted volume that fails, with fewer members than it takes to read anything, is opened again when enough are
+        // back.
         let has_failed = self.report.present().count() < self.report.geometry.data;
         let step_of = |member: &MemberReport| {
             // A mount takes a member in again that comes and goes.
@@ -83,8 +84,10 @@ impl NextStep<'_> {
             others.filter(|member| step_of(member).is_none()).collect();
         let again = if !self.report.mounted {
             ""
-        } else if has_failed || self.report.read_only || others.iter().any(is_left_out) {
+        } else if self.report.read_only || others.iter().any(is_left_out) {
             ", unmount the volume and mount it with all directories"
+        } else if has_failed {
+            " (the volume then goes on by itself)"
         } else {
             " (taken in again within seconds)"
         };

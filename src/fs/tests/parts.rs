@@ -9,6 +9,7 @@ use crate::fs::access_time::AccessTimes;
 use crate::fs::edit::Edit;
 use crate::fs::failed_writeback::FailedWriteback;
 use crate::fs::inodes::Inodes;
+use crate::fs::kept::Kept;
 use crate::fs::reader::FileReader;
 use crate::fs::references::References;
 use crate::fs::removal::Removal;
@@ -52,7 +53,7 @@ impl FileData {
             AtimePolicy::NoAtime,
         ));
         let removal = Arc::new(Removal::new(&inodes, &transactions));
-        let references = Arc::new(References::new(&removal));
+        let references = Arc::new(References::new(&Kept::none(), &removal));
         let failed_writeback = Arc::new(FailedWriteback::new(&inodes, &transactions));
         let xattrs = Arc::new(Xattrs::new(&inodes, &transactions));
         let reader = Arc::new(FileReader::new(

@@ -1,5 +1,6 @@
 //! Layouts of answers and notices.
 
+use std::num::TryFromIntError;
 use std::time::Duration;
 
 use super::handle::number;
@@ -25,6 +26,9 @@ const CACHE_DIRECTORY: u32 = 1 << 3;
 
 /// The number of the notice that an inode is not to be trusted.
 pub(in crate::fuse) const INVALIDATE_INODE: i32 = 2;
+
+/// The number of the notice that a name in a directory is not to be trusted.
+pub(in crate::fuse) const INVALIDATE_NAME: i32 = 3;
 
 /// The number of the notice that asks for cached bytes of an inode.
 pub(in crate::fuse) const RETRIEVE: i32 = 5;
@@ -270,6 +274,26 @@ pub(in crate::fuse) fn space(space: &SpaceReport) -> Answer {
 /// an offset that is not negative its pages of `len` bytes from there on; 0 stands for all of them.
 pub(in crate::fuse) fn invalidation(ino: Ino, offset: i64, len: i64) -> Answer {
     Answer::Fixed(Layout::new().u64(ino.0).i64(offset).i64(len))
+}
+
+/// Returns the body of the notice that the kernel is not to trust what it knows of a name in a directory.
+///
+/// # Errors
+///
+/// If the name is longer than any.
+pub(in crate::fuse) fn name_invalidation(
+    parent: Ino,
+    name: &[u8],
+) -> Result<Vec<u8>, TryFromIntError> {
+    let len = u32::try_from(name.len())?;
+    let mut body = Vec::with_capacity(17 + name.len());
+    body.extend(parent.0.to_ne_bytes());
+    body.extend(len.to_ne_bytes());
+    // No flags: the name goes at once.
+    body.extend(0_u32.to_ne_bytes());
+    body.extend(name);
+    body.push(0);
+    Ok(body)
 }
 
 /// Returns the body of the notice that asks for no bytes of a regular file. The kernel sends them as request `unique`.

@@ -1,0 +1,40 @@
+//! Notices to the kernel that changes were lost which it has seen.
+
+use std::io;
+use std::sync::Arc;
+
+use super::device::Device;
+use crate::fs::LostChanges;
+
+/// Everything that the kernel remembers of one mount: names, attributes and pages.
+#[derive(Clone, Debug)]
+pub struct KernelCache {
+    device: Arc<Device>,
+}
+
+impl KernelCache {
+    /// Returns the cache of the mount at the other end of `device`.
+    pub(super) fn new(device: Arc<Device>) -> Self {
+        Self { device }
+    }
+
+    /// Makes the kernel forget what it knows of names and inodes whose changes were `lost`. Pages that it has not handed
+    /// over yet are written first. So this must not be called on a thread that serves requests.
+    pub fn distrust(&self, lost: &LostChanges) {
+        for (parent, name) in &lost.names {
+            note(self.device.invalidate_name(*parent, name));
+        }
+        for ino in &lost.inodes {
+            note(self.device.invalidate_pages(*ino, 0, None));
+        }
+    }
+}
+
+/// Logs a notice that failed. A name or inode that the kernel does not know needs none.
+fn note(told: io::Result<()>) {
+    if let Err(error) = told
+        && error.raw_os_error() != Some(libc::ENOENT)
+    {
+        tracing::warn!("the kernel may show changes that were lost: {error}");
+    }
+}

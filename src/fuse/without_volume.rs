@@ -1,0 +1,26 @@
+//! Requests that come while the volume of a mount is closed and opened again.
+
+use rustix::io::Errno;
+
+use super::callbacks::forget;
+use super::protocol::{Answer, Operation};
+use super::request::Request;
+use crate::fs::Kept;
+
+/// Answers a request while there is no volume. References that the kernel gives back are taken back; everything else
+/// fails with `EIO`.
+pub(super) fn answer_without_volume(kept: &Kept, request: Request) {
+    match request.operation() {
+        Ok(operation @ (Operation::Forget { .. } | Operation::BatchForget(_))) => {
+            forget(&request, operation, |ino, lookups| {
+                kept.forget(ino, lookups);
+            });
+            request.end();
+        }
+        Ok(Operation::Release { handle } | Operation::ReleaseDir { handle }) => {
+            let released = kept.release(handle);
+            request.answer(released.map(|()| Answer::EMPTY).map_err(|_| Errno::BADF));
+        }
+        _ => request.answer(Err(Errno::IO)),
+    }
+}

@@ -1,0 +1,176 @@
+//! More members than parity shards go away, and come back: the mount goes on by itself.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::support::{Shape, TestVolume, eventually, must, pattern, skip_mounts, text};
+
+const BYTES: usize = 300_000;
+
+fn aside(member: &Path) -> PathBuf {
+    member.with_extension("aside")
+}
+
+fn take_away(members: &[PathBuf]) {
+    for member in members {
+        fs::rename(member, aside(member)).expect("the directories and the mount answer");
+    }
+}
+
+fn bring_back(members: &[PathBuf]) {
+    for member in members {
+        fs::rename(aside(member), member).expect("the directories and the mount answer");
+    }
+}
+
+/// Writes a file and has it durable.
+fn written(path: &Path, seed: u64) -> File {
+    let mut file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(path)
+        .expect("the directories and the mount answer");
+    file.write_all(&pattern(seed, BYTES))
+        .expect("the directories and the mount answer");
+    file.sync_all()
+        .expect("the directories and the mount answer");
+    file
+}
+
+fn content(file: &mut File) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    file.seek(SeekFrom::Start(0))
+        .expect("the directories and the mount answer");
+    file.read_to_end(&mut bytes)
+        .expect("the directories and the mount answer");
+    bytes
+}
+
+fn drop_caches() {
+    must("sh", &["-c", "echo 3 > /proc/sys/vm/drop_caches"]);
+}
+
+/// Checks that names that are listed are there, and no others of these.
+fn check_names(directory: &Path, tried: &[&str]) {
+    let listed: BTreeSet<String> = fs::read_dir(directory)
+        .expect("the directories and the mount answer")
+        .map(|entry| {
+            entry
+                .expect("the directories and the mount answer")
+                .file_name()
+                .into_string()
+                .expect("the directories and the mount answer")
+        })
+        .collect();
+    for name in tried {
+        let is_there = fs::symlink_metadata(directory.join(name)).is_ok();
+        assert_eq!(is_there, listed.contains(*name), "{name}: {listed:?}");
+    }
+}
+
+/// Works with files while members are away, and checks all of them once these are back.
+fn outage(away: &[usize]) {
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let daemon = volume.daemon();
+    let mut kept = written(&volume.path("kept"), 1);
+    let mut unlinked = written(&volume.path("unlinked"), 2);
+    fs::remove_file(volume.path("unlinked")).expect("the directories and the mount answer");
+    fs::create_dir(volume.path("dir")).expect("the directories and the mount answer");
+    File::open(volume.path("dir"))
+        .expect("the directories and the mount answer")
+        .sync_all()
+        .expect("the directories and the mount answer");
+    let away: Vec<PathBuf> = away.iter().map(|at| volume.members[*at].clone()).collect();
+
+    let fleeting =
+        File::create(volume.path("dir/fleeting")).expect("the directories and the mount answer");
+    fleeting
+        .write_all_at(&pattern(3, BYTES), 0)
+        .expect("the directories and the mount answer");
+    take_away(&away);
+    eventually("the loss shows", || {
+        let mut file = File::create(volume.path("dir/tried"));
+        file.as_mut().is_ok_and(|file| file.sync_all().is_err()) || file.is_err()
+    });
+    let (code, said) = volume.command(&["status"], &[]);
+    assert_ne!(code, Some(0), "{said}");
+    assert!(said.contains("goes on by itself"), "{said}");
+    for member in &away {
+        assert!(said.contains(text(member)), "{said}");
+    }
+    bring_back(&away);
+    eventually("the volume goes on", || {
+        File::create(volume.path("after")).is_ok_and(|file| file.sync_all().is_ok())
+    });
+    assert_eq!(volume.daemon(), daemon, "the same daemon serves the mount");
+
+    drop_caches();
+    assert!(content(&mut kept) == pattern(1, BYTES));
+    assert!(content(&mut unlinked) == pattern(2, BYTES));
+    kept.write_all_at(&pattern(4, 4096), BYTES as u64)
+        .expect("the directories and the mount answer");
+    kept.sync_all()
+        .expect("the directories and the mount answer");
+    check_names(&volume.path("dir"), &["fleeting", "tried"]);
+    assert!(fleeting.sync_all().is_err(), "its bytes were never durable");
+    drop((kept, unlinked, fleeting));
+    eventually("all members take part", || volume.status().1 == 0);
+
+    volume.remount();
+    let mut expected = pattern(1, BYTES);
+    expected.extend(pattern(4, 4096));
+    assert!(
+        fs::read(volume.path("kept")).expect("the directories and the mount answer") == expected
+    );
+    assert!(volume.path("after").exists());
+    check_names(&volume.path("dir"), &["fleeting", "tried"]);
+    volume.unmount();
+    let (said, code) = volume.check(&[]);
+    assert_eq!(code, 0, "{said}");
+}
+
+#[test]
+fn a_volume_goes_on_by_itself_after_half_of_its_members_were_away() {
+    if !skip_mounts() {
+        outage(&[0, 1, 2]);
+    }
+}
+
+#[test]
+fn a_volume_goes_on_by_itself_after_all_of_its_members_were_away() {
+    if !skip_mounts() {
+        outage(&[0, 1, 2, 3, 4, 5]);
+    }
+}
+
+#[test]
+fn an_idle_volume_goes_on_by_itself() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    drop(written(&volume.path("f"), 1));
+    volume.remount();
+    let away = volume.members[..3].to_vec();
+    take_away(&away);
+    eventually("they are seen to be away", || {
+        volume
+            .command(&["status"], &[])
+            .1
+            .contains("goes on by itself")
+    });
+    bring_back(&away);
+    eventually("it is as it was", || volume.status().1 == 0);
+    drop_caches();
+    assert!(
+        fs::read(volume.path("f")).expect("the directories and the mount answer")
+            == pattern(1, BYTES)
+    );
+    volume.unmount();
+}
