@@ -137,6 +137,10 @@ impl Listener {
             // It is answered by the time that a request is received.
             Ok(Request::Identify) => {}
             Ok(request) => match self.volume.open() {
+                // Whatever it does for these would fail.
+                Some(volume) if !is_question(&request) && is_away(&volume) => {
+                    server::answer(&client, &Answer::Failed(DaemonFailure::VolumeAway));
+                }
                 Some(volume) => {
                     let is_foreign = self.is_foreign;
                     Commands { is_foreign, volume }.serve(request, &client);
@@ -172,6 +176,17 @@ impl Listener {
         report.transport = self.announced.transport();
         Answer::Status(Box::new(report))
     }
+}
+
+/// Returns whether a request asks for what is known, and for no work on the volume.
+fn is_question(request: &Request) -> bool {
+    matches!(request, Request::Directories | Request::Membership)
+}
+
+/// Returns whether so many members are away that the volume cannot go on without them.
+fn is_away(volume: &OpenVolume) -> bool {
+    let members = volume.fs.transactions().members();
+    members.membership().is_failed()
 }
 
 /// Commands that work on an open volume.
