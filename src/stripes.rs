@@ -17,7 +17,7 @@
 //!
 //! In this order: the open stripe (`buffers::open`), the buffers' state, the frontier of the segments, the table of
 //! segments, the files to sync. None of them is held across I/O. Pins, cache and prefetch queue are taken alone. `dirty::syncing` is
-//! held through a sync, I/O included, and by syncs only.
+//! held through a sync, and while replaced files are closed, I/O included.
 
 use std::io;
 use std::sync::Arc;

@@ -80,6 +80,10 @@ impl Superblocks {
         {
             let mut state = self.epochs.lock();
             let members: Vec<MemberIndex> = state.admitted.iter().copied().collect();
+            // All of them first, because two files may have been exchanged.
+            for member in &members {
+                self.refresh(*member);
+            }
             for member in members {
                 let condition = self.condition_of(&state, member);
                 let found = condition.wrong_slots();
@@ -126,6 +130,17 @@ impl Superblocks {
                 tracing::warn!(member = %index, "its superblock was deleted by someone else");
                 member.observed().count_errors(ErrorClass::Checksum, 1);
             }
+        }
+    }
+
+    /// Closes a superblock that is open if another file has its name by now.
+    fn refresh(&self, member: MemberIndex) {
+        let Some(store) = self.membership.store(member) else {
+            return;
+        };
+        let refresh = |store: &dyn Store| store.refresh(files::SUPERBLOCK);
+        if let Err(error) = self.io.executor().call(&store, "find", refresh) {
+            tracing::debug!(%member, "{error}: a read of the superblock tells more");
         }
     }
 

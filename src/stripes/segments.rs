@@ -90,7 +90,7 @@ struct Writing {
     in_flight: usize,
     /// True if it has a record.
     recorded: bool,
-    /// A file of it is not there any more.
+    /// A file of it is not there any more, or was replaced.
     damaged: bool,
     stage: Stage,
 }
@@ -396,7 +396,7 @@ impl Segments {
         }
     }
 
-    /// Notes that a file of a segment is not there any more: no further stripe goes to the segment.
+    /// Notes that a file of a segment is not there any more, or was replaced: no further stripe goes to the segment.
     pub(crate) fn set_damaged(&self, segment: SegmentId) {
         if let Some(writing) = self.frontier.lock().writing.get_mut(&segment) {
             writing.damaged = true;

@@ -6,12 +6,12 @@
 use std::sync::Arc;
 
 use super::buffers::{Buffers, Fresh, Hold, Opening, Placed};
-use super::dirty::Dirty;
+use super::dirty::{Dirty, Replacements};
 use super::encoder::Encoder;
 use super::error::StripeError;
 use super::records::{LostShard, StripeRecords};
 use super::segments::{Need, Reservation, Segments};
-use crate::format::StripeId;
+use crate::format::{SegmentId, StripeId};
 use crate::membership::{Access, Members};
 
 mod flush;
@@ -235,6 +235,33 @@ impl Writer {
         }
         self.dirty.keep_lost(early);
         Ok(lost)
+    }
+
+    /// Closes the files of a segment that another program replaced while they were open, so that every later operation
+    /// reaches the files that have the names now. Their shards that are not durable are lost, which the next
+    /// [`Writer::sync`] reports. No further stripe goes to the segment.
+    ///
+    /// All files of the segment are looked at before the call returns: two of them may have been exchanged.
+    pub(crate) fn close_replaced_files(&self, segment: SegmentId) {
+        let Some(handle) = self.segments.get(segment) else {
+            return;
+        };
+        let replaced = self.dirty.close_replaced(&self.members, &handle);
+        if replaced.is_empty() {
+            return;
+        }
+        self.segments.set_damaged(segment);
+        for member in replaced {
+            let path = self.members.membership().path(member);
+            tracing::warn!(
+                "the file of segment {segment} on member {member} ({path}) is another one by now"
+            );
+        }
+    }
+
+    /// Returns the number of replaced files that were found so far.
+    pub(crate) fn replacements(&self) -> Replacements {
+        self.dirty.replacements()
     }
 
     /// Seals the open stripe, and adds no more stripes to the segments that are being written.

@@ -150,6 +150,50 @@ fn damage_to_the_files_of_two_mounted_directories_is_repaired_to_the_byte() {
     volume.unmount();
 }
 
+/// Exchanges two files, as a person does who puts disks back in the wrong order.
+fn exchange(one: &Path, other: &Path) {
+    let aside = one.with_extension("aside");
+    must("mv", &[text(one), text(&aside)]);
+    must("mv", &[text(other), text(one)]);
+    must("mv", &[text(&aside), text(other)]);
+}
+
+/// The daemon has these files open, and reads of them would find nothing wrong.
+#[test]
+fn segment_files_exchanged_while_mounted_are_repaired_under_their_names() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = filled();
+    let (first, code) = scrub(&volume, &[]);
+    assert_eq!((code, &first["repaired"]), (0, &Value::from(0)), "{first}");
+    let before = shards(&volume);
+    let exchanged = segments(&volume.members[0])[0].clone();
+    let name = exchanged.file_name().expect("it has a name");
+    let other = volume.members[3].join("segments").join(name);
+    exchange(&exchanged, &other);
+    assert!(shards(&volume) != before, "they differ");
+
+    let (scrubbed, code) = scrub(&volume, &[]);
+    assert_eq!(code, 0, "{scrubbed}");
+    assert!(scrubbed["repaired"].as_u64() > Some(2), "{scrubbed}");
+    for nothing in ["wrong", "missing", "bytes_lost"] {
+        assert_eq!(scrubbed[nothing], 0, "{scrubbed}");
+    }
+    let after = shards(&volume);
+    for (path, bytes) in &before {
+        assert!(after[path] == *bytes, "{} is not as it was", path.display());
+    }
+    let (again, code) = scrub(&volume, &[]);
+    assert_eq!((code, &again["repaired"]), (0, &Value::from(0)), "{again}");
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+    volume.assert_intact();
+    volume.mount_degraded(&[1, 2, 4, 5]);
+    check_large(&volume.path("large"), 1, LARGE);
+    volume.unmount();
+}
+
 /// Says where bytes that are found nowhere else lie in a directory's segment files.
 fn find(member: &Path, wanted: &[u8]) -> Option<(PathBuf, u64)> {
     segments(member).into_iter().find_map(|path| {

@@ -29,7 +29,7 @@ use super::{
 };
 use calls::retry;
 use filesystems::{DURABLE_WRITE_FILESYSTEMS, LOCAL_FILESYSTEMS, MEMORY_FILESYSTEMS};
-use handles::Handles;
+use handles::{Handles, Open};
 use own::{Failed, Oddity, Seen};
 use resident::Residence;
 use tree::{PathState, Tree};
@@ -400,6 +400,22 @@ impl DirStore {
             Err(_) => None,
         }
     }
+
+    /// Returns whether one of the descriptors of a file belongs to another file than the one that has its name.
+    fn is_replaced(&self, name: Name<'_>, open: &Open) -> Result<bool, Failed> {
+        let mut held = BTreeSet::new();
+        for file in open.descriptors() {
+            held.insert(Seen::of(file)?.identity);
+        }
+        if held.is_empty() {
+            return Ok(false);
+        }
+        match self.tree.identity_at(name) {
+            Ok(now) => Ok(held != BTreeSet::from([now])),
+            Err(Failed::Call(Errno::NOENT)) => Ok(true),
+            Err(failed) => Err(failed),
+        }
+    }
 }
 
 impl Store for DirStore {
@@ -586,6 +602,31 @@ impl Store for DirStore {
                 errno,
             ))),
         }
+    }
+
+    fn refresh(&self, name: &str) -> Result<bool, StoreError> {
+        let parts = self.check(name, "find")?;
+        if !self.is_local {
+            self.handles.forget(name);
+            return Ok(false);
+        }
+        // Before the look: a descriptor that was opened earlier is in the cache by now, or never gets there.
+        self.handles.end_openings();
+        let open = self.handles.get(name);
+        let is_replaced = self.is_replaced(parts, &open);
+        if !is_replaced.map_err(self.failed("find", name))? {
+            return Ok(false);
+        }
+        // Our own removals forget the file before they release this lock.
+        let _no_removal = self.removing.lock();
+        if open
+            .descriptors()
+            .any(|file| self.handles.holds(name, file))
+        {
+            tracing::warn!(path = self.label, "{name} was replaced by someone else");
+            self.handles.forget(name);
+        }
+        Ok(true)
     }
 
     fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {

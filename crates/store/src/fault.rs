@@ -221,6 +221,10 @@ impl Store for FaultStore {
         self.inner.probe()
     }
 
+    fn refresh(&self, name: &str) -> Result<bool, StoreError> {
+        self.inner.refresh(name)
+    }
+
     fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {
         self.gate(CallKind::Lock, "lock", "directory")?;
         self.inner.lock(hold)

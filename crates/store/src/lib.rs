@@ -287,6 +287,21 @@ pub trait Store: Send + Sync + Debug {
     /// `Gone` if it is not the same directory, or if another file was deleted.
     fn probe(&self) -> Result<(), StoreError>;
 
+    /// Closes a file that is open if its name does not lead to it any more, because another program moved, replaced or
+    /// deleted it. Every operation that begins later reaches the file that has the name by then. Returns whether the
+    /// name leads elsewhere: bytes that were written before the call, and not synced, may be in the other file alone.
+    ///
+    /// The answer may also be yes for a file that this process removes meanwhile. Where the numbers of files may change,
+    /// as on a network filesystem, the file is closed in any case, and the answer is no.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory. A name without a file is no error.
+    fn refresh(&self, name: &str) -> Result<bool, StoreError> {
+        let _ = name;
+        Ok(false)
+    }
+
     /// Takes the directory. Where the backing filesystem has no locks, or is read-only, the
     /// returned lock holds nothing.
     ///

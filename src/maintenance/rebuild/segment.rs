@@ -53,6 +53,8 @@ impl SegmentRebuild {
             return Ok(SegmentOutcome::Improved);
         }
         let arrivals = self.commits.arrivals.so_far();
+        self.stripes.writer().close_replaced_files(plan.segment);
+        let replacements = self.stripes.writer().replacements();
         let mut job = match self.prepare(plan, round)? {
             Ok(job) => job,
             Err(obstacle) => return Ok(SegmentOutcome::Blocked(obstacle)),
@@ -87,8 +89,10 @@ impl SegmentRebuild {
                 }));
             }
         };
-        if self.commits.arrivals.so_far() != arrivals {
-            // It may be a target that came back, without the shards that had been written to it.
+        if self.commits.arrivals.so_far() != arrivals
+            || self.stripes.writer().replacements() != replacements
+        {
+            // A target may have come back, or its file was replaced, without the shards that had been written to it.
             self.abandon(&job);
             return Ok(SegmentOutcome::Improved);
         }

@@ -71,6 +71,8 @@ impl Scrubber {
         bytes_per_second: Option<u64>,
         locks: &dyn InodeLocks,
     ) -> Result<(Passed, Option<u64>), CommitError> {
+        // Before anything is read or written: a file that was opened earlier need not be the one that has the name.
+        self.stripes.writer().close_replaced_files(segment);
         let mut passed = Passed::default();
         let rest = |pause| self.rest_of_scrub(pause);
         let pace = Pace {

@@ -11,6 +11,7 @@ mod again;
 mod concurrent;
 mod followed;
 mod harmless;
+mod replaced;
 mod second_pass;
 
 /// A kind of damage to one disk.

@@ -20,6 +20,7 @@ use crate::format::record::ShardSet;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Op, Outcome, StoreError, StoreErrorKind};
 use crate::stripes::buffers::Sealed;
+use crate::stripes::dirty::Replacements;
 use crate::stripes::encoded::Encoded;
 use crate::stripes::error::StripeError;
 use crate::stripes::layout;
@@ -32,6 +33,8 @@ struct Attempt {
     place: Allocated,
     rotation: u8,
     written: Vec<(ShardIndex, MemberIndex)>,
+    /// The count of replaced files before the first shard was written.
+    before: Replacements,
     last_error: Option<StoreError>,
 }
 
@@ -183,11 +186,13 @@ impl Writer {
                 .then(|| (*shard, member, bytes.clone()))
         };
         let targets: Vec<_> = encoded.shards.iter().filter_map(target).collect();
+        let before = self.dirty.replacements();
         let outcomes = self.write_shards(&place, &targets);
         let mut attempt = Attempt {
             place,
             rotation,
             written: Vec::new(),
+            before,
             last_error: None,
         };
         for ((shard, member, _), outcome) in targets.into_iter().zip(outcomes) {
@@ -270,8 +275,8 @@ impl Writer {
         };
         let lost =
             |&(shard, member): &(ShardIndex, MemberIndex)| (member, LostShard { stripe, shard });
-        self.dirty
-            .add(&place.segment, attempt.written.iter().map(lost));
+        let written = attempt.written.iter().map(lost);
+        self.dirty.add(&place.segment, written, attempt.before);
         let recorded = self.records.put_flushed(flushed);
         recorded.map_err(|source| StripeError::NotRecorded { stripe, source })?;
         self.segments.set_recorded(segment);

@@ -18,6 +18,11 @@ pub(super) struct Open {
 }
 
 impl Open {
+    /// Returns the descriptors.
+    pub(super) fn descriptors(&self) -> impl Iterator<Item = &Arc<OwnedFd>> {
+        self.direct.iter().chain(&self.buffered)
+    }
+
     /// Returns either descriptor.
     pub(super) fn any(self) -> Option<Arc<OwnedFd>> {
         self.direct.or(self.buffered)
@@ -43,7 +48,7 @@ pub(super) struct Handles {
 #[derive(Debug)]
 struct OpenFiles {
     files: LruCache<Box<str>, Open>,
-    /// Counts removals and renames, so that a descriptor opened before one is not kept after it.
+    /// Counts removals, renames and looks at names, so that a descriptor opened before one is not kept after it.
     epoch: u64,
 }
 
@@ -119,6 +124,11 @@ impl Handles {
         let forgotten = state.files.pop(name);
         drop(state); // closing a file can block, and nobody may wait for that
         drop(forgotten);
+    }
+
+    /// Keeps no descriptor that is being opened at this moment, because its name may mean another file by now.
+    pub(super) fn end_openings(&self) {
+        self.state.lock().epoch += 1;
     }
 
     /// Returns one descriptor of every open file.
