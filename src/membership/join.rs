@@ -231,24 +231,41 @@ impl MemberChanges {
         under_way.any(|other| other.label() == store.label())
     }
 
-    /// Notes that a directory which is about to be taken in is a stale copy. It is one if its journal ends before the
-    /// last record that the member acknowledged. Returns whether it does. Call it before [`MemberChanges::join`], which
-    /// replaces the journal, and make the note durable before that call.
+    /// Notes that a directory which is about to be taken in may be a stale copy. It may be one if its journal ends before
+    /// the last record that the member acknowledged, or if it is not the very directory that the member lost. Such a copy
+    /// may hold the newest record and lack shards from before, because copying takes time. Returns whether it may be one.
+    /// Call it before [`MemberChanges::join`], which replaces the journal, and make the note durable before that call.
     ///
     /// # Errors
     ///
     /// As for [`MemberChanges::join`].
     pub fn note_stale_copy(&self, join_as: JoinAs, store: &StoreRef) -> Result<bool, MembersError> {
         let joining = self.place_for(join_as, store)?;
-        let volume = self.shape.volume_id();
+        let (volume, index) = (self.shape.volume_id(), joining.index);
         let is_stale = joining.found.is_some()
-            && self
-                .acknowledged
-                .ends_early(volume, joining.index, store, &self.executor)?;
+            && (self.is_another_directory(index, store)?
+                || self
+                    .acknowledged
+                    .ends_early(volume, index, store, &self.executor)?);
         if is_stale {
-            self.stale_copies.note(joining.index);
+            self.stale_copies.note(index);
         }
         Ok(is_stale)
+    }
+
+    /// Returns whether a directory is not the one that its member lost since the volume was opened.
+    fn is_another_directory(
+        &self,
+        index: MemberIndex,
+        store: &StoreRef,
+    ) -> Result<bool, StoreError> {
+        let member = self.membership.member(index);
+        let Some(lost) = member.and_then(|member| member.lost().cloned()) else {
+            return Ok(false);
+        };
+        let look = move |store: &dyn Store| store.is_directory(&lost);
+        let is_same = self.executor.call(store, "look at", look)?;
+        Ok(!is_same)
     }
 
     /// Looks whether a directory may have a place, and changes nothing.

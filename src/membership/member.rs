@@ -10,7 +10,7 @@ use super::health::{ErrorClass, ErrorCounts, MemberState};
 use super::reason::AbsenceReason;
 use crate::format::MemberId;
 use crate::format::superblock::MemberEntry;
-use crate::store::{Space, StoreError, StoreRef};
+use crate::store::{DirectoryIdentity, Space, StoreError, StoreRef};
 
 /// The state of a member and the reasons for it.
 #[derive(Clone, Debug)]
@@ -29,6 +29,8 @@ pub(super) struct Member {
     pub(super) was_online: bool,
     /// Its directory; none unless it is online.
     store: Option<StoreRef>,
+    /// What tells the directory that it lost from a copy; none while it is online, or if none was online yet.
+    lost: Option<DirectoryIdentity>,
     health: Health,
     observed: Arc<Observations>,
 }
@@ -57,6 +59,7 @@ impl Member {
             path,
             was_online: store.is_some(),
             store,
+            lost: None,
             health: Health {
                 state,
                 reason,
@@ -89,6 +92,11 @@ impl Member {
         self.store.as_ref()
     }
 
+    /// Returns what tells the directory that the member lost from a copy, if that is known.
+    pub(super) fn lost(&self) -> Option<&DirectoryIdentity> {
+        self.lost.as_ref()
+    }
+
     /// Returns the observations of the member since it was opened.
     pub(super) fn observed(&self) -> &Arc<Observations> {
         &self.observed
@@ -96,8 +104,10 @@ impl Member {
 
     /// Returns the member after it failed: absent, and without its directory.
     pub(super) fn failed(&self, error: &StoreError) -> Self {
+        let lost = self.store.as_ref().and_then(|it| it.directory_identity());
         Self {
             store: None,
+            lost,
             health: Health {
                 state: MemberState::after(error),
                 reason: Some(AbsenceReason::of_failure(error)),

@@ -262,6 +262,37 @@ fn a_stale_copy_in_the_place_of_a_mounted_member_counts_for_nothing_until_it_is_
     volume.unmount();
 }
 
+/// Nothing was written since the copy was made. It could still lack shards, had it been made during a write.
+#[test]
+fn a_complete_copy_in_the_place_of_a_mounted_member_is_verified_and_the_original_is_not() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SMALL_SEGMENTS, 1024);
+    volume.mount();
+    write_synced(&volume, "before", 1);
+    let member = volume.members[3].clone();
+    let (copy, gone) = (beside(&volume, "copy"), beside(&volume, "gone"));
+    let replace = |by: &Path| {
+        let returns = || volume.log().matches("member 3 is back at").count();
+        let before = returns();
+        fs::rename(&member, &gone).expect("a directory can be renamed");
+        eventually("the loss is seen", || volume.members_in("missing") == 1);
+        fs::rename(by, &member).expect("the name is free");
+        eventually("it takes part", || returns() > before);
+        eventually("all is whole again", || volume.status().1 == 0);
+    };
+    let is_doubted = || volume.log().contains("is from an earlier time");
+    replace(&gone.clone());
+    assert!(!is_doubted(), "{}", volume.log());
+    must("cp", &["-a", text(&member), text(&copy)]);
+    replace(&copy);
+    assert!(is_doubted(), "{}", volume.log());
+    volume.assert_healthy();
+    assert_survives_two_losses(&volume, &[("before", 1)]);
+    volume.unmount();
+}
+
 /// The directory and its files keep their inode numbers, so that only their content shows the change.
 #[test]
 fn a_mounted_member_overwritten_by_a_stale_copy_is_verified() {

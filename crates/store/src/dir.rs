@@ -38,6 +38,7 @@ mod calls;
 mod filesystems;
 mod handles;
 pub(super) mod holders;
+mod identity;
 mod lock;
 mod own;
 mod resident;
@@ -45,6 +46,7 @@ mod roles;
 mod tree;
 mod trust;
 
+pub use identity::DirectoryIdentity;
 pub use own::Trust;
 pub use roles::FileRoles;
 
@@ -627,6 +629,15 @@ impl Store for DirStore {
             self.handles.forget(name);
         }
         Ok(true)
+    }
+
+    fn directory_identity(&self) -> Option<DirectoryIdentity> {
+        Some(self.tree.directory_identity())
+    }
+
+    fn is_directory(&self, identity: &DirectoryIdentity) -> Result<bool, StoreError> {
+        let looked = self.tree.is_directory(identity);
+        looked.map_err(self.failed("find", "directory"))
     }
 
     fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {

@@ -26,7 +26,9 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Hold, Space, Store, StoreError, StoreErrorKind, StoreLock, StoreRef, Visitor};
+use super::{
+    DirectoryIdentity, Hold, Space, Store, StoreError, StoreErrorKind, StoreLock, StoreRef, Visitor,
+};
 
 pub use plan::{Call, CallKind, Effect, Fault, FaultPlan, Scope};
 
@@ -223,6 +225,14 @@ impl Store for FaultStore {
 
     fn refresh(&self, name: &str) -> Result<bool, StoreError> {
         self.inner.refresh(name)
+    }
+
+    fn directory_identity(&self) -> Option<DirectoryIdentity> {
+        self.inner.directory_identity()
+    }
+
+    fn is_directory(&self, identity: &DirectoryIdentity) -> Result<bool, StoreError> {
+        self.inner.is_directory(identity)
     }
 
     fn lock(&self, hold: Hold) -> Result<StoreLock, StoreError> {

@@ -31,7 +31,7 @@ mod name;
 
 pub use buffer::{Buffer, Pinner, Pool, Unpinner};
 pub use dir::holders::{Holder, is_held_up};
-pub use dir::{DirStore, FileRoles, Trust};
+pub use dir::{DirStore, DirectoryIdentity, FileRoles, Trust};
 pub use error::{StoreError, StoreErrorKind};
 pub use executor::{Executor, ExecutorKind, Op, Outcome, StoreRequest};
 pub use fault::{Call, CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
@@ -300,6 +300,23 @@ pub trait Store: Send + Sync + Debug {
     fn refresh(&self, name: &str) -> Result<bool, StoreError> {
         let _ = name;
         Ok(false)
+    }
+
+    /// Returns what tells the directory from a copy of it; nothing for a store that is no directory. Waits for no device
+    /// and no server.
+    fn directory_identity(&self) -> Option<DirectoryIdentity> {
+        None
+    }
+
+    /// Returns whether this is the directory of an identity, with its subdirectories. A subdirectory that is not there
+    /// tells nothing.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    fn is_directory(&self, identity: &DirectoryIdentity) -> Result<bool, StoreError> {
+        let _ = identity;
+        Ok(true)
     }
 
     /// Takes the directory. Where the backing filesystem has no locks, or is read-only, the

@@ -44,6 +44,8 @@ pub(super) struct Seen {
     pub(super) identity: (u64, u64),
     /// The mount through which it is seen, where the kernel tells it.
     pub(super) mount: Option<u64>,
+    /// Seconds and nanoseconds of its making, where the filesystem tells them.
+    pub(super) born: Option<(i64, u32)>,
 }
 
 impl Seen {
@@ -65,7 +67,7 @@ impl Seen {
         base: impl rustix::path::Arg + Copy,
         flags: AtFlags,
     ) -> Result<Self, Errno> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID;
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::MNT_ID | StatxFlags::BTIME;
         match retry(|| sys::statx(directory, base, flags, wanted)) {
             Ok(found) => Ok(Self {
                 kind: FileType::from_raw_mode(found.stx_mode.into()),
@@ -81,6 +83,9 @@ impl Seen {
                 mount: StatxFlags::from_bits_retain(found.stx_mask)
                     .contains(StatxFlags::MNT_ID)
                     .then_some(found.stx_mnt_id),
+                born: StatxFlags::from_bits_retain(found.stx_mask)
+                    .contains(StatxFlags::BTIME)
+                    .then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec)),
             }),
             // Kernels before 4.11, and some sandboxes.
             Err(Errno::NOSYS) => retry(|| sys::statat(directory, base, flags)).map(Self::from_stat),
@@ -98,6 +103,7 @@ impl Seen {
             blocks: u64::try_from(found.st_blocks).unwrap_or(0),
             identity: (found.st_dev, found.st_ino),
             mount: None,
+            born: None,
         }
     }
 

@@ -7,6 +7,7 @@ use crate::Pool;
 use crate::tests::{ROLES, open};
 
 mod foreign;
+mod identity;
 mod replaced;
 
 fn temporary() -> (tempfile::TempDir, DirStore) {

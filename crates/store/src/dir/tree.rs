@@ -11,6 +11,7 @@ use rustix::fs::{self as sys, AtFlags, Dir, FileType, IFlags, OFlags};
 use rustix::io::Errno;
 
 use super::calls::{DIR_MODE, FILE_MODE, NO_FOLLOW, retry};
+use super::identity::{DirectoryIdentity, Inode};
 use super::own::{Failed, Rule, Seen, Trust};
 use crate::name::Name;
 use crate::{EntryKind, Visitor};
@@ -23,9 +24,16 @@ const STAT_BLOCK_BYTES: u64 = 512;
 pub(super) struct Tree {
     top: Arc<OwnedFd>,
     rule: Rule,
-    subdirs: Mutex<HashMap<String, Arc<OwnedFd>>>,
+    subdirs: Mutex<HashMap<String, Subdirectory>>,
     /// Subdirectories whose own names are known to be durable.
     durable: Mutex<HashSet<String>>,
+}
+
+/// A subdirectory in use.
+#[derive(Clone, Debug)]
+struct Subdirectory {
+    held: Arc<OwnedFd>,
+    inode: Inode,
 }
 
 /// The state of the path from which a directory was opened.
@@ -82,6 +90,32 @@ impl Tree {
         self.rule.top().identity
     }
 
+    /// Returns what tells the directory from a copy. Looks at nothing.
+    pub(super) fn directory_identity(&self) -> DirectoryIdentity {
+        let subdirs = self.subdirs.lock();
+        let inode = |(dir, subdir): (&String, &Subdirectory)| (dir.clone(), subdir.inode);
+        DirectoryIdentity {
+            top: Inode::of(self.rule.top()),
+            subdirs: subdirs.iter().map(inode).collect(),
+        }
+    }
+
+    /// Returns whether this is the directory of an identity. A subdirectory that is not there tells nothing.
+    pub(super) fn is_directory(&self, identity: &DirectoryIdentity) -> Result<bool, Failed> {
+        if Inode::of(self.rule.top()) != identity.top {
+            return Ok(false);
+        }
+        for (dir, inode) in &identity.subdirs {
+            match Seen::named(&self.top, dir.as_str()) {
+                Ok(seen) if Inode::of(&seen) == *inode => {}
+                Err(Errno::NOENT) => {}
+                Ok(_) => return Ok(false),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(true)
+    }
+
     /// Returns the rule by which the directory knows its own files.
     pub(super) fn rule(&self) -> &Rule {
         &self.rule
@@ -98,7 +132,7 @@ impl Tree {
             .subdirs
             .lock()
             .iter()
-            .map(|(dir, held)| (dir.clone(), Arc::clone(held)))
+            .map(|(dir, subdir)| (dir.clone(), Arc::clone(&subdir.held)))
             .collect();
         for (dir, held) in subdirs {
             let held = sys::fstat(&held)?;
@@ -329,8 +363,8 @@ impl Tree {
         if dir.is_empty() {
             return Ok(Arc::clone(&self.top));
         }
-        if let Some(held) = self.subdirs.lock().get(dir) {
-            return Ok(Arc::clone(held));
+        if let Some(subdir) = self.subdirs.lock().get(dir) {
+            return Ok(Arc::clone(&subdir.held));
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
         let held = Arc::new(retry(|| {
@@ -339,9 +373,11 @@ impl Tree {
         let seen = Seen::of(&held)?;
         let checked = self.rule.check_directory(&seen);
         checked.map_err(Failed::ForeignDirectory)?;
-        Ok(Arc::clone(
-            self.subdirs.lock().entry(dir.to_owned()).or_insert(held),
-        ))
+        let inode = Inode::of(&seen);
+        let mut subdirs = self.subdirs.lock();
+        let subdir = subdirs.entry(dir.to_owned());
+        let subdir = subdir.or_insert(Subdirectory { held, inode });
+        Ok(Arc::clone(&subdir.held))
     }
 }
 
