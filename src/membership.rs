@@ -31,6 +31,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::format::superblock::{LastRecord, Superblock};
 use crate::format::{MemberIndex, VolumeId};
 use crate::store::{Executor, StoreRef};
 
@@ -168,10 +169,29 @@ impl Members {
             members.stale_copies.note(member);
         }
         members.stale_copies.note_recovered(&members.recovered);
+        members.note_short_journals(&state);
         let current = state.admitted.iter().copied().collect();
         drop(state);
         members.current_at_open = current;
         Ok(Arc::new(members))
+    }
+
+    /// Notes the members behind the newest epoch whose journals end before the last record that they acknowledged.
+    fn note_short_journals(&self, state: &EpochState) {
+        let mut behind = self.membership.online();
+        behind.retain(|index| !state.admitted.contains(index));
+        for index in behind {
+            let (Some(block), Some(store)) = (state.block(index), self.membership.store(index))
+            else {
+                continue;
+            };
+            let executor = self.io.executor();
+            match self.acknowledged.ends_early(block, &store, executor) {
+                Ok(true) => self.stale_copies.note(index),
+                Ok(false) => {}
+                Err(error) => tracing::debug!("{error}: its journal is not compared"),
+            }
+        }
     }
 
     /// Looks at the members however few they are, to say how they are: [`Members::status`]. There may be
@@ -199,6 +219,7 @@ impl Members {
         let membership = Membership::new(shape.geometry(), members, state.published());
         let membership = Arc::new(membership);
         let acknowledged = Arc::new(Acknowledged::default());
+        acknowledged.restore(absent_records(&opening.lineage.tip));
         let stale_copies = Arc::new(StaleCopies::new(access, Arc::clone(&membership)));
         let locks = Arc::new(opening.locks);
         let epochs = Arc::new(Epochs::new(
@@ -348,6 +369,17 @@ impl Members {
     pub fn recovered(&self) -> &BTreeMap<MemberIndex, bool> {
         &self.recovered
     }
+}
+
+/// Returns the last record that each member acknowledged which the newest epoch does not have.
+fn absent_records(tip: &Superblock) -> BTreeMap<MemberIndex, LastRecord> {
+    let is_absent = |index: &MemberIndex| {
+        let entry = tip.members.get(usize::from(index.0));
+        entry.is_some_and(|entry| !entry.current && !entry.is_vacant())
+    };
+    let mut records = tip.last_records();
+    records.retain(|index, _| is_absent(index));
+    records
 }
 
 #[cfg(test)]

@@ -230,6 +230,7 @@ impl Meta {
                 SharedOverlay::with_logged(replayed.changes, replayed.last.0),
             ),
             Access::ReadWrite => {
+                members.epochs().note_absent();
                 members.epochs().begin()?;
                 index.begin()?;
                 let generation = next_generation(index.position().generation);

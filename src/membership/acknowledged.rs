@@ -12,6 +12,7 @@
 //! - A record is noted for every member that acknowledged it, before the commit that wrote it returns.
 //! - A record counts as needed before the members are chosen that take it, and until the index has it. So a member that
 //!   joins meanwhile is known to lack it.
+//! - The superblocks of an epoch name the last record of each absent member. So a copy is known also after a restart.
 //! - A member that returns has an empty journal. Its earlier acknowledgements stay noted until an epoch with it is
 //!   durable. From then on its superblock is new and tells older copies by itself.
 
@@ -21,8 +22,9 @@ use parking_lot::Mutex;
 
 use super::journal_end::newest_record;
 use super::snapshot::Membership;
-use crate::format::journal::{JournalGeneration, MAX_FILE_BYTES};
-use crate::format::{Lsn, MemberIndex, VolumeId};
+use crate::format::journal::{JournalGeneration, MAX_FILE_BYTES, RecordHeader};
+use crate::format::superblock::{LastRecord, Superblock};
+use crate::format::{Epoch, Lsn, MemberIndex};
 use crate::store::{Executor, StoreError, StoreErrorKind, StoreRef};
 
 /// The records that the journal of each member must hold.
@@ -48,6 +50,8 @@ struct AcknowledgedRecords {
     last: Lsn,
     /// The number of the journal generation that the last one belongs to.
     generation: u64,
+    /// The epoch of the last one; 0 if that is not known.
+    epoch: Epoch,
     /// Set if a commit came after it that no record tells of.
     is_surpassed: bool,
     /// Set if the journal was created again after it.
@@ -93,10 +97,58 @@ impl Acknowledged {
                 first: records.first,
                 last,
                 generation: generation.number,
+                epoch: Epoch(0),
                 is_surpassed: false,
                 is_removed: false,
             };
         }
+    }
+
+    /// Notes the last record of members that are absent since the volume was opened.
+    pub(super) fn restore(&self, records: BTreeMap<MemberIndex, LastRecord>) {
+        let known = |record: LastRecord| AcknowledgedRecords {
+            first: record.lsn,
+            last: record.lsn,
+            generation: record.generation,
+            epoch: record.epoch,
+            is_surpassed: record.is_surpassed,
+            // Nothing is known of the journal that it has now.
+            is_removed: true,
+        };
+        let mut journals = self.0.lock();
+        let restored = records.into_iter().map(|(member, it)| (member, known(it)));
+        journals.members.extend(restored);
+    }
+
+    /// Notes the newest record of the volume for members that are absent although the newest epoch has them. They
+    /// acknowledged it, or joined after it.
+    pub(super) fn note_absent(&self, members: BTreeSet<MemberIndex>, newest: &RecordHeader) {
+        let record = LastRecord {
+            epoch: newest.epoch,
+            generation: newest.generation.number,
+            lsn: newest.lsn,
+            is_surpassed: false,
+        };
+        self.restore(members.into_iter().map(|it| (it, record)).collect());
+    }
+
+    /// Returns the last record that each of these members acknowledged, as far as that is known.
+    pub(super) fn last_records(
+        &self,
+        members: impl IntoIterator<Item = MemberIndex>,
+    ) -> BTreeMap<MemberIndex, LastRecord> {
+        let journals = self.0.lock();
+        let record = |member| {
+            let records = journals.members.get(&member)?;
+            let record = LastRecord {
+                epoch: records.epoch,
+                generation: records.generation,
+                lsn: records.last,
+                is_surpassed: records.is_surpassed,
+            };
+            Some((member, record))
+        };
+        members.into_iter().filter_map(record).collect()
     }
 
     /// Notes that a commit went to the index alone. The journals of these members tell of it only once they
@@ -115,8 +167,8 @@ impl Acknowledged {
         !records.is_removed && (records.first..=records.last).contains(&lsn)
     }
 
-    /// Returns whether a directory that comes in a member's place is not known to hold all that the member
-    /// acknowledged.
+    /// Returns whether a directory with this superblock, which comes in its member's place, is not known to hold all that
+    /// the member acknowledged.
     ///
     /// # Errors
     ///
@@ -124,14 +176,18 @@ impl Acknowledged {
     /// proves nothing, and is no error.
     pub(super) fn ends_early(
         &self,
-        volume: VolumeId,
-        member: MemberIndex,
+        block: &Superblock,
         store: &StoreRef,
         executor: &Executor,
     ) -> Result<bool, StoreError> {
+        let (volume, member) = (block.volume, block.index);
         let records = self.of(member);
         if records.last == Lsn(0) || records.is_surpassed {
             return Ok(records.is_surpassed);
+        }
+        if records.epoch > Epoch(0) && block.head().epoch > records.epoch {
+            // It joined after the record, or was up to date when a later epoch began.
+            return Ok(false);
         }
         let newest = match newest_record(store, executor, MAX_FILE_BYTES) {
             Ok(newest) => newest.filter(|newest| newest.volume == volume),

@@ -9,7 +9,7 @@ use super::lineage::{FoundMember, Lineage, Origin};
 use super::snapshot::Published;
 use super::succession::Succession;
 use crate::format::superblock::{
-    EpochMark, Features, LastSeen, MAX_HISTORY, MemberEntry, Superblock,
+    EpochMark, Features, LastRecord, LastSeen, MAX_HISTORY, MemberEntry, Superblock,
 };
 use crate::format::{Epoch, Generation, MemberIndex};
 
@@ -123,6 +123,18 @@ impl EpochState {
             draining: draining.map(|(index, _)| index).collect(),
             succession: self.succession.clone(),
         }
+    }
+
+    /// Returns the members of the current epoch, found or not.
+    pub(super) fn listed(&self) -> BTreeSet<MemberIndex> {
+        listed(&self.table)
+    }
+
+    /// Returns the members that an epoch of `target` leaves out.
+    pub(super) fn absent(&self, target: &BTreeSet<MemberIndex>) -> Vec<MemberIndex> {
+        let entries = (0..).map(MemberIndex).zip(&self.table);
+        let absent = entries.filter(|(index, entry)| !entry.is_vacant() && !target.contains(index));
+        absent.map(|(index, _)| index).collect()
     }
 
     pub(super) fn features(&self) -> Features {
@@ -244,10 +256,12 @@ impl EpochState {
             .collect()
     }
 
-    /// Returns the superblocks that the second step writes, with the `path` of each member.
+    /// Returns the superblocks that the second step writes, with the last `records` of absent members, and the `path` of
+    /// each member.
     pub(super) fn begin(
         &mut self,
         target: &BTreeSet<MemberIndex>,
+        records: &BTreeMap<MemberIndex, LastRecord>,
         path: impl Fn(MemberIndex) -> String,
     ) -> Vec<Superblock> {
         // The mark proposed last is the highest, and so ends the history.
@@ -278,6 +292,7 @@ impl EpochState {
                 };
                 // If there is no room for all of it, the most valuable entries stay.
                 block.set_last_seen(&away);
+                block.set_last_records(records);
                 self.succession.write_to(&mut block);
                 block
             })
@@ -289,6 +304,7 @@ impl EpochState {
 fn others_fields(block: &Superblock) -> Vec<u8> {
     let mut block = block.clone();
     block.set_last_seen(&BTreeMap::new());
+    block.set_last_records(&BTreeMap::new());
     Succession::default().write_to(&mut block);
     block.extension
 }

@@ -20,11 +20,13 @@ use super::access::Access;
 use super::acknowledged::Acknowledged;
 use super::epoch_state::EpochState;
 use super::error::MembersError;
+use super::journal_end::newest_record;
 use super::quorum::needed_to_go_on;
 use super::shape::VolumeShape;
 use super::snapshot::Membership;
 use super::superblock_writer::SuperblockWriter;
 use crate::format::MemberIndex;
+use crate::format::journal::MAX_FILE_BYTES;
 use crate::store::Executor;
 
 /// The epochs of an open volume. The only code that begins one, and that publishes the membership.
@@ -64,6 +66,27 @@ impl Epochs {
     /// Waits until no epoch is being begun, and keeps others from beginning one.
     pub(super) fn lock(&self) -> MutexGuard<'_, EpochState> {
         self.state.lock()
+    }
+
+    /// Notes that the absent members of the newest epoch acknowledged the newest record of the volume, which any other one
+    /// has. Call it before [`Epochs::begin`], which leaves them out.
+    pub fn note_absent(&self) {
+        let state = self.state.lock();
+        let mut absent = state.listed();
+        absent.retain(|index| !self.membership.is_online(*index));
+        if absent.is_empty() {
+            return;
+        }
+        let volume = self.shape.volume_id();
+        let stores = state.admitted.iter();
+        let mut stores = stores.filter_map(|index| self.membership.store(*index));
+        let newest = stores.find_map(|store| {
+            let newest = newest_record(&store, &self.executor, MAX_FILE_BYTES).ok()?;
+            newest.filter(|newest| newest.volume == volume)
+        });
+        if let Some(newest) = newest {
+            self.acknowledged.note_absent(absent, &newest);
+        }
     }
 
     /// Begins to write. If other members are there than the superblocks say, those that are up to date begin a new
@@ -161,7 +184,11 @@ impl Epochs {
             if !self.writer.write(state, proposals) {
                 continue;
             }
-            let beginnings = state.begin(&target, |index| self.membership.path(index));
+            let mut absent = state.absent(&target);
+            // One that is back has a new journal, and is no copy.
+            absent.retain(|index| !self.membership.is_online(*index));
+            let records = self.acknowledged.last_records(absent);
+            let beginnings = state.begin(&target, &records, |index| self.membership.path(index));
             if self.writer.write(state, beginnings) {
                 state.note_durable();
                 tracing::info!("epoch {} with {} members", mark.epoch, target.len());

@@ -241,12 +241,14 @@ impl MemberChanges {
     /// As for [`MemberChanges::join`].
     pub fn note_stale_copy(&self, join_as: JoinAs, store: &StoreRef) -> Result<bool, MembersError> {
         let joining = self.place_for(join_as, store)?;
-        let (volume, index) = (self.shape.volume_id(), joining.index);
-        let is_stale = joining.found.is_some()
-            && (self.is_another_directory(index, store)?
-                || self
-                    .acknowledged
-                    .ends_early(volume, index, store, &self.executor)?);
+        let Some(found) = joining.found else {
+            return Ok(false);
+        };
+        let index = joining.index;
+        let is_stale = self.is_another_directory(index, store)?
+            || self
+                .acknowledged
+                .ends_early(&found, store, &self.executor)?;
         if is_stale {
             self.stale_copies.note(index);
         }

@@ -4,12 +4,10 @@
 //! although the records say so. So everything has to be verified, as a scrub does, before the records of them count
 //! again.
 //!
-//! A stale copy is known by a superblock older than the last one written to the member, or by a journal without the
-//! newest records. The other superblocks tell the last one even of a member that was left out long ago. Superblocks are
-//! written when an epoch begins, and about every hour while the volume is changed. A copy made since is known only by
-//! the journal, in two cases. It comes while the volume is open that the member was part of, or the volume is opened
-//! and the member was in the epoch. Otherwise its damage is found as any damage is. Of a member that was away when the
-//! volume was opened, the others know only the superblock.
+//! A stale copy is known by a superblock older than the last one written to the member, or by a journal that ends before
+//! the last record that the member acknowledged. The other superblocks tell both, even of a member that was left out long
+//! ago. A copy of the newest record may still lack shards from before, because copying takes time. So a directory also
+//! counts as one if it is not the very directory that the member lost while the volume is open.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -11,9 +11,11 @@ use super::{
 
 mod absent;
 mod extension;
+mod last_records;
 mod last_seen;
 
 pub use absent::{MAX_REPLACED, Replaced};
+pub use last_records::LastRecord;
 pub use last_seen::LastSeen;
 
 /// Bytes of each of the two slots.
@@ -151,8 +153,8 @@ pub struct Superblock {
     /// All members, by index, as of the current epoch; at most [`MAX_MEMBERS`].
     pub members: Vec<MemberEntry>,
     /// Fields, at most [`MAX_EXTENSION`] bytes. They record how members were last
-    /// ([`Superblock::last_seen`]), which were replaced ([`Superblock::replaced`]), and which are given up
-    /// ([`Superblock::given_up`]). Fields that this build does not know are kept as they are.
+    /// ([`Superblock::last_seen`]), which records they acknowledged last ([`Superblock::last_records`]), which were
+    /// replaced ([`Superblock::replaced`]), and which are given up ([`Superblock::given_up`]). Fields that this build does not know are kept as they are.
     pub extension: Vec<u8>,
 }
 

@@ -7,7 +7,7 @@
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bytes::Bytes;
@@ -22,7 +22,9 @@ use cauchyfs_format::record::{
     Position, RepairNote, Scrub, Segment, SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp,
     Xattr,
 };
-use cauchyfs_format::superblock::{EpochMark, KNOWN, MemberEntry, Superblock};
+use cauchyfs_format::superblock::{
+    EpochMark, KNOWN, LastRecord, LastSeen, MemberEntry, Replaced, Superblock,
+};
 use cauchyfs_format::{
     BLOCK_SIZE, Cookie, Epoch, FormatError, Generation, Ino, Lsn, MemberId, MemberIndex, Record,
     SegmentId, ShardIndex, StripeId, VolumeId, files, key,
@@ -386,6 +388,31 @@ fn keys() -> Vec<Decoder> {
     ]
 }
 
+/// Returns a superblock with all fields that this build knows.
+fn with_fields(superblock: &Superblock) -> Superblock {
+    let mut superblock = Superblock {
+        extension: Vec::new(),
+        ..superblock.clone()
+    };
+    let (absent, other) = (MemberIndex(2), MemberIndex(1));
+    let record = LastRecord {
+        epoch: Epoch(2),
+        generation: 4,
+        lsn: Lsn(700),
+        is_surpassed: true,
+    };
+    let replaced = Replaced {
+        index: absent,
+        heir: other,
+        path: b"/srv/d2".to_vec(),
+    };
+    superblock.set_last_seen(&BTreeMap::from([(absent, LastSeen::of(&superblock))]));
+    superblock.set_last_records(&BTreeMap::from([(absent, record)]));
+    superblock.set_replaced(&[replaced]);
+    superblock.set_given_up(&BTreeSet::from([absent]));
+    superblock
+}
+
 fn superblock() -> Decoder {
     let mark = |epoch| EpochMark {
         epoch: Epoch(epoch),
@@ -429,8 +456,15 @@ fn superblock() -> Decoder {
         is_exact: false,
         ..Decoder::plain(
             "superblock::Superblock::decode",
-            |slot| Superblock::decode(slot).map(|superblock| superblock.encode()),
-            vec![sample.encode()],
+            |slot| {
+                Superblock::decode(slot).map(|superblock| {
+                    // These decode the fields, and must not panic either.
+                    let _ = (superblock.last_seen(), superblock.last_records());
+                    let _ = (superblock.replaced(), superblock.given_up());
+                    superblock.encode()
+                })
+            },
+            vec![sample.encode(), with_fields(&sample).encode()],
         )
     }
 }

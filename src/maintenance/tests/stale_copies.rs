@@ -120,6 +120,114 @@ fn a_copy_from_before_the_volume_was_opened_is_known_for_one() {
     }
 }
 
+/// The way in which a member leaves the newest epoch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    /// While the volume was open.
+    Open,
+    /// The same, and a crash follows.
+    Crash,
+    /// The volume was opened without it.
+    Closed,
+}
+
+/// Loses disk 3 after a copy of it was made and more was written. Opens the volume again without it, `times` times.
+fn open_without(rig: &Rig, loss: Loss, times: u64) -> (TestFs, Model, MemDisk) {
+    let mut model = Model::new();
+    let fs = rig.open(&[]);
+    write_round(&fs, &mut model, 0);
+    let copy = rig.disks[3].fork();
+    write_round(&fs, &mut model, 1);
+    if loss != Loss::Closed {
+        fs.lose(rig, 3);
+        write_round(&fs, &mut model, 2);
+    }
+    if loss == Loss::Crash {
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+    } else {
+        fs.close();
+    }
+    for round in 0..times {
+        let fs = rig.open(&[3]);
+        write_round(&fs, &mut model, 3 + round);
+        fs.close();
+    }
+    (rig.open(&[3]), model, copy)
+}
+
+/// All superblocks that name the member are of its last epoch, and so is that of the copy.
+#[test]
+fn a_copy_of_a_member_that_the_volume_was_opened_without_is_known_for_one() {
+    for loss in [Loss::Open, Loss::Crash, Loss::Closed] {
+        for times in 0..3 {
+            let context = format!("{loss:?}, opened {times} times before");
+            let mut rig = Rig::new(4, 2, 6);
+            let (fs, model, copy) = open_without(&rig, loss, times);
+            rig.disks[3] = copy;
+            fs.take_back(&rig, 3);
+            assert_eq!(unverified(&fs), [member(3)], "{context}");
+            assert_recovers(&fs, &rig, &model, 3, &context);
+        }
+    }
+}
+
+#[test]
+fn a_copy_of_an_absent_member_that_is_there_when_the_volume_is_opened_is_known_for_one() {
+    for loss in [Loss::Open, Loss::Crash, Loss::Closed] {
+        let context = format!("{loss:?}");
+        let mut rig = Rig::new(4, 2, 6);
+        let (fs, model, copy) = open_without(&rig, loss, 1);
+        fs.close();
+        rig.disks[3] = copy;
+        let fs = rig.open(&[]);
+        assert_eq!(unverified(&fs), [member(3)], "{context}");
+        assert_recovers(&fs, &rig, &model, 3, &context);
+    }
+}
+
+#[test]
+fn a_member_that_the_volume_was_opened_without_and_returns_as_it_was_needs_no_verification() {
+    for loss in [Loss::Open, Loss::Closed] {
+        for is_there_at_open in [false, true] {
+            let context = format!("{loss:?}, there at the open: {is_there_at_open}");
+            let rig = Rig::new(4, 2, 6);
+            let (mut fs, model, _) = open_without(&rig, loss, 1);
+            rig.disks[3].fail(None);
+            if is_there_at_open {
+                fs.close();
+                fs = rig.open(&[]);
+            } else {
+                fs.take_back(&rig, 3);
+            }
+            assert_eq!(unverified(&fs), [], "{context}");
+            fs.rebuild().unwrap();
+            fs.assert_shards_lie_on(&rig, &[], &context);
+            assert_holds(&fs, &model, &context);
+        }
+    }
+}
+
+/// Its journal has no record, because it joined after the newest one.
+#[test]
+fn a_new_member_that_the_volume_was_opened_without_and_returns_needs_no_verification() {
+    let mut rig = Rig::new(4, 2, 6);
+    let mut model = Model::new();
+    let fs = rig.open(&[]);
+    write_round(&fs, &mut model, 0);
+    let disk = MemDisk::new("disk6", DISK);
+    let store: StoreRef = Arc::new(disk.open());
+    fs.maintenance.joining().join(JoinAs::New, &store).unwrap();
+    fs.close();
+    rig.disks.push(disk.fork());
+    drop(store);
+    let fs = rig.open(&[6]);
+    write_round(&fs, &mut model, 1);
+    fs.take_back(&rig, 6);
+    assert_eq!(unverified(&fs), []);
+    assert_holds(&fs, &model, "a new member");
+}
+
 #[test]
 fn a_directory_that_was_away_and_returns_as_it_was_needs_no_verification() {
     let rig = Rig::new(4, 2, 6);

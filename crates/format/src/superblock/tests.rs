@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use proptest::prelude::*;
 
 use super::*;
+use crate::Lsn;
 use crate::wire::MAX_COUNT;
 
 fn mark() -> impl Strategy<Value = EpochMark> {
@@ -266,6 +267,72 @@ fn an_unreadable_last_seen_field_describes_no_member_and_is_kept() {
         ..largest()
     };
     assert_eq!(block.last_seen(), BTreeMap::new());
+}
+
+fn records(members: u16) -> BTreeMap<MemberIndex, LastRecord> {
+    let record = |member: u16| LastRecord {
+        epoch: Epoch(u64::from(member)),
+        generation: u64::from(member),
+        lsn: Lsn(MAX_COUNT - u64::from(member)),
+        is_surpassed: member % 2 == 1,
+    };
+    (0..members)
+        .map(|member| (MemberIndex(member), record(member)))
+        .collect()
+}
+
+#[test]
+fn last_records_stand_beside_all_other_fields_or_are_left_out() {
+    let mut block = Superblock {
+        extension: UNKNOWN.to_vec(),
+        ..largest()
+    };
+    for members in [3, 0, 80, 1] {
+        block.set_last_seen(&seen(members));
+        block.set_last_records(&records(members));
+        let read = Superblock::decode(&block.encode()).expect("it fits");
+        assert_eq!(read.last_seen(), seen(members));
+        assert_eq!(read.last_records(), records(members));
+        assert!(read.extension.starts_with(UNKNOWN));
+    }
+    block.set_last_records(&records(250));
+    assert_eq!(block.last_records(), BTreeMap::new());
+    assert_eq!(block.last_seen(), seen(1), "others stay");
+    Superblock::decode(&block.encode()).expect("it fits");
+}
+
+#[test]
+fn an_unreadable_field_of_last_records_names_none() {
+    let entry = |lsn: u64, flags: u8| {
+        let mut entry = b"\x05\0\x1b\0\x02\0".to_vec();
+        entry.extend_from_slice(&6_u64.to_le_bytes());
+        entry.extend_from_slice(&7_u64.to_le_bytes());
+        entry.extend_from_slice(&lsn.to_le_bytes());
+        entry.push(flags);
+        entry
+    };
+    let block = |extension: Vec<u8>| Superblock {
+        extension,
+        ..largest()
+    };
+    let known = BTreeMap::from([(
+        MemberIndex(2),
+        LastRecord {
+            epoch: Epoch(6),
+            generation: 7,
+            lsn: Lsn(9),
+            is_surpassed: true,
+        },
+    )]);
+    assert_eq!(block(entry(9, 1)).last_records(), known);
+    for extension in [
+        entry(9, 2),
+        entry(MAX_COUNT + 1, 0),
+        b"\x05\0\x03\0abc".to_vec(),
+        b"\x05".to_vec(),
+    ] {
+        assert_eq!(block(extension).last_records(), BTreeMap::new());
+    }
 }
 
 fn replaced(index: u16, path: &[u8]) -> Replaced {
