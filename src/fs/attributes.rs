@@ -53,7 +53,8 @@ impl Attributes {
 
     /// Changes attributes, all or none of them, and what follows from that: an access ACL follows the
     /// permission bits; a new owner or group clears setuid, setgid and `security.capability` of
-    /// anything but a directory; so does a new size, where setuid and setgid stay if root asks.
+    /// anything but a directory; so does a new size, where setuid and setgid stay if root asks. Where the group may not
+    /// execute, setgid stays as well if a member of the group asks.
     ///
     /// # Errors
     ///
@@ -107,8 +108,6 @@ impl Attributes {
         changes: &Changes,
     ) -> Result<(), FsError> {
         let owner_changes = changes.uid.is_some() || changes.gid.is_some();
-        inode.uid = changes.uid.unwrap_or(inode.uid);
-        inode.gid = changes.gid.unwrap_or(inode.gid);
         if let Some(permissions) = changes.permissions {
             inode.permissions = permissions & 0o7777;
             if let Some(access) = self.xattrs.value(ino, acl::ACCESS)? {
@@ -118,8 +117,11 @@ impl Attributes {
         }
         let cut_by_user = changes.size.is_some() && !caller.is_root();
         if owner_changes || cut_by_user || changes.kill_suid_sgid {
-            clear_privileges(inode);
+            // By the group that the inode had until now.
+            clear_privileges(inode, caller);
         }
+        inode.uid = changes.uid.unwrap_or(inode.uid);
+        inode.gid = changes.gid.unwrap_or(inode.gid);
         if owner_changes || changes.size.is_some() || changes.kill_suid_sgid {
             self.xattrs.drop_capability(edit, ino, inode)?;
         }

@@ -3,6 +3,7 @@
 use crate::format::record::{FileKind, Inode};
 
 use super::error::FsError;
+use super::types::Caller;
 
 /// The bit with which a program runs as its owner.
 pub(super) const SETUID: u16 = 0o4000;
@@ -26,14 +27,15 @@ pub(super) fn check_regular(inode: &Inode) -> Result<(), FsError> {
     }
 }
 
-/// Clears the bits that let a program run as another user: setuid, and setgid where it means that (without
-/// the group's execute bit it once meant mandatory locking).
-pub(super) fn clear_privileges(inode: &mut Inode) {
+/// Clears the bits that let a program run as another user, because `caller` changes what they stand for: setuid, and
+/// setgid. Without the group's execute bit setgid stays if the caller may set it, as on other filesystems of Linux.
+pub(super) fn clear_privileges(inode: &mut Inode, caller: &Caller) {
     if inode.kind == FileKind::Directory {
         return;
     }
     inode.permissions &= !SETUID;
-    if inode.permissions & GROUP_EXECUTE != 0 {
+    let is_setgid = inode.permissions & SETGID != 0;
+    if is_setgid && (inode.permissions & GROUP_EXECUTE != 0 || !caller.may_set_gid_of(inode.gid)) {
         inode.permissions &= !SETGID;
     }
 }

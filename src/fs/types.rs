@@ -132,7 +132,7 @@ pub struct Changes {
     pub mtime: Option<TimeOrNow>,
     /// Last change of the inode, as a page cache recorded it.
     pub ctime: Option<Timestamp>,
-    /// Clear setuid and setgid as a write would.
+    /// Clear setuid and setgid as a write of the caller would.
     pub kill_suid_sgid: bool,
     /// The open file through which it is asked, if any.
     pub handle: Option<Handle>,
@@ -214,13 +214,13 @@ impl OpenFlags {
 }
 
 /// The special properties of a write.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct WriteFlags {
     /// It comes from a page cache that keeps size and times itself: the caller, the handle's flags
     /// and the clock mean nothing.
     pub from_page_cache: bool,
-    /// Clear setuid and setgid.
-    pub kill_suid_sgid: bool,
+    /// The caller, if it has no right to keep setuid and setgid by a change: the write clears them.
+    pub unprivileged: Option<Caller>,
     /// Fail for lack of space at once, rather than make room first, or clear away what is left of a file
     /// that was longer: both take time.
     pub at_once: bool,

@@ -206,8 +206,8 @@ impl FileWriter {
             _holds = (spilled, written);
         }
         inode.size = inode.size.max(end);
-        if flags.kill_suid_sgid {
-            clear_privileges(&mut inode);
+        if let Some(caller) = &flags.unprivileged {
+            clear_privileges(&mut inode, caller);
         }
         self.xattrs.drop_capability(&mut edit, file.ino, &inode)?;
         if !flags.from_page_cache {

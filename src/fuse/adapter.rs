@@ -357,7 +357,7 @@ impl<'a> Write<'a> {
         };
         let how = WriteFlags {
             from_page_cache: flags & FROM_PAGE_CACHE != 0,
-            kill_suid_sgid: flags & KILL_SUID_SGID != 0,
+            unprivileged: (flags & KILL_SUID_SGID != 0).then(|| request.caller(0)),
             at_once: false,
         };
         Ok(Self {

@@ -28,6 +28,7 @@ mod outage;
 mod overlay;
 mod owners;
 mod posix;
+mod privileges;
 mod rebuild;
 mod replace;
 mod sandbox;

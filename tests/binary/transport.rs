@@ -84,7 +84,14 @@ fn pass_over_uring(names: &[&str]) {
 /// The tests that go through the kernel pass over `io_uring`, too.
 #[test]
 fn tests_of_mounts_pass_over_io_uring() {
-    pass_over_uring(&["posix::", "direct::", "opening::", "session::", "daemon::"]);
+    pass_over_uring(&[
+        "posix::",
+        "privileges::",
+        "direct::",
+        "opening::",
+        "session::",
+        "daemon::",
+    ]);
 }
 
 #[test]

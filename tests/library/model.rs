@@ -322,7 +322,7 @@ impl ModelRun {
                 size: Some(0),
                 ..Changes::default()
             };
-            expected = self.reference.setattr(id, caller.is_root(), &changes);
+            expected = self.reference.setattr(id, &caller, &changes);
         }
         let got = self.fs.open_files().open(&caller, self.inos[&id], flags);
         if let Some((handle, ())) = same(got, expected) {
@@ -348,7 +348,7 @@ impl ModelRun {
             4 => changes.kill_suid_sgid = true,
             _ => changes.size = Some(self.size() as u64),
         }
-        let expected = self.reference.setattr(id, caller.is_root(), &changes);
+        let expected = self.reference.setattr(id, &caller, &changes);
         let got = self.fs.attributes().set(&caller, self.inos[&id], changes);
         same(got, expected);
     }
@@ -386,7 +386,7 @@ impl ModelRun {
                 let how = WriteFlags {
                     at_once: false,
                     from_page_cache: cached,
-                    kill_suid_sgid: false,
+                    unprivileged: None,
                 };
                 let got = self.fs.writer().write(handle, offset as u64, &data, how);
                 assert_eq!(got.unwrap(), written);
@@ -412,7 +412,7 @@ impl ModelRun {
                     handle: Some(handle),
                     ..Changes::default()
                 };
-                let expected = self.reference.setattr(id, caller.is_root(), &changes);
+                let expected = self.reference.setattr(id, &caller, &changes);
                 same(
                     self.fs.attributes().set(&caller, self.inos[&id], changes),
                     expected,

@@ -463,7 +463,7 @@ fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
         assert!(matches!(capability, Err(FsError::NoData)), "{what}");
     };
     let kill = WriteFlags {
-        kill_suid_sgid: true,
+        unprivileged: Some(*user),
         ..WriteFlags::default()
     };
     arm(0o6755);
@@ -479,21 +479,107 @@ fn setuid_setgid_and_capabilities_go_when_the_bytes_or_the_owner_change() {
     };
     fs.attributes().set(ROOT, ino, changes).unwrap();
     check(0o755, "given away");
-    arm(0o6745);
+    arm(0o6755);
     let changes = Changes {
         size: Some(0),
         ..Changes::default()
     };
     fs.attributes().set(user, ino, changes).unwrap();
-    check(
-        0o2745,
-        "cut; without execution by the group, setgid means something else",
-    );
+    check(0o755, "cut");
     arm(0o6755);
     fs.writer()
         .fallocate(user, handle, Allocation::ZeroRange, 0, 10)
         .unwrap();
     check(0o755, "zeroed");
+}
+
+type Change<'a> = &'a dyn Fn() -> Result<(), FsError>;
+
+/// Changes a file in each way that clears setuid and setgid, and hands its permissions afterwards to `check`.
+fn change_in_every_way(caller: &Caller, check: impl Fn(u16, &str)) {
+    const GROUP: u32 = 7;
+    let fs = fs();
+    let (ino, handle) = create(&fs, "changed");
+    let (_, source) = create(&fs, "source");
+    write(&fs, source, 0, &vec![1; 20_000]).expect("the volume is whole");
+    let set = |caller, changes| fs.attributes().set(caller, ino, changes).map(|_| ());
+    let change = Changes {
+        gid: Some(GROUP),
+        ..Changes::default()
+    };
+    set(ROOT, change).expect("the volume is whole");
+    let writer = fs.writer();
+    let write_as = WriteFlags {
+        unprivileged: (!caller.is_root()).then_some(*caller),
+        ..WriteFlags::default()
+    };
+    let cut = Changes {
+        size: Some(9),
+        ..Changes::default()
+    };
+    let kill = Changes {
+        kill_suid_sgid: true,
+        ..Changes::default()
+    };
+    let truncating = OpenFlags::from_raw(libc::O_WRONLY | libc::O_TRUNC);
+    let ways: [(&str, Change<'_>); 7] = [
+        ("written", &|| {
+            writer.write(handle, 0, b"x", write_as).map(|_| ())
+        }),
+        ("cut", &|| set(caller, cut)),
+        ("changed through a page cache", &|| set(caller, kill)),
+        ("cut when it was opened", &|| {
+            fs.open_files().open(caller, ino, truncating).map(|_| ())
+        }),
+        ("punched", &|| {
+            writer.fallocate(caller, handle, Allocation::PunchHole, 0, 5)
+        }),
+        ("shared", &|| {
+            let copied = writer.copy_range(caller, source, 0, handle, 0, 20_000);
+            copied.map(|_| ())
+        }),
+        ("copied", &|| {
+            let copied = writer.copy_range(caller, source, 0, handle, 0, 5);
+            copied.map(|_| ())
+        }),
+    ];
+    for (what, change) in ways {
+        let armed = Changes {
+            permissions: Some(0o2745),
+            ..Changes::default()
+        };
+        set(ROOT, armed).expect("the volume is whole");
+        change().expect("the volume is whole");
+        check(
+            fs.attributes()
+                .get(ino)
+                .expect("the volume is whole")
+                .permissions,
+            what,
+        );
+    }
+}
+
+#[test]
+fn setgid_without_execution_by_the_group_goes_when_a_stranger_to_the_group_changes_the_file() {
+    let user = Caller {
+        uid: 1000,
+        gid: 1000,
+        ..Caller::ROOT
+    };
+    change_in_every_way(&user, |permissions, what| {
+        assert_eq!(permissions, 0o745, "{what}");
+    });
+    let member = Caller { gid: 7, ..user };
+    let supplementary = Caller {
+        groups: |_| vec![6, 7],
+        ..user
+    };
+    for caller in [member, supplementary, Caller::ROOT] {
+        change_in_every_way(&caller, |permissions, what| {
+            assert_eq!(permissions, 0o2745, "{what} by {caller:?}");
+        });
+    }
 }
 
 #[test]

@@ -50,7 +50,7 @@ impl FileWriter {
         check_regular(&inode)?;
         let mut edit = Edit::default();
         if !caller.is_root() {
-            clear_privileges(&mut inode);
+            clear_privileges(&mut inode, caller);
         }
         self.xattrs.drop_capability(&mut edit, file.ino, &inode)?;
         let now = self.inodes.now();

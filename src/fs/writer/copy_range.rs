@@ -128,7 +128,7 @@ impl FileWriter {
         spilled.replace_range(&self.transactions, &mut edit, file, &range, &moved)?;
         inode.size = inode.size.max(range.end);
         if !caller.is_root() {
-            clear_privileges(&mut inode);
+            clear_privileges(&mut inode, caller);
         }
         self.xattrs.drop_capability(&mut edit, to.ino, &inode)?;
         inode.mtime = self.inodes.now();
@@ -167,7 +167,7 @@ impl FileWriter {
         let (_, len) = self.reader.read_at(from.ino, wanted.start, &mut bytes)?;
         let flags = WriteFlags {
             from_page_cache: false,
-            kill_suid_sgid: !caller.is_root(),
+            unprivileged: (!caller.is_root()).then_some(*caller),
             at_once: false,
         };
         self.write(target, target_offset, &bytes[..len], flags)

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cauchyfs::format::record::{FileKind, Timestamp};
-use cauchyfs::fs::{Changes, INLINE_MAX, RenameMode, TimeOrNow, Whence, XattrMode};
+use cauchyfs::fs::{Caller, Changes, INLINE_MAX, RenameMode, TimeOrNow, Whence, XattrMode};
 
 /// Names the [`cauchyfs::fs::FsError`] variant that a call must fail with.
 pub(crate) type Refused = &'static str;
@@ -103,12 +103,13 @@ impl Node {
         offset < self.inline_len || self.stored[offset]
     }
 
-    fn clear_privileges(&mut self) {
+    fn clear_privileges(&mut self, caller: &Caller) {
         if self.kind == FileKind::Directory {
             return;
         }
         self.permissions &= !0o4000;
-        if self.permissions & 0o010 != 0 {
+        let is_member = caller.is_root() || caller.gid == self.gid;
+        if self.permissions & 0o010 != 0 || !is_member {
             self.permissions &= !0o2000;
         }
     }
@@ -447,7 +448,7 @@ impl Reference {
     pub(crate) fn setattr(
         &mut self,
         id: Id,
-        is_root: bool,
+        caller: &Caller,
         changes: &Changes,
     ) -> Result<(), Refused> {
         let now = self.now;
@@ -456,12 +457,12 @@ impl Reference {
             regular(node)?;
         }
         node.permissions = changes.permissions.unwrap_or(node.permissions);
+        let owner = changes.uid.is_some() || changes.gid.is_some();
+        if owner || changes.kill_suid_sgid || (changes.size.is_some() && !caller.is_root()) {
+            node.clear_privileges(caller);
+        }
         node.uid = changes.uid.unwrap_or(node.uid);
         node.gid = changes.gid.unwrap_or(node.gid);
-        let owner = changes.uid.is_some() || changes.gid.is_some();
-        if owner || changes.kill_suid_sgid || (changes.size.is_some() && !is_root) {
-            node.clear_privileges();
-        }
         if let Some(size) = changes.size {
             node.cut(usize::try_from(size).expect("tests keep files small"));
             node.mtime = now;
