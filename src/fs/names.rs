@@ -10,7 +10,7 @@ use crate::format::Ino;
 use crate::format::record::{Dirent, Inode};
 use crate::transaction::Transactions;
 
-use super::entries::{Directory, check_name, read_entry};
+use super::entries::{Directory, check_name, is_dot, read_entry};
 use super::error::{FsError, corrupt};
 use super::inodes::Inodes;
 use super::open_files::OpenFiles;
@@ -48,7 +48,8 @@ impl Names {
         }
     }
 
-    /// Looks up a name and counts a look-up of what it names.
+    /// Looks up a name and counts a look-up of what it names. `.` stands for the inode itself, whatever its kind: with
+    /// that a caller opens an inode that it knows by number alone. Neither `.` nor `..` is found in an inode without links.
     ///
     /// # Errors
     ///
@@ -56,7 +57,11 @@ impl Names {
     /// index.
     pub fn lookup(&self, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
         let _lock = self.inodes.locks().shared(parent);
-        let attr = self.find(parent, name)?;
+        let attr = if is_dot(name) {
+            self.find_by_number(parent, name)?
+        } else {
+            self.find(parent, name)?
+        };
         // The lock keeps other threads from removing the name, and with it the inode, before it is counted.
         self.references.nodes.look_up(attr.ino);
         Ok(attr)
@@ -75,6 +80,18 @@ impl Names {
         }
         let entry = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
         Ok(Attr::new(entry.ino, &self.named_inode(&entry)?))
+    }
+
+    /// Looks up `.` or `..` in an inode that has a link.
+    fn find_by_number(&self, ino: Ino, name: &[u8]) -> Result<Attr, FsError> {
+        let inode = self.inodes.get(ino)?;
+        if inode.links == 0 {
+            return Err(FsError::NotFound);
+        }
+        if name == b"." {
+            return Ok(Attr::new(ino, &inode));
+        }
+        self.find(ino, name)
     }
 
     fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Dirent>, FsError> {

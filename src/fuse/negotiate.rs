@@ -37,6 +37,7 @@ const TIME_GRANULARITY: u32 = 1;
 mod feature {
     pub(super) const ASYNC_READ: u64 = 1 << 0;
     pub(super) const ATOMIC_O_TRUNC: u64 = 1 << 3;
+    pub(super) const EXPORT_SUPPORT: u64 = 1 << 4;
     pub(super) const BIG_WRITES: u64 = 1 << 5;
     pub(super) const DONT_MASK: u64 = 1 << 6;
     pub(super) const DO_READDIRPLUS: u64 = 1 << 13;
@@ -61,6 +62,8 @@ const NEEDED: u64 = feature::POSIX_ACL | feature::DONT_MASK;
 
 /// The features that make it fast, each taken where the kernel offers it.
 ///
+/// - `EXPORT_SUPPORT`: a file handle, such as an NFS client has, opens its file also after the kernel has forgotten the
+///   inode. The kernel then looks up `.` in any inode, and `..` in directories.
 /// - `HANDLE_KILLPRIV_V2`: spares a GETXATTR(security.capability) on every write(2); we drop the
 ///   setuid and setgid bits ourselves.
 /// - Left out on purpose: `ASYNC_DIO`. The kernel leaves the page cache as it is behind an asynchronous direct write.
@@ -68,6 +71,7 @@ const NEEDED: u64 = feature::POSIX_ACL | feature::DONT_MASK;
 /// - Left out on purpose: `AUTO_INVAL_DATA` (we are the only writer), `POSIX_LOCKS` and `FLOCK_LOCKS` (the kernel's own
 ///   locks are right for one mount).
 const WISHED: u64 = feature::ASYNC_READ
+    | feature::EXPORT_SUPPORT
     | feature::BIG_WRITES
     | feature::PARALLEL_DIROPS
     | feature::DO_READDIRPLUS

@@ -15,6 +15,7 @@ mod crash;
 mod daemon;
 mod direct;
 mod disks;
+mod export;
 mod extract;
 mod fio;
 mod full;

@@ -87,6 +87,7 @@ fn tests_of_mounts_pass_over_io_uring() {
     pass_over_uring(&[
         "posix::",
         "privileges::",
+        "export::",
         "direct::",
         "opening::",
         "session::",

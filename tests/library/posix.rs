@@ -583,6 +583,42 @@ fn setgid_without_execution_by_the_group_goes_when_a_stranger_to_the_group_chang
 }
 
 #[test]
+fn an_inode_that_has_a_link_is_found_by_its_number_and_a_directory_with_its_parent() {
+    let fs = fs();
+    let names = fs.names();
+    let outer = names.mkdir(ROOT, Ino::ROOT, b"outer", 0o755).unwrap().ino;
+    let inner = names.mkdir(ROOT, outer, b"inner", 0o755).unwrap().ino;
+    let file = names.mknod(ROOT, inner, b"f", 0o100_644, 0).unwrap().ino;
+    let link = names.symlink(ROOT, inner, b"link", b"f").unwrap().ino;
+    for ino in [Ino::ROOT, outer, inner, file, link] {
+        assert_eq!(names.lookup(ino, b".").unwrap().ino, ino);
+    }
+    for (ino, parent) in [(inner, outer), (outer, Ino::ROOT), (Ino::ROOT, Ino::ROOT)] {
+        assert_eq!(names.lookup(ino, b"..").unwrap().ino, parent);
+    }
+    let refused = names.lookup(file, b"..");
+    assert!(matches!(refused, Err(FsError::NotDirectory)), "{refused:?}");
+    // A caller that looks one of them up holds it like one that found it by name.
+    names.unlink(inner, b"f").unwrap();
+    assert_eq!(fs.attributes().get(file).unwrap().links, 0);
+    fs.open_files().forget(file, 2);
+    names.unlink(inner, b"link").unwrap();
+    names.rmdir(outer, b"inner").unwrap();
+    for (ino, name) in [
+        (file, b"."),
+        (link, b"."),
+        (inner, b"."),
+        (Ino(u64::MAX), b"."),
+    ] {
+        let refused = names.lookup(ino, name);
+        assert!(matches!(refused, Err(FsError::NotFound)), "{refused:?}");
+    }
+    let refused = names.lookup(inner, b"..");
+    assert!(matches!(refused, Err(FsError::NotFound)), "{refused:?}");
+    sound(&fs);
+}
+
+#[test]
 fn symbolic_links_hold_targets_of_up_to_4095_bytes() {
     let fs = fs();
     let longest = vec![b't'; 4095];

@@ -138,14 +138,21 @@ impl Tree {
         }
     }
 
-    /// Finds a name, and counts that as a look-up.
+    /// Finds a name, and counts that as a look-up. In an inode that has a name, `.` is that inode and `..` its
+    /// directory.
     ///
     /// # Errors
     ///
     /// `NotFound` if there is no such name.
     pub(super) fn look_up(&mut self, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
-        let entries = self.node_mut(parent)?.entries()?;
-        let ino = *entries.by_name.get(name).ok_or(FsError::NotFound)?;
+        let ino = match name {
+            b"." if self.node(parent)?.is_named => parent,
+            b".." if self.node(parent)?.is_named => self.node(parent)?.parent,
+            name => {
+                let entries = self.node_mut(parent)?.entries()?;
+                *entries.by_name.get(name).ok_or(FsError::NotFound)?
+            }
+        };
         let node = self.node_mut(ino)?;
         node.lookups += 1;
         Ok(node.attr())
@@ -410,6 +417,19 @@ mod tests {
         tree.unlink(Ino::ROOT, b"f2", NewKind::File).unwrap();
         let (rest, _) = names_from(&mut tree, offset, 100);
         assert_eq!(rest.len(), 7, "{rest:?}");
+    }
+
+    #[test]
+    fn an_inode_with_a_name_is_found_by_its_number() {
+        let mut tree = Tree::new(1 << 20);
+        let ino = make(&mut tree, b"f", NewKind::File);
+        tree.forget(ino, 1);
+        assert_eq!(tree.look_up(ino, b".").unwrap().ino, ino);
+        assert_eq!(tree.look_up(ino, b"..").unwrap().ino, Ino::ROOT);
+        tree.unlink(Ino::ROOT, b"f", NewKind::File).unwrap();
+        assert!(tree.look_up(ino, b".").is_err());
+        tree.forget(ino, 1);
+        assert!(matches!(tree.look_up(ino, b"."), Err(FsError::NotFound)));
     }
 
     #[test]

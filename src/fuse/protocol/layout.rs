@@ -12,8 +12,11 @@ use crate::fs::{Attr, DirItem, Handle, SpaceReport};
 /// writer and every change passes through the kernel, so the answer is: as long as it likes.
 const TTL: Duration = Duration::from_secs(3600);
 
-/// The generation of every inode: numbers are never used twice.
-const GENERATION: u64 = 0;
+/// The generation of the root, as the kernel takes it to be.
+const ROOT_GENERATION: u32 = 0;
+
+/// A multiplier that spreads a difference in any bit over the upper half of the product: 2⁶⁴ divided by the golden ratio.
+const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The flags with which a file is opened: cached pages stay valid from one open to the next.
 const OPEN_FILE: u32 = KEEP_CACHE;
@@ -131,7 +134,7 @@ impl Layout {
 
     fn entry(self, attr: &Attr) -> Self {
         self.u64(attr.ino.0)
-            .u64(GENERATION)
+            .u64(u64::from(generation(attr)))
             .u64(TTL.as_secs())
             .u64(TTL.as_secs())
             .u32(0)
@@ -142,6 +145,19 @@ impl Layout {
     fn opened(self, handle: Handle, flags: u32) -> Self {
         self.u64(number(handle)).u32(flags).u32(0)
     }
+}
+
+/// Returns the generation of an inode, by which the kernel tells it from others of the same number. A crash may take the
+/// inodes of the last seconds, and their numbers are then given out again. The time of birth tells these apart.
+fn generation(attr: &Attr) -> u32 {
+    if attr.ino == Ino::ROOT {
+        return ROOT_GENERATION;
+    }
+    let Timestamp { seconds, nanos } = attr.btime;
+    let time = seconds
+        .wrapping_mul(1_000_000_000)
+        .wrapping_add(i64::from(nanos));
+    (time.cast_unsigned().wrapping_mul(SPREAD) >> 32) as u32
 }
 
 /// Returns the type and permission bits of an inode, as `stat(2)` has them.
@@ -429,6 +445,34 @@ mod tests {
             (Answer::EMPTY, 0),
         ] {
             assert_eq!(answer.bytes().len(), len, "{answer:?}");
+        }
+    }
+
+    #[test]
+    fn inodes_that_got_the_same_number_have_different_generations() {
+        let generation_of = |ino, btime| {
+            let answer = entry(&Attr {
+                ino,
+                btime,
+                ..attr()
+            });
+            (at(answer.bytes(), 8), at(answer.bytes(), 12))
+        };
+        let at = |seconds, nanos| Timestamp { seconds, nanos };
+        let times = [
+            at(0, 0),
+            at(14, 15),
+            at(14, 4_000_015),
+            at(18, 15),
+            at(-1, 15),
+        ];
+        let all = times.map(|time| generation_of(Ino(9), time));
+        for (index, one) in all.iter().enumerate() {
+            assert!(!all[..index].contains(one), "{all:?}");
+            assert_eq!(one.1, 0, "the kernel keeps 32 bits");
+        }
+        for time in times {
+            assert_eq!(generation_of(Ino::ROOT, time), (0, 0));
         }
     }
 
