@@ -23,6 +23,7 @@ mod mount;
 mod mounts;
 mod options;
 mod outage;
+mod progress;
 mod rebuild;
 mod report;
 mod sandbox;

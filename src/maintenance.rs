@@ -48,7 +48,7 @@ pub use joining::Joining;
 pub use pace::Pace;
 pub use reaper::Reaper;
 pub use rebuild::{Rebuild, RebuildScope};
-pub use rebuild_status::{RebuildProgress, RebuildState, RebuildStatus};
+pub use rebuild_status::{RebuildKind, RebuildProgress, RebuildState, RebuildStatus};
 pub use recheck::Recheck;
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
 pub use room::Room;

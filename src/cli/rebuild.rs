@@ -3,14 +3,16 @@
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use signal_hook::consts::SIGINT;
 
 use super::args::RebuildArguments;
 use super::client::LiveMount;
 use super::failure::{Failure, Outcome, warn_and_advise};
+use super::progress::{self, format_time};
 use super::shell::quoted_path;
 use super::size::format_size;
 use super::terminal;
@@ -18,6 +20,7 @@ use crate::control::protocol::{Answer, Request};
 use crate::control::report::{
     IndexReport, LostFiles, RebuildReport, RedundancyReport, StatusReport,
 };
+use crate::maintenance::RebuildKind;
 
 /// The document that `rebuild --json` prints.
 #[derive(Debug, Serialize)]
@@ -74,7 +77,7 @@ pub(super) fn follow(
     signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&interrupted))
         .and_then(|_| signal_hook::flag::register(SIGINT, Arc::clone(&interrupted)))
         .map_err(Failure::environment)?;
-    let bar = progress_bar();
+    let bar = progress::bar_of("{wide_bar} {percent}% {bytes} of {total_bytes}{msg}");
     let rebuild = loop {
         if interrupted.load(Ordering::SeqCst) {
             bar.finish_and_clear();
@@ -105,24 +108,18 @@ pub(super) fn follow(
     Ok(Some(outcome(&report)))
 }
 
-/// Goes to standard error, and is hidden unless that is a terminal.
-fn progress_bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{wide_bar} {bytes} of {total_bytes}{msg}");
-    let bar = ProgressBar::new(0);
-    match style {
-        Ok(style) => bar.with_style(style),
-        Err(_) => bar,
-    }
-}
-
 fn show(bar: &ProgressBar, report: &RebuildReport) {
-    bar.set_length(report.bytes_done.saturating_add(to_write(report)));
-    bar.set_position(report.bytes_done);
+    let left = to_write(report);
+    progress::show(
+        bar,
+        report.bytes_done,
+        report.bytes_done.saturating_add(left),
+    );
     bar.set_message(match rate(report) {
         Some(rate) => format!(
             ", {}/s, {} left",
             format_size(rate),
-            format_time(to_write(report) / rate)
+            format_time(Duration::from_secs(left / rate))
         ),
         None => String::new(),
     });
@@ -139,24 +136,28 @@ fn rate(report: &RebuildReport) -> Option<u64> {
     (report.seconds > 0 && rate > 0).then_some(rate)
 }
 
-fn format_time(seconds: u64) -> String {
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min", seconds.div_ceil(60)),
-        _ => format!("{} h {} min", seconds / 3600, seconds % 3600 / 60),
+/// Says what was done, and how long it took.
+fn done_line(report: &RebuildReport) -> Option<String> {
+    // The numbers may be a daemon's, and any.
+    let rebuilt = report.bytes_done.saturating_sub(report.bytes_moved);
+    let parts = [(rebuilt, "rebuilt"), (report.bytes_moved, "moved")];
+    let parts = parts.iter().filter(|(bytes, _)| *bytes > 0);
+    let parts: Vec<String> = parts
+        .map(|(bytes, what)| format!("{} {what}", format_size(*bytes)))
+        .collect();
+    if !parts.is_empty() {
+        let time = Duration::from_millis(report.milliseconds);
+        let time = time.max(Duration::from_secs(report.seconds));
+        return Some(format!("{} in {}", parts.join(" and "), format_time(time)));
     }
+    (report.kind == RebuildKind::Balance)
+        .then(|| "nothing moved: no move would even out the directories any more".to_owned())
 }
 
 fn for_people(rebuild: &RebuildReport, report: &StatusReport, mountpoint: &Path) -> String {
     let place = quoted_path(mountpoint);
     let mut lines = Vec::new();
-    if rebuild.bytes_done > 0 {
-        lines.push(format!(
-            "{} rebuilt in {}",
-            format_size(rebuild.bytes_done),
-            format_time(rebuild.seconds)
-        ));
-    }
+    lines.extend(done_line(rebuild));
     let is_away = report.absentees().next().is_some();
     if rebuild.bytes_waiting > 0 {
         // Room alone does not help where each directory has something of the same stripes.
@@ -236,9 +237,31 @@ mod tests {
             ..report(1000, 100, 5)
         };
         assert_eq!(to_write(&waiting), 30);
-        assert_eq!(format_time(59), "59 s");
-        assert_eq!(format_time(61), "2 min");
-        assert_eq!(format_time(7260), "2 h 1 min");
+    }
+
+    #[test]
+    fn moved_bytes_are_not_called_rebuilt() {
+        let line = |bytes_done, bytes_moved, kind| {
+            done_line(&RebuildReport {
+                kind,
+                bytes_moved,
+                milliseconds: 250,
+                ..report(bytes_done, 0, 0)
+            })
+        };
+        let (rebuild, balance) = (RebuildKind::Rebuild, RebuildKind::Balance);
+        let said = |text: &str| Some(text.to_owned());
+        assert_eq!(line(1024, 0, rebuild), said("1.0 KiB rebuilt in 0.3 s"));
+        assert_eq!(line(1024, 1024, balance), said("1.0 KiB moved in 0.3 s"));
+        assert_eq!(
+            line(3072, 1024, balance),
+            said("2.0 KiB rebuilt and 1.0 KiB moved in 0.3 s")
+        );
+        assert_eq!(line(0, 0, rebuild), None);
+        assert!(line(0, 0, balance).is_some_and(|line| line.starts_with("nothing moved")));
+        // A daemon that tells no more yet.
+        let old = report(1024, 0, 3);
+        assert_eq!(done_line(&old), said("1.0 KiB rebuilt in 3 s"));
     }
 
     #[test]

@@ -1,15 +1,12 @@
 //! `cauchyfs scrub`.
 
 use std::fmt;
-use std::io::IsTerminal;
 use std::path::Path;
-use std::time::Duration;
-
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
 use super::args::ScrubArguments;
 use super::client::LiveMount;
 use super::failure::{Failure, Outcome};
+use super::progress;
 use super::sentences::mountpoint_word;
 use super::size::{format_count, format_size};
 use super::terminal;
@@ -158,16 +155,15 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
     let request = Request::Scrub {
         bytes_per_second: arguments.rate,
     };
-    let bar = bar();
-    let show = |progress: Progress| {
-        bar.set_length(progress.bytes_total);
-        bar.set_position(progress.bytes_passed);
-        let left = if progress.wrong > 0 {
-            format!(", {} not", progress.wrong)
+    let bar = progress::bar();
+    let show = |scrub: Progress| {
+        progress::show(&bar, scrub.bytes_passed, scrub.bytes_total);
+        let left = if scrub.wrong > 0 {
+            format!(", {} not", scrub.wrong)
         } else {
             String::new()
         };
-        bar.set_message(format!("{} repaired{left}", progress.repaired));
+        bar.set_message(format!("{} repaired{left}", scrub.repaired));
     };
     let answered = mount.ask_and_heed(&request, |answer| {
         if let Answer::Scrubbing(progress) = answer {
@@ -186,20 +182,6 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
         terminal::report(&scrubbed.for_people(&away, Some(mountpoint)));
     }
     Ok(scrubbed.outcome())
-}
-
-/// Returns a progress bar on standard error, hidden where that is no terminal.
-fn bar() -> ProgressBar {
-    let target = if std::io::stderr().is_terminal() {
-        ProgressDrawTarget::stderr()
-    } else {
-        ProgressDrawTarget::hidden()
-    };
-    let template = "{wide_bar} {percent}% {bytes}/{total_bytes} {bytes_per_sec} {eta} {msg}";
-    let style = ProgressStyle::with_template(template).expect("the template is sound");
-    let bar = ProgressBar::with_draw_target(Some(0), target).with_style(style);
-    bar.enable_steady_tick(Duration::from_millis(200));
-    bar
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::coding::{Coded, Coding};
 use crate::fuse::Transport;
-use crate::maintenance::{RebuildState, ScrubState};
+use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
 use crate::membership::AbsenceReason;
 use crate::store::PageCacheUse;
 
@@ -276,15 +276,24 @@ pub(crate) struct ScrubReport {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct RebuildReport {
     pub(crate) state: RebuildState,
+    /// The purpose of the work. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) kind: RebuildKind,
     pub(crate) progress: f64,
     pub(crate) bytes_left: u64,
     pub(crate) bytes_done: u64,
+    /// The part of these that nothing lacked, and that moved from one member to another.
+    #[serde(default)]
+    pub(crate) bytes_moved: u64,
     /// The bytes that have no directory to go to.
     pub(crate) bytes_waiting: u64,
     /// The bytes that keep their place because data beside them cannot be read.
     pub(crate) bytes_unreadable: u64,
     /// For how long it has been running, or was.
     pub(crate) seconds: u64,
+    /// The same, more exactly.
+    #[serde(default)]
+    pub(crate) milliseconds: u64,
 }
 
 impl Default for RebuildReport {
@@ -292,12 +301,15 @@ impl Default for RebuildReport {
     fn default() -> Self {
         Self {
             state: RebuildState::Idle,
+            kind: RebuildKind::Rebuild,
             progress: 1.0,
             bytes_left: 0,
             bytes_done: 0,
+            bytes_moved: 0,
             bytes_waiting: 0,
             bytes_unreadable: 0,
             seconds: 0,
+            milliseconds: 0,
         }
     }
 }

@@ -11,7 +11,8 @@ use super::volume_failure::VolumeFailure;
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintenance::{
-    Maintenance, RebuildProgress, Redundancy, RedundancyCounter, RedundancyRow, ScrubStatus,
+    Maintenance, RebuildProgress, RebuildState, Redundancy, RedundancyCounter, RedundancyRow,
+    ScrubStatus,
 };
 use crate::membership::{self, Access, Members, Unusable};
 
@@ -125,16 +126,20 @@ pub(crate) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
     let whole = done + left;
     RebuildReport {
         state: progress.state,
-        progress: if whole == 0 {
-            1.0
-        } else {
-            done as f64 / whole as f64
+        kind: progress.kind,
+        progress: match (whole, progress.state) {
+            // What there is to do is being counted.
+            (0, RebuildState::Running) => 0.0,
+            (0, _) => 1.0,
+            _ => done as f64 / whole as f64,
         },
         bytes_left: left,
         bytes_done: done,
+        bytes_moved: progress.moved_before + progress.bytes_moved,
         bytes_waiting: progress.bytes_waiting,
         bytes_unreadable: progress.bytes_unreadable,
         seconds: progress.elapsed.as_secs(),
+        milliseconds: u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX),
     }
 }
 
@@ -267,6 +272,43 @@ fn moment(seconds: u64) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rebuild_begins_at_nothing_and_what_had_nothing_to_do_is_complete() {
+        let report = |state, bytes_done, bytes_left| {
+            rebuild_report(&RebuildProgress {
+                state,
+                bytes_done,
+                bytes_left,
+                elapsed: std::time::Duration::from_millis(250),
+                ..RebuildProgress::default()
+            })
+        };
+        let parts = [
+            (report(RebuildState::Running, 0, 0), 0.0),
+            (report(RebuildState::Running, 0, 8), 0.0),
+            (report(RebuildState::Running, 2, 6), 0.25),
+            (report(RebuildState::Finished, 8, 0), 1.0),
+            (report(RebuildState::Finished, 0, 0), 1.0),
+            (report(RebuildState::Idle, 0, 0), 1.0),
+        ];
+        for (report, expected) in parts {
+            assert!((report.progress - expected).abs() < 1e-9, "{report:?}");
+            assert_eq!((report.seconds, report.milliseconds), (0, 250));
+        }
+    }
+
+    #[test]
+    fn moved_bytes_are_part_of_those_that_were_written_also_before() {
+        let report = rebuild_report(&RebuildProgress {
+            bytes_done: 8,
+            bytes_moved: 7,
+            bytes_before: 5,
+            moved_before: 2,
+            ..RebuildProgress::default()
+        });
+        assert_eq!((report.bytes_done, report.bytes_moved), (13, 9));
+    }
 
     #[test]
     fn moments_are_written_as_in_rfc_3339() {

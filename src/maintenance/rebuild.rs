@@ -30,7 +30,7 @@ use super::compaction::Compaction;
 use super::draining::Draining;
 use super::pace::Pace;
 use super::reaper::Reaper;
-use super::rebuild_status::{Obstacle, RebuildProgress, RebuildState, RebuildStatus};
+use super::rebuild_status::{Obstacle, RebuildKind, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
 use crate::membership::Members;
@@ -208,7 +208,9 @@ impl Rebuild {
         };
         let stuck = self.status.replace(RebuildProgress {
             state: RebuildState::Running,
+            kind: RebuildKind::Balance,
             bytes_before: before.bytes_done,
+            moved_before: before.bytes_moved,
             ..RebuildProgress::default()
         });
         let outcome = self.move_shards(&mut round);

@@ -13,8 +13,12 @@ use crate::format::MemberIndex;
 pub struct RebuildProgress {
     /// The state of the work.
     pub state: RebuildState,
+    /// The purpose of the work.
+    pub kind: RebuildKind,
     /// Bytes of shards written so far.
     pub bytes_done: u64,
+    /// The part of these that nothing lacked: they were moved from one online member to another.
+    pub bytes_moved: u64,
     /// Bytes of shards that are still to be written, as far as there are members for them.
     pub bytes_left: u64,
     /// Bytes of shards for which there is no member with room that has no shard of the same stripes.
@@ -24,10 +28,23 @@ pub struct RebuildProgress {
     /// Bytes of shards that keep their place because stripes in the same segments cannot be read. They need what absent
     /// members have, or are unreadable altogether.
     pub bytes_unreadable: u64,
-    /// Bytes of shards rebuilt right before, if shards are being moved now that nothing is missing.
+    /// Bytes of shards written right before, if shards are being moved now that nothing is missing.
     pub bytes_before: u64,
+    /// The part of these that was moved.
+    pub moved_before: u64,
     /// The duration of the work, with that of the rebuild right before.
     pub elapsed: Duration,
+}
+
+/// The purpose of writing shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum RebuildKind {
+    /// Missing shards are written, and those of draining members move.
+    #[default]
+    Rebuild,
+    /// Shards move from the fullest members to the emptiest.
+    Balance,
 }
 
 /// The state of a rebuild.
@@ -108,10 +125,10 @@ impl RebuildStatus {
         progress.elapsed = elapsed;
     }
 
-    /// Notes bytes that were written.
-    pub(super) fn add_written(&self, bytes: u64, elapsed: Duration) {
+    /// Notes bytes that were written, of which so many moved.
+    pub(super) fn add_written(&self, bytes: u64, moved: u64, elapsed: Duration) {
         let mut progress = self.progress.lock();
-        progress.add_written(bytes);
+        progress.add_written(bytes, moved);
         progress.elapsed = elapsed;
     }
 
@@ -171,8 +188,9 @@ impl RebuildProgress {
         }
     }
 
-    fn add_written(&mut self, bytes: u64) {
+    fn add_written(&mut self, bytes: u64, moved: u64) {
         self.bytes_done += bytes;
+        self.bytes_moved += moved;
         self.drop_left(bytes);
     }
 
@@ -196,8 +214,9 @@ mod tests {
         assert_eq!(progress.least_waiting, 10);
         progress.bytes_unreadable = 20;
         progress.drop_left(50);
-        progress.add_written(0);
-        progress.add_written(40);
+        progress.add_written(0, 0);
+        progress.add_written(40, 25);
+        assert_eq!(progress.bytes_moved, 25);
         let seen = |progress: &RebuildProgress| {
             let RebuildProgress {
                 bytes_done,

@@ -12,7 +12,7 @@ use crate::control::report::{
     RedundancyReport, ScrubReport, StatusReport, VolumeState,
 };
 use crate::fuse::Transport;
-use crate::maintenance::{RebuildState, ScrubState};
+use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
 
 impl StatusReport {
     /// Returns how a command that shows this report ends.
@@ -190,6 +190,7 @@ impl StatusReport {
     fn push_rebuild(&self, text: &mut String) {
         let RebuildReport {
             state,
+            kind,
             progress,
             bytes_left,
             bytes_waiting,
@@ -198,9 +199,13 @@ impl StatusReport {
         } = &self.rebuild;
         if *state == RebuildState::Running {
             let (percent, left) = (100.0 * progress, format_size(*bytes_left));
+            let what = match kind {
+                RebuildKind::Rebuild => "rebuilding",
+                RebuildKind::Balance => "balancing",
+            };
             push(
                 text,
-                format_args!("rebuilding: {percent:.0}% done, {left} left"),
+                format_args!("{what}: {percent:.0}% done, {left} left"),
             );
         }
         if *bytes_waiting > 0 {

@@ -81,7 +81,7 @@ impl CopyOut {
                     bytes += found.lacking_bytes;
                 }
             }
-            self.status.add_written(bytes, round.elapsed());
+            self.status.add_written(bytes, 0, round.elapsed());
             let written = stripes.iter().map(|found| found.shard_bytes).sum();
             if !step.rest(round.pace, written) {
                 return Ok(SegmentOutcome::Stopped);

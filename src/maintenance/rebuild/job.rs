@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use super::plan;
+use super::plan::{self, SegmentPlan};
 use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::stripes::{FileLengths, IncompleteStripe, LostShard, RebuildTarget};
@@ -82,6 +82,17 @@ impl SegmentJob {
     /// Returns whether the slot of a target moves to another member.
     pub(super) fn is_moved(&self, target: &RebuildTarget) -> bool {
         self.record.slots[target.slot] != Some(target.member)
+    }
+
+    /// Returns the part of some written bytes that leaves online members, by the number of slots: all slots of a segment
+    /// take the same.
+    pub(super) fn moved_part(&self, plan: &SegmentPlan, online: &[MemberIndex], bytes: u64) -> u64 {
+        let holder = |target: &RebuildTarget| self.record.slots[target.slot];
+        let moves = self.targets.iter().filter(|target| {
+            let is_left = holder(target).is_some_and(|holder| online.contains(&holder));
+            is_left && plan.moves.contains(&target.slot)
+        });
+        bytes * moves.count() as u64 / self.targets.len().max(1) as u64
     }
 
     /// Removes the missing shards from the known records of the stripes.

@@ -224,7 +224,9 @@ impl SegmentRebuild {
                 tracing::debug!("stripe {stripe} is not rebuilt: {error}");
                 failed.push(stripe);
             }
-            self.status.add_written(rebuilt.bytes, round.elapsed());
+            let moved = job.moved_part(plan, &round.online, rebuilt.bytes);
+            self.status
+                .add_written(rebuilt.bytes, moved, round.elapsed());
             let goes_on = step.rest(round.pace, rebuilt.bytes);
             step = PacedStep::begin(&self.foreground);
             if goes_on && !self.drains_kept_member(plan) {

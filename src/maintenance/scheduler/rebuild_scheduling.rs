@@ -243,9 +243,8 @@ fn log_done(what: &str, progress: &RebuildProgress) {
     } = *progress;
     let left = bytes_left + bytes_waiting + bytes_unreadable;
     if bytes_done > 0 || left > 0 {
-        let seconds = elapsed.as_secs();
         tracing::info!(
-            "{what}: {bytes_done} bytes of shards written in {seconds} s, {left} are left"
+            "{what}: {bytes_done} bytes of shards written in {elapsed:.1?}, {left} are left"
         );
     }
 }

@@ -25,6 +25,7 @@ impl Account {
     fn with_waited(&self, progress: RebuildProgress) -> RebuildProgress {
         RebuildProgress {
             bytes_done: progress.bytes_done + self.waited.bytes_done,
+            bytes_moved: progress.bytes_moved + self.waited.bytes_moved,
             elapsed: progress.elapsed + self.waited.elapsed,
             ..progress
         }
@@ -64,6 +65,7 @@ impl Accounts {
         let is_added = now.state != RebuildState::Running;
         let now = RebuildProgress {
             bytes_done: if is_added { 0 } else { now.bytes_done },
+            bytes_moved: if is_added { 0 } else { now.bytes_moved },
             elapsed: if is_added {
                 Duration::ZERO
             } else {

@@ -78,6 +78,7 @@ impl Book {
     fn add_moved(&mut self, done: &RebuildProgress) {
         if !self.balance.is_empty() {
             self.moved.bytes_done += done.bytes_done;
+            self.moved.bytes_moved += done.bytes_moved;
             self.moved.elapsed += done.elapsed;
         }
     }
