@@ -11,6 +11,8 @@ pub(crate) struct Candidate {
     pub(crate) available: u64,
     /// Bytes that segments take there already.
     pub(crate) taken: u64,
+    /// The same number for members that share one filesystem, and so its room.
+    pub(crate) filesystem: u64,
 }
 
 /// The place of a segment: a member for each slot, and the length of its files.
@@ -112,6 +114,7 @@ mod tests {
             member: MemberIndex(u16::try_from(index).unwrap()),
             available,
             taken: 0,
+            filesystem: index as u64,
         };
         rooms.iter().enumerate().map(candidate).collect()
     }

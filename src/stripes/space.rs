@@ -48,26 +48,37 @@ const INDEX_BYTES_PER_SUM: u64 = 5;
 pub struct Load {
     /// Bytes that segments take there.
     pub taken: u64,
-    /// Bytes that more of them could.
+    /// Bytes that more of them could. Members that share a filesystem have an equal part of its room each.
     pub available: u64,
+    /// Bytes that segments take there when the member is full. Members that share a filesystem have an equal part each of
+    /// what segments take there and could take, so that equally full ones take the same.
+    pub whole: u64,
+    /// The same number for members that share one filesystem, and so its room.
+    pub filesystem: u64,
 }
 
-impl Load {
-    /// Returns the load with so many bytes more, or fewer.
-    #[must_use]
-    pub fn with(self, bytes: u64, more: bool) -> Self {
-        if more {
-            Self {
-                taken: self.taken + bytes,
-                available: self.available.saturating_sub(bytes),
-            }
-        } else {
-            Self {
-                taken: self.taken.saturating_sub(bytes),
-                available: self.available + bytes,
-            }
+/// Returns the loads of members that could take segments.
+fn loads_of(candidates: &[Candidate]) -> BTreeMap<MemberIndex, Load> {
+    let load = |candidate: &Candidate| {
+        let sharing = || {
+            let others = candidates.iter();
+            others.filter(|other| other.filesystem == candidate.filesystem)
+        };
+        let all: u64 = sharing().map(|other| other.taken + other.available).sum();
+        Load {
+            taken: candidate.taken,
+            available: candidate.available,
+            whole: match candidate.available {
+                0 => candidate.taken,
+                _ => all / sharing().count() as u64,
+            },
+            filesystem: candidate.filesystem,
         }
-    }
+    };
+    let loads = candidates.iter();
+    loads
+        .map(|candidate| (candidate.member, load(candidate)))
+        .collect()
 }
 
 /// Measures the space on the members, and what segments take of it.
@@ -89,14 +100,7 @@ impl SpaceMeter {
 
     /// Returns what each member that takes new segments has of them, and room for.
     pub(crate) fn loads(&self) -> BTreeMap<MemberIndex, Load> {
-        let candidates = self.segments.candidates(Need::New).into_iter();
-        let load = |candidate: Candidate| Load {
-            taken: candidate.taken,
-            available: candidate.available,
-        };
-        candidates
-            .map(|candidate| (candidate.member, load(candidate)))
-            .collect()
+        loads_of(&self.segments.candidates(Need::New))
     }
 
     /// Returns how much of a member the index may not take.
@@ -209,4 +213,30 @@ struct MemberUsage {
     taken: u64,
     /// Bytes that come free when segments are cut.
     to_be_cut: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_of_one_filesystem_are_full_with_equal_parts_of_all_that_it_holds() {
+        let candidate = |(index, taken, available, filesystem)| Candidate {
+            member: MemberIndex(index),
+            available,
+            taken,
+            filesystem,
+        };
+        let shared = (0..6).map(|index| (index, 6, 10, 1));
+        let candidates: Vec<Candidate> = shared
+            .chain([(6, 0, 10, 1), (7, 5, 20, 2), (8, 7, 0, 3)])
+            .map(candidate)
+            .collect();
+        let loads = loads_of(&candidates);
+        let whole = |index| loads[&MemberIndex(index)].whole;
+        for index in 0..7 {
+            assert_eq!(whole(index), (36 + 70) / 7, "{index}");
+        }
+        assert_eq!((whole(7), whole(8)), (25, 7));
+    }
 }

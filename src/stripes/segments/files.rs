@@ -195,6 +195,7 @@ impl Segments {
                 member,
                 available,
                 taken: taken.get(&member).copied().unwrap_or(0),
+                filesystem: space.filesystem,
             }
         };
         spaces.iter().copied().map(share).collect()
