@@ -7,6 +7,7 @@
 
 mod abandoned;
 mod args;
+mod balance;
 mod bench;
 mod check;
 mod client;
@@ -54,9 +55,9 @@ use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 10] = [
-    "create", "mount", "unmount", "status", "check", "extract", "scrub", "rebuild", "member",
-    "bench",
+const COMMANDS: [&str; 11] = [
+    "create", "mount", "unmount", "status", "check", "extract", "scrub", "rebuild", "balance",
+    "member", "bench",
 ];
 
 /// Runs the program with the arguments that it was started with.
@@ -107,6 +108,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Extract(extract) => extract::run(&extract),
         Command::Scrub(scrub) => scrub::run(&scrub),
         Command::Rebuild(rebuild) => rebuild::run(&rebuild),
+        Command::Balance(balance) => balance::run(&balance),
         Command::Member(member) => member::run(&member),
         Command::Bench(bench) => bench::run(&bench),
     }

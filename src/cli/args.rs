@@ -52,6 +52,7 @@ pub(super) enum Command {
     Extract(ExtractArguments),
     Scrub(ScrubArguments),
     Rebuild(RebuildArguments),
+    Balance(BalanceArguments),
     Member(MemberArguments),
     Bench(BenchArguments),
 }
@@ -254,6 +255,20 @@ pub(super) struct ScrubArguments {
   cauchyfs rebuild /mnt/photos
   cauchyfs rebuild --rate 50MiB /mnt/photos      # write no more than 50 MiB a second")]
 pub(super) struct RebuildArguments {
+    #[command(flatten)]
+    pub(super) rebuild: RebuildOptions,
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+}
+
+/// Even out the directories: move data from the fullest to the emptiest, until all are equally full, to within
+/// one segment. What is missing is rebuilt first. Goes on if this command is interrupted. What was moved stays so,
+/// and the same command goes on after an unmount. Exits with 3 if something is missing, with 4 if data is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs balance /mnt/photos
+  cauchyfs balance --rate 50MiB /mnt/photos      # write no more than 50 MiB a second")]
+pub(super) struct BalanceArguments {
     #[command(flatten)]
     pub(super) rebuild: RebuildOptions,
     /// Where the volume is mounted.

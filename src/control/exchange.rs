@@ -102,6 +102,7 @@ impl Limits {
                 ..bounded
             },
             Request::Rebuild { .. }
+            | Request::Balance { .. }
             | Request::Join { .. }
             | Request::Remove { .. }
             | Request::RebuildProgress { .. } => bounded,

@@ -213,6 +213,13 @@ impl Commands {
                 let ordered = self.rebuild(bytes_per_second);
                 server::answer(client, &ordered.unwrap_or_else(Answer::Failed));
             }
+            Request::Balance { bytes_per_second } => {
+                let ordered = self.orders().map(|orders| {
+                    let OrderNumber(order) = orders.order(bytes_per_second, true);
+                    Answer::Ordered(order)
+                });
+                server::answer(client, &ordered.unwrap_or_else(Answer::Failed));
+            }
             Request::Remove {
                 member,
                 bytes_per_second,

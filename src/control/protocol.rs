@@ -127,6 +127,11 @@ pub(crate) enum Request {
         /// The most bytes in a second, if limited.
         bytes_per_second: Option<u64>,
     },
+    /// Rebuild what is missing, and then move shards from the fullest members to the emptiest.
+    Balance {
+        /// The most bytes in a second, if limited.
+        bytes_per_second: Option<u64>,
+    },
     /// Take a directory into the volume, and rebuild what it is to have.
     Join {
         /// The member whose place it takes, by path or number; it gets one of its own without.

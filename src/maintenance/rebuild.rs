@@ -58,6 +58,10 @@ mod segment;
 
 pub use scope::RebuildScope;
 
+/// Most plans of one call of [`Rebuild::balance`]. The second one completes the first, because the space that a move frees
+/// is free only after a commit. Others that write meanwhile could go on for as long as they like.
+const MOST_BALANCE_PLANS: usize = 8;
+
 /// Parts of a volume that its rebuild uses.
 pub(super) struct RebuildDependencies {
     pub(super) members: Arc<Members>,
@@ -213,7 +217,7 @@ impl Rebuild {
             moved_before: before.bytes_moved,
             ..RebuildProgress::default()
         });
-        let outcome = self.move_shards(&mut round);
+        let outcome = self.even_out(&mut round);
         // The next count knows where the files are now, also of members that are slow to answer.
         self.redundancy.look_for_files();
         let progress = self.status.update(|progress| {
@@ -289,6 +293,17 @@ impl Rebuild {
                 PlanOutcome::Complete { improved: true } => self.reaper.free_dead().map(drop)?,
             }
         }
+    }
+
+    /// Moves shards until no move brings two members closer, or others have written too much meanwhile.
+    fn even_out(&self, round: &mut Round<'_>) -> Result<PlanOutcome, CommitError> {
+        for _ in 0..MOST_BALANCE_PLANS {
+            match self.move_shards(round)? {
+                PlanOutcome::Complete { improved: true } => {}
+                outcome => return Ok(outcome),
+            }
+        }
+        Ok(PlanOutcome::Complete { improved: true })
     }
 
     /// Moves shards from the fullest members to the emptiest.

@@ -494,6 +494,72 @@ fn old_data_moves_to_a_new_directory_when_it_is_to_be_balanced() {
     volume.assert_intact();
 }
 
+/// Members that share a filesystem share its room, so that none is fuller for what the others take.
+#[test]
+fn directories_of_one_filesystem_get_equal_shares_also_when_they_are_balanced_later() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        segment: "4MiB",
+        ..Shape::FOUR_TWO
+    };
+    let mut volume = TestVolume::create(shape, 1024);
+    volume.mount();
+    write_large(&volume.path("large"), 1, 2 * LARGE).unwrap();
+    volume.remount();
+    let held = |volume: &TestVolume| -> Vec<usize> {
+        let of_member = |member: &PathBuf| segment_files(member).values().map(Vec::len).sum();
+        volume.members.iter().map(of_member).collect()
+    };
+    let check = |volume: &TestVolume| {
+        volume.assert_healthy();
+        let held = held(volume);
+        let ideal = held.iter().sum::<usize>() / held.len();
+        let is_near = |held: &usize| held.abs_diff(ideal) <= 4 << 20;
+        assert!(held.iter().all(is_near), "{held:?}, ideally {ideal}");
+    };
+    let new = beside(&volume, "d6");
+    let (code, said) = member(&volume, "add", &["--balance", text(&new)]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert!(said.contains(" moved in "), "{said}");
+    assert!(!said.contains("rebuilt"), "{said}");
+    volume.members.push(new);
+    volume.remount();
+    check(&volume);
+
+    let newer = beside(&volume, "d7");
+    let (code, said) = member(&volume, "add", &[text(&newer)]);
+    assert_eq!(code, Some(0), "{said}");
+    let files = fs::read_dir(newer.join("segments"));
+    assert_eq!(files.map_or(0, Iterator::count), 0, "it was not asked for");
+    volume.members.push(newer);
+    let output = run(
+        CAUCHYFS,
+        &[
+            "balance",
+            "--json",
+            "--rate",
+            "1GiB",
+            text(&volume.mountpoint),
+        ],
+    );
+    assert!(output.status.success(), "{output:?}\n{}", volume.log());
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["kind"], "balance", "{report}");
+    assert_eq!(report["bytes_moved"], report["bytes_done"], "{report}");
+    assert!(report["bytes_moved"].as_u64() > Some(0), "{report}");
+    let (code, said) = volume.command(&["balance"], &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains("nothing moved"), "{said}");
+    volume.remount();
+    check(&volume);
+    drop_caches();
+    check_large(&volume.path("large"), 1, 2 * LARGE);
+    volume.unmount();
+    volume.assert_intact();
+}
+
 /// The new directory has joined by the time that it turns out to be too small.
 #[test]
 fn a_member_replaced_by_a_too_small_directory_stays_and_both_are_named() {
