@@ -8,6 +8,7 @@ use super::args::CheckArguments;
 use super::directories::{Directories, MEMBER_TIMEOUT};
 use super::failure::{Failure, Outcome};
 use super::mounts;
+use super::progress;
 use super::sandbox::{self, Survey};
 use super::scrub::Away;
 use super::size::{format_count, format_size};
@@ -201,12 +202,17 @@ fn away_from(volume: &Volume) -> Away {
 /// Reads every shard, says what is wrong and counts what is right; or repairs what is wrong.
 fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     let transactions = &volume.transactions;
+    let bar = progress::bar();
     if repair {
-        let go_on = |_: &ScrubStatus| ControlFlow::Continue(());
+        let go_on = |status: &ScrubStatus| {
+            progress::show(&bar, status.bytes_passed, status.bytes_total);
+            ControlFlow::Continue(())
+        };
         let scrubbed = volume
             .maintenance
             .scrubber()
             .scrub(&*volume.fs.inode_locks(), None, go_on);
+        bar.finish_and_clear();
         let Some(status) = scrubbed.map_err(VolumeFailure::from)? else {
             return Err(Failure::environment(
                 "another scrub of the volume is under way",
@@ -219,8 +225,9 @@ fn read_shards(volume: &Volume, repair: bool) -> Result<Outcome, Failure> {
     let read = volume
         .maintenance
         .scrubber()
-        .read_all_shards()
-        .map_err(VolumeFailure::from)?;
+        .read_all_shards(|passed, total| progress::show(&bar, passed, total));
+    bar.finish_and_clear();
+    let read = read.map_err(VolumeFailure::from)?;
     for wrong in &read.wrong {
         let directory = transactions.members().membership().path(wrong.member);
         let file = files::segment(wrong.segment);

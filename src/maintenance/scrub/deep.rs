@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::super::redundancy::RedundancyRow;
 use super::BATCH_BYTES;
 use super::Scrubber;
-use crate::format::record::ShardSet;
+use crate::format::record::{Segment, ShardSet};
 use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::stripes::{Inconsistent, Remedy, Verdict, member_of};
 use crate::transaction::CommitError;
@@ -40,27 +40,30 @@ pub struct ReadShards {
 impl Scrubber {
     /// Reads every shard of every stripe that an extent refers to, and all copies of the index. Writes nothing, because
     /// the volume was opened to look. Notes unrecoverable ranges for
-    /// [`RedundancyCounter::redundancy`](super::super::RedundancyCounter::redundancy).
+    /// [`RedundancyCounter::redundancy`](super::super::RedundancyCounter::redundancy). Tells `on_progress` how many bytes
+    /// of segment files it has passed, and how many there are.
     ///
     /// # Errors
     ///
     /// If the index cannot be read.
-    pub fn read_all_shards(&self) -> Result<ReadShards, CommitError> {
+    pub fn read_all_shards(
+        &self,
+        mut on_progress: impl FnMut(u64, u64),
+    ) -> Result<ReadShards, CommitError> {
         let mut read = ReadShards {
             index_pages: self.replicas.survey()?,
             ..ReadShards::default()
         };
         let mut wrong: BTreeMap<(MemberIndex, SegmentId), u64> = BTreeMap::new();
         let mut rows: BTreeMap<i16, RedundancyRow> = BTreeMap::new();
-        let mut segments: Vec<SegmentId> = self
-            .stripes
-            .segments()
-            .records()
+        let files = |record: &Segment| record.slots.iter().flatten().count() as u64;
+        let mut segments = self.stripes.segments().records();
+        segments.sort_unstable_by_key(|(segment, _)| *segment);
+        let lens = segments
             .iter()
-            .map(|s| s.0)
-            .collect();
-        segments.sort_unstable();
-        for segment in segments {
+            .map(|(_, record)| files(record) * record.len);
+        let (mut passed, total) = (0, lens.sum());
+        for (segment, record) in segments {
             let mut from = 0;
             loop {
                 let _pin = self.stripes.pins().pin();
@@ -81,7 +84,10 @@ impl Scrubber {
                     break;
                 }
                 from = run.end;
+                on_progress(passed + files(&record) * from.min(record.len), total);
             }
+            passed += files(&record) * record.len;
+            on_progress(passed, total);
         }
         let list = |((member, segment), shards)| WrongShards {
             member,

@@ -319,7 +319,13 @@ fn reading_every_shard_counts_the_correct_ones_and_writes_nothing() {
     plan.record();
     let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
     let fs = TestFs::open(stores, Access::ReadOnly).unwrap();
-    let read = fs.maintenance.scrubber.read_all_shards().unwrap();
+    let mut told = vec![(0, 0)];
+    let on_progress = |passed, total| told.push((passed, total));
+    let read = fs.maintenance.scrubber.read_all_shards(on_progress);
+    let read = read.unwrap();
+    assert!(told.is_sorted() && told.len() > 2, "{told:?}");
+    assert!(told[2..].iter().all(|(_, total)| *total == told[1].1));
+    assert_eq!(told[told.len() - 1].0, told[1].1, "all of it is passed");
     let found: BTreeSet<(u16, String)> = read
         .wrong
         .iter()
@@ -566,7 +572,7 @@ fn pages_that_are_damaged_on_one_copy_of_the_index_are_counted_by_reading_all() 
         let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
         fs.maintenance
             .scrubber
-            .read_all_shards()
+            .read_all_shards(|_, _| ())
             .unwrap()
             .index_pages
     };

@@ -36,7 +36,7 @@ fn nothing_is_lost_if_no_file_holds_the_bytes_and_a_scrub_rewrites_the_rest() {
         let (stripe, held) = half_dead(&rig, 2 * UNIT);
         befall(&rig, stripe, harm);
         let fs = TestFs::open(rig.stores(&[]), Access::ReadOnly).unwrap();
-        let read = fs.maintenance.scrubber.read_all_shards().unwrap();
+        let read = fs.maintenance.scrubber.read_all_shards(|_, _| ()).unwrap();
         let counted = fs.maintenance.redundancy.redundancy().unwrap();
         for rows in [&read.rows, &counted.rows] {
             assert_eq!(rows.len(), 1, "{harm:?}");

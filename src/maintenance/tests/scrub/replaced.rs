@@ -164,7 +164,7 @@ fn files_that_were_replaced_while_open_are_repaired_under_their_names() {
         assert_eq!(again.record.repaired, 0, "{way:?}: {again:?}");
         fs.close();
         let fs = directories.open(Access::ReadOnly);
-        let read = fs.maintenance.scrubber.read_all_shards().unwrap();
+        let read = fs.maintenance.scrubber.read_all_shards(|_, _| ()).unwrap();
         assert_eq!(read.wrong, [], "{way:?}");
         assert_eq!(fs.redundancy()[0].0, 2, "{way:?}");
     }
@@ -231,7 +231,7 @@ fn files_that_were_exchanged_while_they_were_written_hold_every_shard_in_the_end
     assert_eq!(fs.redundancy()[0].0, 2);
     fs.close();
     let fs = directories.open(Access::ReadOnly);
-    let read = fs.maintenance.scrubber.read_all_shards().unwrap();
+    let read = fs.maintenance.scrubber.read_all_shards(|_, _| ()).unwrap();
     assert_eq!(read.wrong, []);
     assert_holds(&fs, &model, "opened again");
 }
