@@ -396,7 +396,9 @@ pub(super) struct CheckArguments {
 }
 
 /// Copy files out of the directories with no mount, no daemon and no superuser. Writes nothing to
-/// the directories, and nothing outside OUT. Exits with 3 if something was left out, with 4 if data is lost.
+/// the directories, and nothing outside OUT. The same command goes on after an interruption: files that are
+/// complete stay. What is incomplete is named NAME.damaged. Exits with 3 if something was left out, with 4 if data
+/// is lost.
 #[derive(Debug, Args)]
 #[command(
     override_usage = "cauchyfs extract [OPTIONS] DIR... --to OUT [PATH...]",
@@ -406,7 +408,8 @@ pub(super) struct CheckArguments {
   cauchyfs extract --privileged d0 d1 d3 d5 --to /mnt/system      # a volume that you trust
 
 An OUT that exists, and directories in it, keep their owners, permissions and times. Nothing in it is
-overwritten, and no link in it is followed. The superuser's copies belong to the owners that the volume names."
+overwritten, and no link in it is followed. A file counts as complete if its kind, size and time are those of
+the volume. The superuser's copies belong to the owners that the volume names."
 )]
 pub(super) struct ExtractArguments {
     /// Restore setuid and setgid bits, devices, and attributes such as `security.capability`, too. They give

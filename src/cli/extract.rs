@@ -9,23 +9,25 @@
 
 mod left_out;
 mod made;
+mod resume;
 mod target;
 mod wanted;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use rustix::fs::{FileType, Timespec, Timestamps};
 
 use super::args::ExtractArguments;
 use super::directories::Directories;
 use super::failure::{Failure, Outcome, warn};
 use super::mounts;
+use super::progress;
 use super::sandbox;
 use super::size::{format_count, format_size};
 use super::terminal;
@@ -47,6 +49,9 @@ const PIECE_BYTES: usize = 4 << 20;
 
 /// Bytes that are read at once where more could not be read: one bad block costs no more.
 const CAREFUL_BYTES: usize = BLOCK_SIZE;
+
+/// A part done, the rate, the time left, and the file that is copied.
+const TEMPLATE: &str = "{bar:20} {percent}% {bytes}/{total_bytes} {bytes_per_sec} {eta} {wide_msg}";
 
 /// Setuid and setgid.
 const SET_ID_BITS: u16 = 0o6000;
@@ -127,6 +132,7 @@ fn without_links(path: &Path) -> PathBuf {
 struct First {
     path: Vec<u8>,
     identity: Identity,
+    is_damaged: bool,
     /// Names that are still to come.
     left: u32,
 }
@@ -144,6 +150,7 @@ struct Unfinished {
     path: Vec<u8>,
     attr: Attr,
     identity: Identity,
+    mark: Vec<u8>,
 }
 
 struct Extraction<'a> {
@@ -157,6 +164,8 @@ struct Extraction<'a> {
     /// Directories on the way to the last entry, which get their times and permissions when they are full.
     unfinished: Vec<Unfinished>,
     files: u64,
+    /// Files that an earlier run has copied.
+    kept: u64,
     bytes: u64,
     /// Files and directories of which something could not be read.
     lost: u64,
@@ -171,8 +180,6 @@ struct Extraction<'a> {
 
 impl<'a> Extraction<'a> {
     fn new(fs: &'a Fs, out: PathBuf, target: OutputDirectory, privileged: bool) -> Self {
-        let style = ProgressStyle::with_template("{spinner} {bytes} ({bytes_per_sec}) {wide_msg}")
-            .expect("the template is well formed");
         Self {
             fs,
             out,
@@ -182,13 +189,13 @@ impl<'a> Extraction<'a> {
             linked: HashMap::new(),
             unfinished: Vec::new(),
             files: 0,
+            kept: 0,
             bytes: 0,
             lost: 0,
             missing: 0,
             changed: 0,
             left_out: LeftOut::default(),
-            // Goes to standard error, and is hidden unless that is a terminal.
-            progress: ProgressBar::new_spinner().with_style(style),
+            progress: progress::bar_of(TEMPLATE),
             piece: vec![0; PIECE_BYTES],
         }
     }
@@ -200,19 +207,26 @@ impl<'a> Extraction<'a> {
         Ok(self.outcome())
     }
 
-    /// Copies what is wanted; everything if nothing is named.
+    /// Copies what is wanted; everything if nothing is named. Makes nothing unless all that is named is there.
     fn copy_out(&mut self, wanted: &[PathBuf]) -> Result<(), Failure> {
-        if wanted.is_empty() {
-            self.subtree(b"")?;
-        }
-        for inside in outermost(wanted) {
-            tree::resolve(self.fs, &inside).map_err(|error| match error {
+        let wanted = if wanted.is_empty() {
+            vec![Vec::new()]
+        } else {
+            outermost(wanted)
+        };
+        for inside in &wanted {
+            tree::resolve(self.fs, inside).map_err(|error| match error {
                 FsError::NotFound | FsError::NotDirectory => {
-                    Failure::usage(format!("there is no {} in the volume", shown(&inside)))
+                    Failure::usage(format!("there is no {} in the volume", shown(inside)))
                         .advise("name paths from the root of the volume, without the mountpoint")
                 }
                 error => VolumeFailure::from(error).into(),
             })?;
+        }
+        if !self.progress.is_hidden() {
+            progress::show(&self.progress, 0, self.total(&wanted));
+        }
+        for inside in wanted {
             self.parents(&inside)?;
             self.subtree(&inside)?;
         }
@@ -222,9 +236,28 @@ impl<'a> Extraction<'a> {
         Ok(())
     }
 
+    /// Returns how many bytes there are to copy, without holes. Copying tells what cannot be read.
+    fn total(&self, wanted: &[Vec<u8>]) -> u64 {
+        let mut seen = HashSet::new();
+        let walks = wanted
+            .iter()
+            .filter_map(|path| tree::walk(self.fs, path).ok());
+        let attrs = walks.flatten().filter_map(|entry| Some(entry.ok()?.attr));
+        let files = attrs.filter(|attr| attr.kind == FileKind::Regular);
+        // A further name takes no bytes.
+        let copied = files.filter(|attr| attr.links < 2 || seen.insert(attr.ino));
+        copied.fold(0, |sum: u64, attr| {
+            sum.saturating_add(attr.blocks_512 * 512)
+        })
+    }
+
     fn summary(&self) -> String {
         let (files, bytes) = (format_count(self.files, "file"), format_size(self.bytes));
         let mut lines = vec![format!("{files}, {bytes}")];
+        if self.kept > 0 {
+            let kept = format_count(self.kept, "file");
+            lines.push(format!("{kept} of an earlier run, complete already"));
+        }
         if self.lost > 0 {
             let (lost, missing) = (self.lost, format_size(self.missing));
             lines.push(format!("{lost} of them incomplete, {missing} missing"));
@@ -308,34 +341,57 @@ impl<'a> Extraction<'a> {
         let (path, attr) = (&entry.path, &entry.attr);
         self.progress.set_message(shown(path));
         if attr.kind == FileKind::Directory {
-            let made = self.target.directory(path);
-            if let Some(identity) = made.map_err(|error| self.unwritable(path, &error))? {
-                self.unfinished.push(Unfinished {
-                    path: path.clone(),
-                    attr: *attr,
-                    identity,
-                });
-            }
+            return Ok(self.directory(path, attr)?);
+        }
+        if self.is_there(path, attr)? {
             return Ok(());
         }
         let left = match self.link(path, attr)? {
             Link::Made => return Ok(()),
             Link::Left(names) => names,
         };
-        let Some(made) = self.make(path, attr)? else {
+        let partial = self.clear_partial(path, attr)?;
+        let Some((made, unread)) = self.make(&partial, path, attr)? else {
             return Ok(());
         };
         self.files += 1;
-        if left > 0 {
-            let stat = made.stat().map_err(|error| self.unwritable(path, &error))?;
-            let first = First {
-                path: path.clone(),
-                identity: Identity::of(&stat),
-                left,
-            };
-            self.linked.insert(attr.ino, first);
+        let stat = made.stat().map_err(|error| self.unwritable(path, &error))?;
+        // The part that could be copied is finished like any other file.
+        let unread = unread.or(self.finish(path, &made, attr).err());
+        let is_damaged = unread.is_some();
+        let inode = (attr, Identity::of(&stat));
+        let (path, identity) = self.publish(&partial, path, inode, is_damaged)?;
+        if let Some(error) = unread {
+            self.lose(&path, &error);
         }
-        Ok(self.finish(path, &made, attr)?)
+        let first = First {
+            path,
+            identity,
+            is_damaged,
+            left,
+        };
+        self.note_first(attr, first);
+        Ok(())
+    }
+
+    /// Makes a directory, or goes on with one that an interrupted run has made. Others that exist stay as they are.
+    fn directory(&mut self, path: &[u8], attr: &Attr) -> Result<(), Failure> {
+        let mark = resume::mark(self.fs, path, attr);
+        let made = self.target.directory(path);
+        let made = made.map_err(|error| self.unwritable(path, &error))?;
+        let marked = match made {
+            Some(identity) => self.target.mark(&mark).map(|()| Some(identity)),
+            None => self.target.marked(path, &mark),
+        };
+        if let Some(identity) = marked.map_err(|error| self.unwritable(&mark, &error))? {
+            self.unfinished.push(Unfinished {
+                path: path.to_vec(),
+                attr: *attr,
+                identity,
+                mark,
+            });
+        }
+        Ok(())
     }
 
     /// Gives an inode that has been copied another name. Where the target takes no such link, the inode is copied once
@@ -344,7 +400,19 @@ impl<'a> Extraction<'a> {
         let Some(first) = self.linked.get_mut(&attr.ino) else {
             return Ok(Link::Left(attr.links.saturating_sub(1)));
         };
-        let linked = self.target.link(&first.path, first.identity, path);
+        let path = &if first.is_damaged {
+            resume::damaged(self.fs, path)
+        } else {
+            path.to_vec()
+        };
+        let is_there = self.target.found(path);
+        let is_there = is_there.map(|found| found.map(|stat| Identity::of(&stat)));
+        let linked = match is_there {
+            // An earlier run has made the link.
+            Ok(Some(identity)) if identity == first.identity => Ok(()),
+            Ok(_) => self.target.link(&first.path, first.identity, path),
+            Err(error) => Err(error),
+        };
         first.left -= 1;
         let (left, original) = (first.left, place(&self.out, &first.path));
         if left == 0 {
@@ -364,16 +432,23 @@ impl<'a> Extraction<'a> {
         }
     }
 
-    /// Makes anything but a directory; a device may be left out.
-    fn make(&mut self, path: &[u8], attr: &Attr) -> Result<Option<Made>, Trouble> {
+    /// Makes anything but a directory at a path of its own; a device may be left out. Returns also what kept a part of it
+    /// from being read.
+    fn make(
+        &mut self,
+        partial: &[u8],
+        path: &[u8],
+        attr: &Attr,
+    ) -> Result<Option<(Made, Option<FsError>)>, Trouble> {
         let (kind, device) = match attr.kind {
-            FileKind::Regular => return Ok(Some(self.regular(path, attr)?)),
+            FileKind::Regular => return Ok(Some(self.regular(partial, path, attr)?)),
             // Those are made before, and finished when they are full.
             FileKind::Directory => return Ok(None),
             FileKind::Symlink => {
                 let leads_to = self.fs.attributes().read_link(attr.ino)?;
-                let made = self.target.symlink(path, &leads_to);
-                return Ok(Some(made.map_err(|error| self.unwritable(path, &error))?));
+                let made = self.target.symlink(partial, &leads_to);
+                let made = made.map_err(|error| self.unwritable(path, &error))?;
+                return Ok(Some((made, None)));
             }
             FileKind::CharDevice | FileKind::BlockDevice if !self.privileged => {
                 self.left_out.devices += 1;
@@ -392,20 +467,26 @@ impl<'a> Extraction<'a> {
             FileKind::CharDevice => (FileType::CharacterDevice, attr.rdev),
             FileKind::BlockDevice => (FileType::BlockDevice, attr.rdev),
         };
-        let made = self.target.node(path, kind, device);
-        Ok(Some(made.map_err(|error| self.unwritable(path, &error))?))
+        let made = self.target.node(partial, kind, device);
+        let made = made.map_err(|error| self.unwritable(path, &error))?;
+        Ok(Some((made, None)))
     }
 
     /// Writes a file that no other user may read before it has its own permissions.
-    fn regular(&mut self, path: &[u8], attr: &Attr) -> Result<Made, Trouble> {
-        let made = self.target.file(path);
+    fn regular(
+        &mut self,
+        partial: &[u8],
+        path: &[u8],
+        attr: &Attr,
+    ) -> Result<(Made, Option<FsError>), Trouble> {
+        let made = self.target.file(partial);
         let file = made.map_err(|error| self.unwritable(path, &error))?;
-        match self.content(&file, path, attr) {
-            // The part that could be copied is finished like any other file.
-            Err(Trouble::Volume(error)) => self.lose(path, &error),
-            copied => copied?,
-        }
-        Ok(file.into())
+        let unread = match self.content(&file, path, attr) {
+            Err(Trouble::Volume(error)) => Some(error),
+            Err(failure) => return Err(failure),
+            Ok(()) => None,
+        };
+        Ok((file.into(), unread))
     }
 
     fn content(&mut self, file: &File, path: &[u8], attr: &Attr) -> Result<(), Trouble> {
@@ -486,6 +567,8 @@ impl<'a> Extraction<'a> {
 
     fn finish_directory(&mut self, full: &Unfinished) -> Result<(), Failure> {
         let path = &full.path;
+        let removed = self.target.remove(&full.mark);
+        removed.map_err(|error| self.unwritable(&full.mark, &error))?;
         let made = self.target.made_directory(path, full.identity);
         let made = made.map_err(|error| self.unwritable(path, &error))?;
         let finished = self.finish(path, &made, &full.attr);
@@ -528,6 +611,16 @@ impl<'a> Extraction<'a> {
         attr.permissions & !SET_ID_BITS
     }
 
+    /// Returns whether an attribute is not to be restored, and counts it then.
+    fn leaves_out(&mut self, name: &[u8]) -> bool {
+        match (is_privileged(name), self.privileged, self.superuser) {
+            (false, ..) | (_, true, true) => return false,
+            (_, false, _) => self.left_out.attributes += 1,
+            (_, true, false) => self.left_out.attributes_of_root += 1,
+        }
+        true
+    }
+
     /// Sets the extended attributes that the target takes; the others are named in one line.
     fn attributes(&mut self, path: &[u8], made: &Made, attr: &Attr) -> Result<(), FsError> {
         let names = self.fs.xattrs().list(&Caller::ROOT, attr.ino)?;
@@ -537,12 +630,7 @@ impl<'a> Extraction<'a> {
             .split(|&byte| byte == 0)
             .filter(|name| !name.is_empty())
         {
-            if is_privileged(name) && !self.privileged {
-                self.left_out.attributes += 1;
-                continue;
-            }
-            if is_privileged(name) && !self.superuser {
-                self.left_out.attributes_of_root += 1;
+            if self.leaves_out(name) {
                 continue;
             }
             let value = self.fs.xattrs().get(attr.ino, name)?;

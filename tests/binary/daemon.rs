@@ -217,19 +217,20 @@ fn extract_saves_every_readable_byte_around_unreadable_ones() {
         damage(member, 8192);
     }
     let out = volume.home.join("out");
-    let output = Command::new(CAUCHYFS)
-        .arg("extract")
-        .args(&volume.members)
-        .arg("--to")
-        .arg(&out)
-        .output()
-        .expect("the binary runs");
-    assert_eq!(output.status.code(), Some(4), "{output:?}");
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
+    let extract = || {
+        let mut command = Command::new(CAUCHYFS);
+        command.arg("extract").args(&volume.members);
+        let output = command.arg("--to").arg(&out).output();
+        let output = output.expect("the binary runs");
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let said = extract();
     assert!(said.starts_with("2 files, "), "{said}");
     assert!(said.contains("\n1 of them incomplete, "), "{said}");
     assert_eq!(fs::read(out.join("whole")).unwrap(), b"whole");
-    let mode = fs::metadata(out.join("damaged"))
+    assert!(!out.join("damaged").exists(), "it is not whole");
+    let mode = fs::metadata(out.join("damaged.damaged"))
         .unwrap()
         .permissions()
         .mode();
@@ -238,7 +239,15 @@ fn extract_saves_every_readable_byte_around_unreadable_ones() {
         0o640,
         "an incomplete file is finished like any other"
     );
-    let copied = fs::read(out.join("damaged")).unwrap();
+    let again = extract();
+    assert!(again.contains("\n1 file of an earlier run"), "{again}");
+    let mut names: Vec<_> = fs::read_dir(&out)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .collect();
+    names.sort();
+    assert_eq!(names, ["damaged.damaged", "whole"]);
+    let copied = fs::read(out.join("damaged.damaged")).unwrap();
     assert_eq!(copied.len(), content.len());
     let wrong: Vec<_> = (0..content.len() / 4096)
         .map(|block| block * 4096..(block + 1) * 4096)

@@ -4,10 +4,11 @@
 
 #![expect(clippy::unwrap_used, reason = "a test")]
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Output;
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ use cauchyfs::metadata::Batch;
 use cauchyfs::store::{Executor, ExecutorKind, StoreRef};
 use cauchyfs::transaction::OpenOptions;
 
-use crate::support::{CAUCHYFS, must, run, said, text};
+use crate::support::{CAUCHYFS, eventually, must, pattern, run, said, text};
 
 const ROOT: &Caller = &Caller::ROOT;
 
@@ -243,4 +244,61 @@ fn control_characters_of_names_do_not_reach_the_terminal() {
         "{errors:?}"
     );
     assert!(!errors.contains('\x1b'), "{errors:?}");
+}
+
+/// Whenever it is killed, the same command goes on to the same result.
+#[test]
+fn an_extraction_that_was_killed_is_completed_by_the_same_command() {
+    const FILES: usize = 40;
+    const LEN: usize = 512 << 10;
+    let content = |number: usize| pattern(number as u64, LEN);
+    let volume = Hostile::new(|fs, _| {
+        let names = fs.names();
+        let inner = names.mkdir(ROOT, Ino::ROOT, b"inner", 0o751).unwrap().ino;
+        for number in 0..FILES {
+            let name = format!("f{number:02}");
+            let flags = OpenFlags::read_write();
+            let made = names.create(ROOT, inner, name.as_bytes(), 0o640, flags);
+            let (_, handle) = made.unwrap();
+            let writer = fs.writer();
+            let written = writer.write(handle, 0, &content(number), WriteFlags::default());
+            assert_eq!(written.unwrap(), LEN);
+            fs.open_files().release(handle).unwrap();
+        }
+    });
+    let inner = volume.out.join("inner");
+    let complete = || {
+        let names = fs::read_dir(&inner).into_iter().flatten();
+        let names = names.map(|entry| entry.unwrap().file_name());
+        let is_complete = |name: &OsString| name.as_encoded_bytes().starts_with(b"f");
+        names.filter(is_complete).count()
+    };
+    for wanted in [1, FILES / 2] {
+        let mut command = Command::new(CAUCHYFS);
+        command.arg("extract").args(&volume.members);
+        command.arg("--to").arg(&volume.out).stdout(Stdio::null());
+        let mut extraction = command.spawn().unwrap();
+        eventually("some files are complete", || {
+            complete() >= wanted || extraction.try_wait().unwrap().is_some()
+        });
+        // It may have ended already.
+        let _ended = extraction.kill();
+        extraction.wait().unwrap();
+        assert!(complete() >= wanted);
+    }
+    let output = volume.extract(&[]);
+    assert_eq!(output.status.code(), Some(0), "{}", said(&output));
+    assert!(
+        said(&output).contains(" of an earlier run"),
+        "{}",
+        said(&output)
+    );
+    for number in 0..FILES {
+        let path = inner.join(format!("f{number:02}"));
+        assert!(fs::read(&path).unwrap() == content(number), "{number}");
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o640);
+    }
+    assert_eq!(fs::metadata(&inner).unwrap().mode() & 0o7777, 0o751);
+    let all = fs::read_dir(&inner).unwrap().count();
+    assert_eq!(all, FILES, "nothing else is left there");
 }

@@ -3,8 +3,9 @@
 //! # Invariants
 //!
 //! - No call resolves a path: each takes the descriptor of a directory below OUT and one name in it.
-//! - Nothing that is found in OUT is followed, opened for writing, replaced, or given attributes. Only a
-//!   [`Made`] takes attributes, and only what this extraction has made becomes one.
+//! - Nothing that is found in OUT is followed, opened for writing, or replaced. What is found there gets no attributes,
+//!   but for a directory with the mark of an earlier extraction. Only a [`Made`] takes attributes, and only what this
+//!   extraction has made, or such a directory, becomes one.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, RenameFlags, ResolveFlags, Stat};
 use rustix::io::Errno;
 
 use super::made::Made;
@@ -139,6 +140,90 @@ impl OutputDirectory {
             }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Marks a directory that was made here as one that is being filled.
+    ///
+    /// # Errors
+    ///
+    /// If the mark, which is a file, cannot be made.
+    pub(super) fn mark(&mut self, mark: &[u8]) -> io::Result<()> {
+        self.file(mark).map(drop)
+    }
+
+    /// Returns a directory that was there already if it has a mark, and else nothing. Only a directory that its owner
+    /// alone may enter, and that belongs to this user, counts: no other could have marked it.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be looked at.
+    pub(super) fn marked(&mut self, path: &[u8], mark: &[u8]) -> io::Result<Option<Identity>> {
+        let is_mark = |stat: &Stat| FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        if !self.found(mark)?.as_ref().is_some_and(is_mark) {
+            return Ok(None);
+        }
+        let stat = if path.is_empty() {
+            rustix::fs::fstat(&self.root)?
+        } else {
+            let (parent, name) = self.parent(path)?;
+            rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW)?
+        };
+        let is_own = stat.st_uid == rustix::process::geteuid().as_raw();
+        let is_private = stat.st_mode & 0o777 == 0o700;
+        Ok((is_own && is_private).then(|| Identity::of(&stat)))
+    }
+
+    /// Returns what has a name, without following it; nothing if it is free.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be looked at.
+    pub(super) fn found(&mut self, path: &[u8]) -> io::Result<Option<Stat>> {
+        let (parent, name) = self.parent(path)?;
+        match rustix::fs::statat(parent, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(stat) => Ok(Some(stat)),
+            Err(Errno::NOENT) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns where a symlink leads to.
+    ///
+    /// # Errors
+    ///
+    /// If it is none.
+    pub(super) fn leads_to(&mut self, path: &[u8]) -> io::Result<Vec<u8>> {
+        let (parent, name) = self.parent(path)?;
+        Ok(rustix::fs::readlinkat(parent, name, Vec::new())?.into_bytes())
+    }
+
+    /// Gives what was made under a name of its own the name that it is to have.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be renamed, or something has the name.
+    pub(super) fn rename(&mut self, from: &[u8], to: &[u8]) -> io::Result<()> {
+        let (source, from) = self.parent(from)?;
+        let source = source.try_clone_to_owned()?;
+        let (parent, to) = self.parent(to)?;
+        match rustix::fs::renameat_with(&source, from, parent, to, RenameFlags::NOREPLACE) {
+            // Some filesystems cannot say that nothing is to be replaced. A new link never replaces anything.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::OPNOTSUPP) => {
+                rustix::fs::linkat(&source, from, parent, to, AtFlags::empty())?;
+                Ok(rustix::fs::unlinkat(&source, from, AtFlags::empty())?)
+            }
+            renamed => Ok(renamed?),
+        }
+    }
+
+    /// Removes a name that this or an earlier extraction has made for itself.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be removed.
+    pub(super) fn remove(&mut self, path: &[u8]) -> io::Result<()> {
+        let (parent, name) = self.parent(path)?;
+        Ok(rustix::fs::unlinkat(parent, name, AtFlags::empty())?)
     }
 
     /// Opens a directory that was made here, to give it attributes.

@@ -536,3 +536,164 @@ fn access_lists_come_along_for_every_user() {
         fs::remove_file(path).unwrap();
     }
 }
+
+/// Extracts until the first hard link, and ends there as if it had been killed.
+fn interrupt(volume: &Hostile) {
+    let ended = volume.extract_with(false, |extraction| {
+        extraction
+            .target
+            .link_with(|_, _, _, _| Err(rustix::io::Errno::IO));
+    });
+    assert!(ended.is_err());
+}
+
+#[test]
+fn an_interrupted_extraction_goes_on_and_leaves_alone_what_is_complete() {
+    let volume = Hostile::new();
+    let inner = volume.directory(Ino::ROOT, "inner");
+    let file = volume.file(inner, "file", 0o640);
+    let names = volume.fs.names();
+    names.symlink(ROOT, inner, b"link", b"file").unwrap();
+    let fifo = libc::S_IFIFO | 0o600;
+    names.mknod(ROOT, inner, b"fifo", fifo, 0).unwrap();
+    names.link(file, inner, b"twin").unwrap();
+    let last = volume.file(inner, "last", 0o644);
+    interrupt(&volume);
+    let mode = |path: &str| fs::metadata(volume.out.join(path)).unwrap().mode() & 0o7777;
+    assert_eq!(mode("inner"), 0o700, "it is not full");
+    let inode = |path: &str| volume.out.join(path).symlink_metadata().unwrap().ino();
+    let before = ["inner/file", "inner/link", "inner/fifo"].map(inode);
+    // Another run was killed in the middle of a file.
+    let partial = volume.out.join(format!("inner/.cauchyfs-partial-{last}"));
+    fs::write(&partial, "conte").unwrap();
+    let (summary, outcome) = volume.extract(false).unwrap();
+    assert_eq!(outcome, Outcome::Done, "{summary}");
+    assert!(
+        summary.starts_with("1 file, 15 B\n3 files of an earlier run"),
+        "{summary}"
+    );
+    assert_eq!(
+        ["inner/file", "inner/link", "inner/fifo"].map(inode),
+        before
+    );
+    assert_eq!(inode("inner/twin"), inode("inner/file"));
+    assert_eq!(
+        fs::read(volume.out.join("inner/last")).unwrap(),
+        b"content of last"
+    );
+    assert_eq!(
+        mode("inner"),
+        0o777,
+        "it is finished as if it had been made at once"
+    );
+    let left = fs::read_dir(volume.out.join("inner")).unwrap();
+    assert_eq!(left.count(), 5, "nothing but what is in the volume");
+    // Once more, with everything there.
+    let (summary, outcome) = volume.extract(false).unwrap();
+    assert_eq!(outcome, Outcome::Done, "{summary}");
+    assert!(
+        summary.starts_with("0 files, 0 B\n5 files of an earlier run"),
+        "{summary}"
+    );
+}
+
+type Change<'a> = &'a dyn Fn(&Path);
+
+#[test]
+fn what_is_not_of_an_earlier_run_is_never_taken_for_complete() {
+    let changes: [(&str, Change<'_>); 4] = [
+        ("another time", &|path| {
+            fs::write(path, "content of file").unwrap();
+        }),
+        ("another size", &|path| {
+            let time = fs::metadata(path).unwrap().modified().unwrap();
+            let file = fs::File::options().write(true).open(path).unwrap();
+            file.set_len(3).unwrap();
+            file.set_modified(time).unwrap();
+        }),
+        ("another kind", &|path| {
+            fs::remove_file(path).unwrap();
+            symlink("elsewhere", path).unwrap();
+        }),
+        ("a directory", &|path| {
+            fs::remove_file(path).unwrap();
+            fs::create_dir(path).unwrap();
+        }),
+    ];
+    for (what, change) in changes {
+        let volume = Hostile::new();
+        volume.file(Ino::ROOT, "file", 0o640);
+        volume.extract(false).unwrap();
+        let path = volume.out.join("file");
+        change(&path);
+        let before = snapshot(&volume.out, Path::new(""));
+        let failure = volume.extract(false).expect_err("nothing is overwritten");
+        assert!(
+            failure.message.contains("File exists"),
+            "{what}: {failure:?}"
+        );
+        assert_eq!(snapshot(&volume.out, Path::new("")), before, "{what}");
+    }
+}
+
+/// Someone else cannot have a directory finished that was there before.
+#[test]
+fn a_mark_counts_only_in_a_directory_that_this_user_alone_may_enter() {
+    for (mode, is_finished) in [(0o700, true), (0o755, false), (0o770, false)] {
+        let volume = Hostile::new();
+        let inner = volume.directory(Ino::ROOT, "inner");
+        let path = volume.out.join("inner");
+        fs::create_dir(&path).unwrap();
+        let mark = path.join(format!(".cauchyfs-unfinished-{inner}"));
+        fs::write(&mark, "").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+        volume.extract(false).unwrap();
+        let after = fs::metadata(&path).unwrap().mode() & 0o7777;
+        assert_eq!(after, if is_finished { 0o777 } else { mode });
+        assert_eq!(mark.exists(), !is_finished, "{mode:o}");
+    }
+}
+
+#[test]
+fn files_of_the_volume_that_are_named_like_partial_ones_are_copied_as_well() {
+    let volume = Hostile::new();
+    let file = volume.file(Ino::ROOT, "file", 0o640);
+    volume.fs.names().unlink(Ino::ROOT, b"file").unwrap();
+    // The inode of the next file has the next number.
+    let next = Ino(file.0 + 1 + 1);
+    let names = [".cauchyfs-partial-", ".cauchyfs-unfinished-"];
+    let names = names.map(|name| format!("{name}{next}"));
+    volume.file(Ino::ROOT, &names[0], 0o640);
+    assert_eq!(volume.file(Ino::ROOT, "after", 0o640), next);
+    volume.file(Ino::ROOT, &names[1], 0o640);
+    let (summary, outcome) = volume.extract(false).unwrap();
+    assert_eq!(outcome, Outcome::Done, "{summary}");
+    assert_eq!(volume.names(), [&names[0][..], &names[1], "after"]);
+}
+
+#[test]
+fn nothing_is_made_unless_all_that_is_named_is_in_the_volume() {
+    let volume = Hostile::new();
+    volume.file(Ino::ROOT, "file", 0o640);
+    let target = open_target(&volume.out, &[]).unwrap();
+    let mut extraction = Extraction::new(&volume.fs, volume.out.clone(), target, false);
+    let wanted = ["file", "none"].map(PathBuf::from);
+    let failure = extraction.copy_out(&wanted).expect_err("one is missing");
+    assert!(failure.message.contains("there is no none"), "{failure:?}");
+    assert_eq!(volume.names(), [""; 0]);
+}
+
+#[test]
+fn the_whole_that_progress_is_measured_by_counts_each_inode_once() {
+    let volume = Hostile::new();
+    let inner = volume.directory(Ino::ROOT, "inner");
+    let file = volume.file(inner, "file", 0o640);
+    volume.file(Ino::ROOT, "other", 0o640);
+    volume.fs.names().link(file, inner, b"twin").unwrap();
+    let target = open_target(&volume.out, &[]).unwrap();
+    let extraction = Extraction::new(&volume.fs, volume.out.clone(), target, false);
+    let of_file = volume.fs.attributes().get(file).unwrap().blocks_512 * 512;
+    assert!(of_file > 0);
+    assert_eq!(extraction.total(&[Vec::new()]), 2 * of_file);
+    assert_eq!(extraction.total(&[b"inner".to_vec()]), of_file);
+}
