@@ -83,6 +83,7 @@ pub fn run() -> ExitCode {
             Failure::exit_code(failure.fault)
         }
     };
+    let code = terminal::end(code);
     if is_daemon {
         process::end_process(code);
     }
@@ -119,7 +120,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
             terminal::report(&error.to_string());
-            ExitCode::SUCCESS
+            terminal::end(Outcome::Done.exit_code()).into()
         }
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand | ErrorKind::MissingSubcommand => {
             let given = given_command().map_or_else(String::new, |name| format!(" after `{name}`"));

@@ -2,8 +2,13 @@
 //!
 //! Names of files, messages of daemons and texts of helpers come from others. Without escaping, one of them could move
 //! the cursor, recolour the screen, or forge a line of a report or of a log.
+//!
+//! A reader of standard output may go away, and its disk may be full. The command then does its work to the end, prints no
+//! more, and [`end`] turns that into its exit code.
 
 use std::fmt::{self, Display, Write as _};
+use std::io::{self, Write as _};
+use std::sync::OnceLock;
 
 use serde::Serialize;
 
@@ -54,10 +59,41 @@ pub(super) fn join_lines(lines: &[String]) -> String {
     escaped.collect::<Vec<_>>().join("\n")
 }
 
+/// The first failure to write to standard output. Nothing is written there after it.
+static UNWRITTEN: OnceLock<io::Error> = OnceLock::new();
+
+/// Exit code of a command that did its work, and could not print all that it had to say.
+const NOT_PRINTED: u8 = 2;
+
 /// Prints one line on standard output.
-#[expect(clippy::print_stdout, reason = "this is the one place that prints")]
 pub(super) fn line(text: impl Display) {
-    println!("{}", Escaped(text));
+    print(format_args!("{}", Escaped(text)));
+}
+
+/// Prints a line on standard output as it is, unless a line before it could not be printed.
+fn print(line: fmt::Arguments<'_>) {
+    if UNWRITTEN.get().is_some() {
+        return;
+    }
+    let mut out = io::stdout().lock();
+    let written = writeln!(out, "{line}").and_then(|()| out.flush());
+    if let Err(error) = written {
+        UNWRITTEN.get_or_init(|| error);
+    }
+}
+
+/// Returns the exit code of a command that would end with `code`. If its output was not written in full, success becomes
+/// a failure, and standard error names the cause. A reader that is gone wants no more output: that is said by the code
+/// alone, as tools of the system do.
+pub(super) fn end(code: u8) -> u8 {
+    let Some(error) = UNWRITTEN.get() else {
+        return code;
+    };
+    if error.kind() != io::ErrorKind::BrokenPipe {
+        let text = format_args!("cannot write to standard output: {error}");
+        error_lines(text, None::<&str>);
+    }
+    if code == 0 { NOT_PRINTED } else { code }
 }
 
 /// Prints the lines of a report on standard output. The caller composes it with [`join_lines`], which keeps them apart.
@@ -70,9 +106,8 @@ pub(super) fn report(text: &str) {
 /// # Errors
 ///
 /// If it cannot be written as JSON.
-#[expect(clippy::print_stdout, reason = "this is the one place that prints")]
 pub(super) fn json(document: &impl Serialize) -> serde_json::Result<()> {
-    println!("{}", json_text(document)?);
+    print(format_args!("{}", json_text(document)?));
     Ok(())
 }
 
@@ -93,12 +128,13 @@ fn json_text(document: &impl Serialize) -> serde_json::Result<String> {
 }
 
 /// Prints one line on standard error, and advice on a second one.
-#[expect(clippy::print_stderr, reason = "this is the one place that prints")]
 pub(super) fn error_lines(text: impl Display, advice: Option<impl Display>) {
-    eprintln!("cauchyfs: {}", Escaped(text));
+    let mut lines = format!("cauchyfs: {}\n", Escaped(text));
     if let Some(advice) = advice {
-        eprintln!("  {}", Escaped(advice));
+        writeln!(lines, "  {}", Escaped(advice)).expect("writing to a string cannot fail");
     }
+    // No place is left to say that standard error takes nothing. The exit code stays right.
+    drop(io::stderr().lock().write_all(lines.as_bytes()));
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::support::{CAUCHYFS, Shape, TestVolume, skip_mounts};
 use tempfile::TempDir;
@@ -78,6 +78,54 @@ fn create_prints_an_id_and_refuses_the_same_directories_again() {
     assert!(uuid::Uuid::parse_str(id.trim()).is_ok(), "{id}");
     refused(&cauchyfs(&arguments), 1, "belongs to a volume already");
 }
+/// Runs the program with one of its streams at `/dev/full`, or at a pipe that has no reader.
+fn unheard(arguments: &[&str], stream: &str, closed: bool) -> Output {
+    let place = if closed {
+        let (reader, writer) = std::io::pipe().expect("there are descriptors");
+        drop(reader);
+        Stdio::from(writer)
+    } else {
+        let full = fs::File::options().write(true).open("/dev/full");
+        Stdio::from(full.expect("it is there"))
+    };
+    let mut command = Command::new(CAUCHYFS);
+    command.args(arguments);
+    match stream {
+        "stdout" => command.stdout(place).stderr(Stdio::piped()),
+        _ => command.stdout(Stdio::piped()).stderr(place),
+    };
+    let child = command.spawn().expect("the binary runs");
+    child.wait_with_output().expect("it was started here")
+}
+
+#[test]
+fn output_that_is_not_taken_gives_an_exit_code_and_no_panic() {
+    let (home, _at) = home();
+    let members = create(home.path());
+    let members = members
+        .each_ref()
+        .map(|member| member.to_str().expect("text"));
+    for words in [
+        ["--help"].as_slice(),
+        &[["status"].as_slice(), &members].concat(),
+        &[["status", "--json"].as_slice(), &members].concat(),
+        &[["check"].as_slice(), &members].concat(),
+    ] {
+        let full = unheard(words, "stdout", false);
+        refused(&full, 2, "cannot write to standard output: No space left");
+        let closed = unheard(words, "stdout", true);
+        assert_eq!(closed.status.code(), Some(2), "{words:?}: {closed:?}");
+        assert!(closed.stderr.is_empty(), "{words:?}: {closed:?}");
+    }
+    for closed in [false, true] {
+        let missing = unheard(&["status", "/nonexistent/d0"], "stderr", closed);
+        let heard = cauchyfs(&["status", "/nonexistent/d0"]);
+        assert_eq!(missing.status.code(), heard.status.code(), "{missing:?}");
+        let wrong = unheard(&["frobnicate"], "stderr", closed);
+        assert_eq!(wrong.status.code(), Some(1), "{wrong:?}");
+    }
+}
+
 
 #[test]
 fn create_refuses_directories_and_options_that_cannot_be_a_volume() {
