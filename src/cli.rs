@@ -169,10 +169,23 @@ mod tests {
     use clap::CommandFactory;
 
     use super::*;
+    use crate::codec::CodeId;
 
     #[test]
     fn the_definition_of_the_arguments_is_sound() {
         Arguments::command().debug_assert();
+    }
+    #[test]
+    fn the_help_of_create_lists_all_codes_with_their_limits() {
+        let definition = Arguments::command();
+        let create = definition.find_subcommand("create").unwrap();
+        let code = create.get_arguments().find(|it| it.get_id() == "code");
+        let help = code.and_then(clap::Arg::get_help).unwrap().to_string();
+        for code in CodeId::all() {
+            let (name, limit) = (code.name().unwrap(), code.max_shards().unwrap());
+            assert!(help.contains(name), "{name}: {help}");
+            assert!(help.contains(&format!(" {limit}")), "{limit}: {help}");
+        }
     }
 
     #[test]

@@ -70,14 +70,16 @@ pub(super) struct CreateArguments {
     /// Parity shards of a stripe: how many directories may be lost.
     #[arg(long, value_name = "M")]
     pub(super) parity: u16,
-    /// Bytes that a segment takes in each of its directories.
+    /// Bytes that a segment takes in each of its directories. In all sizes, 4M, 4MB and 4MiB are the same, units are
+    /// powers of 1024, and 1.5GiB is fine.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) segment_size: Option<u64>,
     /// Bytes of a full stripe in each of its directories.
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
     pub(super) stripe_unit: u64,
-    /// The erasure code.
-    #[arg(long, default_value = "rs-cauchy")]
+    /// The erasure code. rs-cauchy is for any K+M up to 255. crs-w4, crs-w5, crs-w6, crs-w7 and crs-w8 compute with XOR
+    /// alone, and are for K+M up to 16, 32, 64, 128 and 255.
+    #[arg(long, default_value = "rs-cauchy", value_name = "CODE")]
     pub(super) code: String,
     /// A name of your choice, shown by `status` and `df`.
     #[arg(long, default_value = "")]
