@@ -13,6 +13,7 @@ mod check;
 mod client;
 mod create;
 mod daemon;
+mod devices;
 mod directories;
 mod extract;
 mod failure;

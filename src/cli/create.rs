@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use super::args::CreateArguments;
+use super::devices;
 use super::directories::{Directories, MEMBER_TIMEOUT};
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, warn};
 use super::size::format_size;
 use super::survey::{executor, stores};
 use super::terminal;
@@ -42,6 +43,9 @@ pub(super) fn run(arguments: &CreateArguments) -> Result<Outcome, Failure> {
         }
         create(&stores(directories)?, &options, &executor(MEMBER_TIMEOUT))
     })?;
+    if let Some(warning) = devices::warning(&arguments.directories, arguments.parity) {
+        warn(warning);
+    }
     terminal::line(volume);
     Ok(Outcome::Done)
 }

@@ -88,4 +88,16 @@ mod tests {
         let words = CodingReport::from(coding).in_words().unwrap();
         assert!(words.starts_with("H100 does not answer"), "{words}");
     }
+
+    #[test]
+    fn members_that_share_a_device_qualify_what_survives() {
+        let mut shared = report(&[], &[(2, 9)], &[0, 1, 2]);
+        let line = "but members 0, 3 share a device, whose failure is the loss of 2 members";
+        let says = |report: &StatusReport| report.for_people(None).lines().any(|it| it == line);
+        assert!(!says(&shared));
+        shared.shared_devices = vec![vec![0, 3]];
+        assert!(says(&shared), "{}", shared.for_people(None));
+        shared.redundancy[0].losses_tolerated = 0;
+        assert!(!says(&shared), "nothing is said to survive");
+    }
 }

@@ -34,6 +34,9 @@ pub(crate) struct StatusReport {
     pub(crate) coding: Option<CodingReport>,
     pub(crate) members: Vec<MemberReport>,
     pub(crate) redundancy: Vec<RedundancyReport>,
+    /// Members that share a device, by number: its failure is the loss of all of them. `redundancy` counts members.
+    #[serde(default)]
+    pub(crate) shared_devices: Vec<Vec<u16>>,
     /// Nothing where too few members are there to read it.
     pub(crate) index: Option<IndexReport>,
     #[serde(flatten)]
@@ -459,6 +462,7 @@ mod tests {
             coding: None,
             members,
             redundancy,
+            shared_devices: Vec::new(),
             index: Some(index),
             lost: LostFiles::default(),
             capacity: CapacityReport::default(),

@@ -1,6 +1,7 @@
 //! Reports composed from the parts of a volume.
 
 use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
@@ -86,7 +87,9 @@ pub(crate) fn row_report(row: &RedundancyRow) -> RedundancyReport {
 
 /// Makes a report of what the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
 pub(crate) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> StatusReport {
+    let found = members.status();
     StatusReport {
+        shared_devices: shared_devices(&found),
         volume: members.shape().volume_id().to_string(),
         label: members.shape().label().to_owned(),
         state: VolumeState::Failed,
@@ -101,8 +104,7 @@ pub(crate) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64)
         },
         engine: "none".to_owned(),
         coding: None,
-        members: members
-            .status()
+        members: found
             .into_iter()
             .map(|status| member_report(status, notes, scrubbed))
             .collect(),
@@ -113,6 +115,19 @@ pub(crate) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64)
         scrub: ScrubReport::default(),
         rebuild: RebuildReport::default(),
     }
+}
+
+/// Returns the members that share a filesystem with others, by number.
+fn shared_devices(members: &[membership::MemberStatus]) -> Vec<Vec<u16>> {
+    let mut on: BTreeMap<u64, Vec<u16>> = BTreeMap::new();
+    for member in members {
+        if let Some(filesystem) = member.filesystem {
+            on.entry(filesystem).or_default().push(member.index.0);
+        }
+    }
+    on.into_values()
+        .filter(|members| members.len() > 1)
+        .collect()
 }
 
 /// Says how far a rebuild is.

@@ -71,6 +71,8 @@ pub struct MemberStatus {
     pub bytes_free: u64,
     /// The way from its large files to their device, if it is online.
     pub page_cache: Option<PageCacheUse>,
+    /// The same number for members on one filesystem, if it is online.
+    pub filesystem: Option<u64>,
     /// Errors since it was opened.
     pub errors: ErrorCounts,
     /// When bytes of it were wrong last, in seconds since 1970, if they were since it was opened.

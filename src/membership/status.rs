@@ -64,6 +64,7 @@ impl Members {
                     bytes_used: 0,
                     bytes_free: 0,
                     page_cache: None,
+                    filesystem: None,
                     errors: member.observed().errors(),
                     wrong_at: member.observed().wrong_at(),
                 }
@@ -81,6 +82,7 @@ impl Members {
             member.bytes_used = taken;
             member.bytes_free = space.free_bytes;
             member.page_cache = Some(space.page_cache);
+            member.filesystem = Some(space.filesystem);
         }
     }
 }

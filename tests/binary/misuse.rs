@@ -78,6 +78,26 @@ fn create_prints_an_id_and_refuses_the_same_directories_again() {
     assert!(uuid::Uuid::parse_str(id.trim()).is_ok(), "{id}");
     refused(&cauchyfs(&arguments), 1, "belongs to a volume already");
 }
+
+#[test]
+fn create_warns_of_directories_on_one_device_and_status_counts_the_device() {
+    let (home, _at) = home();
+    let members = [0, 1, 2].map(|index| home.path().join(format!("d{index}")));
+    let words = ["create", "--data", "2", "--parity", "1"].map(PathBuf::from);
+    let output = cauchyfs(&[words.as_slice(), &members].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let warned = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(warned.lines().count(), 1, "{warned}");
+    let listed = members.each_ref().map(|path| path.display().to_string());
+    let listed = listed.join(", ");
+    assert!(warned.contains("share a device"), "{warned}");
+    assert!(warned.trim_end().ends_with(&listed), "{warned}");
+    let words = ["status", "--json"].map(PathBuf::from);
+    let output = cauchyfs(&[words.as_slice(), &members].concat());
+    let status: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    assert_eq!(status["shared_devices"], serde_json::json!([[0, 1, 2]]));
+}
+
 /// Runs the program with one of its streams at `/dev/full`, or at a pipe that has no reader.
 fn unheard(arguments: &[&str], stream: &str, closed: bool) -> Output {
     let place = if closed {

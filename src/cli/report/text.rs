@@ -227,6 +227,7 @@ impl StatusReport {
     fn push_redundancy(&self, text: &mut String) {
         text.push('\n');
         self.push_rows(text);
+        self.push_shared_devices(text);
         match &self.index {
             None => push(
                 text,
@@ -268,6 +269,23 @@ impl StatusReport {
     fn push_rows(&self, text: &mut String) {
         for row in &self.redundancy {
             push(text, format_args!("{row}"));
+        }
+    }
+
+    /// Qualifies what the rows say: they count members, and a device may hold several.
+    fn push_shared_devices(&self, text: &mut String) {
+        if self.redundancy.iter().all(|row| row.losses_tolerated < 1) {
+            return;
+        }
+        for members in &self.shared_devices {
+            let numbers: Vec<String> = members.iter().map(ToString::to_string).collect();
+            let (numbers, count) = (numbers.join(", "), members.len());
+            push(
+                text,
+                format_args!(
+                    "but members {numbers} share a device, whose failure is the loss of {count} members"
+                ),
+            );
         }
     }
 
