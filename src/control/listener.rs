@@ -84,7 +84,7 @@ pub(crate) fn start(
             loop {
                 let attended = control.accept();
                 if let Err(error) = attended.and_then(|client| listener.attend_to(client)) {
-                    tracing::info!("a command on the control socket was dropped: {error}");
+                    server::note_dropped("a command", &error);
                 }
             }
         })
@@ -147,7 +147,7 @@ impl Listener {
                 }
                 None => server::answer(&client, &Answer::Failed(DaemonFailure::VolumeAway)),
             },
-            Err(error) => tracing::info!("a request on the control socket was dropped: {error}"),
+            Err(error) => server::note_dropped("a request", &error),
         }
     }
 

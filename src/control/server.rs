@@ -379,7 +379,21 @@ pub(crate) fn meanwhile<T>(client: &UnixStream, work: impl FnOnce() -> T) -> T {
 /// Sends an answer, and logs if the client did not take it.
 pub(crate) fn answer(stream: &UnixStream, answer: &Answer) {
     if let Err(error) = tell(stream, answer) {
-        tracing::info!("an answer on the control socket was not taken: {error}");
+        note_dropped("an answer", &error);
+    }
+}
+
+/// Logs that `what` was dropped on the control socket, unless the client hung up: a command may be ended at any time, and
+/// other programs may look whether a socket is served.
+pub(crate) fn note_dropped(what: &str, error: &io::Error) {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected, UnexpectedEof};
+    if matches!(
+        error.kind(),
+        BrokenPipe | ConnectionReset | NotConnected | UnexpectedEof
+    ) {
+        tracing::trace!("{what} on the control socket was cut off: {error}");
+    } else {
+        tracing::info!("{what} on the control socket was dropped: {error}");
     }
 }
 

@@ -16,8 +16,6 @@ pub(super) enum Finding {
     Missing,
     /// There are no checksums to match.
     NoChecksums,
-    /// Wrong blocks were written again.
-    Repaired,
 }
 
 /// The damage that was found since the volume was opened.
@@ -25,6 +23,8 @@ pub(super) enum Finding {
 pub(crate) struct Damage {
     /// The rate limiter of the messages: each finding once for each shard, and not too many of them.
     log: RateLimit<(StripeId, ShardIndex, Finding)>,
+    /// The same for repairs of shards, which may be needed again later.
+    repairs: RateLimit<(StripeId, ShardIndex)>,
     repaired_ranges: AtomicU64,
     lacks_files: AtomicBool,
     unrecoverable: UnrecoverableRanges,
@@ -34,6 +34,7 @@ impl Default for Damage {
     fn default() -> Self {
         Self {
             log: RateLimit::once(),
+            repairs: RateLimit::once_a_minute(),
             repaired_ranges: AtomicU64::new(0),
             lacks_files: AtomicBool::new(false),
             unrecoverable: UnrecoverableRanges::default(),
@@ -54,7 +55,7 @@ impl Damage {
             return;
         };
         if left_out > 0 {
-            tracing::warn!("{left_out} more shards were found wrong or repaired");
+            tracing::warn!("{left_out} more shards were found wrong");
         }
         tracing::warn!(%stripe, %shard, "{}", text());
     }
@@ -65,7 +66,8 @@ impl Damage {
         self.warn(id, Finding::Missing, text);
     }
 
-    /// Counts ranges of a shard that were repaired, and logs `text`.
+    /// Counts ranges of a shard that were repaired, and logs `text` unless the same shard was repaired within a minute, or
+    /// too much was logged just now.
     pub(super) fn note_repaired(
         &self,
         id: (StripeId, ShardIndex),
@@ -74,7 +76,14 @@ impl Damage {
     ) {
         self.repaired_ranges
             .fetch_add(ranges as u64, Ordering::Relaxed);
-        self.warn(id, Finding::Repaired, text);
+        let Some(left_out) = self.repairs.admit(id, Instant::now()) else {
+            return;
+        };
+        if left_out > 0 {
+            tracing::warn!("{left_out} more shards were repaired");
+        }
+        let (stripe, shard) = id;
+        tracing::warn!(%stripe, %shard, "{}", text());
     }
 
     /// Returns how many wrong ranges of blocks were repaired.

@@ -1,6 +1,7 @@
 //! The files that a daemon leaves alone, and the actions that others may take beside it.
 
 use std::fs::{self, File};
+use std::io::{Read, Write};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -34,6 +35,33 @@ fn a_signal_takes_away_the_own_mount_and_nothing_that_took_its_place() {
     must("umount", &[text(&volume.mountpoint)]);
     volume.mount();
     assert!(volume.path("open").exists());
+    volume.unmount();
+}
+#[test]
+fn a_client_that_hangs_up_leaves_no_line_in_the_log() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let socket = volume.control_socket();
+    for piece in [b"".as_slice(), b"{"] {
+        let mut client = UnixStream::connect(&socket).expect("the daemon listens");
+        client.write_all(piece).expect("the daemon reads");
+    }
+    let mut client = UnixStream::connect(&socket).expect("the daemon listens");
+    client.write_all(b"{}\n").expect("the daemon reads");
+    let mut answer = String::new();
+    client
+        .read_to_string(&mut answer)
+        .expect("the daemon answers");
+    eventually("a malformed request is noted", || {
+        volume.log().contains("a request on the control socket")
+    });
+    assert_eq!(volume.status().1, 0);
+    let log = volume.log();
+    let lines = log.lines().filter(|line| line.contains("control socket"));
+    assert_eq!(lines.count(), 1, "{log}");
     volume.unmount();
 }
 

@@ -129,6 +129,20 @@ fn damage_to_the_files_of_two_mounted_directories_is_repaired_to_the_byte() {
     for (path, bytes) in &before {
         assert!(after[path] == *bytes, "{} is not as it was", path.display());
     }
+    let log = volume.log();
+    let named = |member: usize| {
+        let (at, file) = (
+            format!("repaired on member {member}: "),
+            format!(" bytes of {}/segments/", text(&volume.members[member])),
+        );
+        let mut lines = log.lines();
+        lines.any(|line| {
+            [&at, &file, " from offset "]
+                .iter()
+                .all(|part| line.contains(*part))
+        })
+    };
+    assert!(named(1) || named(4), "{log}");
     let (status, code) = volume.status();
     assert_eq!(code, 0, "{status}");
     assert_eq!(status["scrub"]["state"], "finished");

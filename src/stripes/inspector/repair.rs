@@ -44,13 +44,28 @@ impl Inspector {
                 } else {
                     "cannot be repaired"
                 };
-                format!("{outcome} on member {}", repair.member)
+                let place = self.place_of(&stripes[*stripe], repair);
+                format!("{outcome} on {place}")
             });
             if is_done && repair.is_whole {
                 repaired.push((*stripe, repair.shard));
             }
         }
         repaired
+    }
+
+    /// Names what a repair writes: the member, its file, and where in it.
+    fn place_of(&self, located: &Located, repair: &ShardRepair) -> String {
+        let (member, ranges) = (repair.member, &repair.ranges);
+        let path = self.members.membership().path(member);
+        let file = &located.segment.name;
+        let bytes: usize = ranges.iter().map(Range::len).sum();
+        let start = ranges.first().map_or(0, |range| range.start as u64);
+        let offset = located.record.offset + start;
+        let count = ranges.len();
+        format!(
+            "member {member}: {bytes} bytes of {path}/{file} from offset {offset}, in {count} ranges"
+        )
     }
 
     /// Writes; returns the places of those that failed.

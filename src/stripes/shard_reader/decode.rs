@@ -286,7 +286,14 @@ impl ShardReader {
         let total = outcomes.len();
         let id = (located.id, wrong.shard);
         self.damage.note_repaired(id, repaired, || {
-            format!("repaired {repaired} of the {total} ranges that were read, on member {member}")
+            let path = self.members.membership().path(member);
+            let file = &located.segment.name;
+            let start = wrong.ranges.first().map_or(0, |range| range.start as u64);
+            let offset = located.record.offset + start;
+            format!(
+                "repaired {repaired} of the {total} ranges that were read, on member {member}: {path}/{file} from offset \
+                 {offset}"
+            )
         });
     }
 }
