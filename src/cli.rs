@@ -65,9 +65,9 @@ const COMMANDS: [&str; 11] = [
 #[must_use]
 pub fn run() -> ExitCode {
     let given: Vec<OsString> = std::env::args_os().collect();
-    if let Some(mountpoint) = mounter::asked_for(&given) {
+    if let Some(places) = mounter::asked_for(&given) {
         // Without the daemon's end there is nothing to be reported to.
-        return match mounter::run(mountpoint) {
+        return match mounter::run(places) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => Fault::Environment.into(),
         };

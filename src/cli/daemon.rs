@@ -18,7 +18,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::abandoned;
@@ -36,6 +36,7 @@ use super::warnings::{self, Warnings};
 use crate::control::ending::{Ending, Event, finish, take_away};
 use crate::control::failure::DaemonFailure;
 use crate::control::listener;
+use crate::control::log_file::LogFile;
 use crate::control::mounted::MountedVolume;
 use crate::control::mounter::Mounting;
 use crate::control::places::RuntimeDirectory;
@@ -71,6 +72,8 @@ pub(super) struct MountPlan {
     pub(super) transport: TransportChoice,
     pub(super) member_timeout: Duration,
     pub(super) schedule: Schedule,
+    /// The log file, if one was named.
+    pub(super) log: Option<Arc<LogFile>>,
 }
 
 /// A message from a daemon to the process that started it, as one line of JSON.
@@ -93,6 +96,7 @@ struct Started {
 /// A daemon whose volume is about to be mounted.
 struct Daemon<'a> {
     plan: &'a MountPlan,
+    caller: Caller,
     confined: &'a Confined,
     volume: &'a Arc<MountedVolume>,
     reopening: Reopening,
@@ -152,13 +156,13 @@ pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<MountPlan, Failure>
     let ended = detach()
         .map_err(|error| Failure::environment(format!("cannot leave the terminal: {error}")))
         .and_then(|()| prepare())
-        .and_then(|plan| run(&plan, |warnings| tell(&News::Ready(warnings))));
+        .and_then(|plan| run(&plan, Caller::Parent));
     match ended {
         Ok(outcome) => outcome,
         Err(failure) => {
             tracing::error!("{}", failure.message);
             // If the mount was usable before, the reader is gone; the log has it.
-            tell(&News::Failed(failure));
+            note_untold(&tell(&News::Failed(failure)));
             Outcome::Degraded
         }
     }
@@ -170,28 +174,65 @@ pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<MountPlan, Failure>
 ///
 /// If it could not be mounted, or not be closed in good order.
 pub(super) fn run_in_foreground(plan: &MountPlan) -> Result<Outcome, Failure> {
-    run(plan, |warnings| warnings.lines.iter().for_each(warn))
+    run(plan, Caller::Terminal)
 }
 
-fn tell(news: &News) {
-    let mut out = io::stdout().lock();
-    let told = serde_json::to_string(news)
-        .map_err(io::Error::from)
-        .and_then(|line| writeln!(out, "{line}"))
-        .and_then(|()| out.flush());
-    if let Err(error) = told {
-        tracing::info!("the process that started the daemon is gone: {error}");
+/// The receiver of the news that the mount is usable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Caller {
+    /// A process at the other end of standard output, which is a pipe. It may be killed while it waits.
+    Parent,
+    /// The terminal, where there is one.
+    Terminal,
+}
+
+impl Caller {
+    /// Returns whether the mount is still wanted.
+    fn is_waiting(self) -> bool {
+        let out = io::stdout();
+        let mut polled = [PollFd::new(&out, PollFlags::empty())];
+        let looked = rustix::io::retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())));
+        let is_gone = looked.is_ok() && polled[0].revents().contains(PollFlags::ERR);
+        self == Self::Terminal || !is_gone
+    }
+
+    /// Tells that the mount is usable; returns whether that was heard.
+    fn tell_ready(self, warnings: Warnings) -> bool {
+        match self {
+            Self::Parent => note_untold(&tell(&News::Ready(warnings))),
+            Self::Terminal => {
+                warnings.lines.iter().for_each(warn);
+                true
+            }
+        }
     }
 }
 
-/// Opens, mounts, serves, closes. `ready` gets the warnings.
-fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failure> {
+fn tell(news: &News) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let line = serde_json::to_string(news)?;
+    writeln!(out, "{line}").and_then(|()| out.flush())
+}
+
+/// Logs news that were not heard; returns whether they were.
+fn note_untold(told: &io::Result<()>) -> bool {
+    if let Err(error) = told {
+        tracing::info!("the process that started the daemon is gone: {error}");
+    }
+    told.is_ok()
+}
+
+/// Opens, mounts, serves, closes. A mount that its caller does not wait for any more is taken away again.
+fn run(plan: &MountPlan, caller: Caller) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
+    // None of them is to end the process while it opens the volume. They are acted upon once it is mounted.
+    let signals = Signals::new([SIGHUP, SIGUSR1, SIGUSR2]).map_err(|error| cannot_start(&error))?;
     let runtime = server::prepare(&plan.mountpoint).map_err(|error| no_socket(&error))?;
     let needs = Needs {
         directories: &plan.directories,
         mountpoint: &plan.mountpoint,
         runtime: runtime.path(),
+        log_file: plan.log.as_ref().map(|log| log.path()),
         cache_bytes: plan.cache_bytes,
         read_only: plan.options.read_only,
     };
@@ -202,8 +243,10 @@ fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failur
     let options = serve_options(plan, &volume);
     let volume = Arc::new(MountedVolume::new(volume));
     let started = warnings.and_then(|mut warnings| {
+        watch_signals(signals, events.clone()).map_err(|error| cannot_start(&error))?;
         let daemon = Daemon {
             plan,
+            caller,
             confined: &confined,
             volume: &volume,
             reopening,
@@ -211,7 +254,9 @@ fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failur
         let started = daemon.start(runtime, &options, &events, &mut warnings)?;
         confined.end_mounting();
         tracing::info!("{} is mounted", plan.mountpoint.display());
-        ready(warnings);
+        if !caller.tell_ready(warnings) {
+            take_away(confined.mounting(), &started.mount);
+        }
         Ok(started)
     });
     match started {
@@ -221,7 +266,8 @@ fn run(plan: &MountPlan, ready: impl FnOnce(Warnings)) -> Result<Outcome, Failur
             connection,
             watch,
         }) => {
-            let ending = Ending::new(confined.mounting(), &mount, &connection, &volume);
+            let log = plan.log.as_deref();
+            let ending = Ending::new(confined.mounting(), &mount, &connection, &volume, log);
             let waiting = ending.wait(&inbox);
             drop(watch);
             let finished = finish(&volume, socket, waiting, &inbox);
@@ -304,7 +350,8 @@ fn clear_place(
 impl Daemon<'_> {
     /// Mounts, and starts everything that can send an event. The mount comes last but one, since from then on there is
     /// something to take away. A dead mount in its place is removed right before that. The removal is in vain only if
-    /// the place turns out to be unfit, or if the kernel or `fusermount3` refuses.
+    /// the place turns out to be unfit, or if the kernel or `fusermount3` refuses. Nothing is mounted for a caller that
+    /// is gone.
     fn start(
         self,
         runtime: RuntimeDirectory,
@@ -312,8 +359,6 @@ impl Daemon<'_> {
         events: &Sender<Event>,
         warnings: &mut Warnings,
     ) -> Result<Started, Failure> {
-        let environment =
-            |error: io::Error| Failure::environment(format!("cannot start the daemon: {error}"));
         let plan = self.plan;
         let mounting = self.confined.mounting();
         let dead = abandoned::abandoned_at(&plan.mountpoint);
@@ -321,10 +366,13 @@ impl Daemon<'_> {
             .map_err(|error| no_socket(&error))?;
         let announced = control.announced();
         let survey = Arc::new(OutageSurvey::new(self.volume, plan.member_timeout));
-        Signals::new([SIGTERM, SIGINT, SIGHUP])
-            .and_then(|signals| watch_signals(signals, events.clone()))
-            .and_then(|()| self.watch_control(control, &survey, events.clone()))
-            .map_err(environment)?;
+        self.watch_control(control, &survey, events.clone())
+            .map_err(|error| cannot_start(&error))?;
+        if !self.caller.is_waiting() {
+            return Err(Failure::environment(
+                "the process that asked for the mount is gone, so nothing is mounted",
+            ));
+        }
         if let Some(entry) = &dead {
             warnings.lines.extend(clear_place(plan, mounting, entry)?);
         }
@@ -340,7 +388,7 @@ impl Daemon<'_> {
         });
         let (connection, watch) = watched.map_err(|error| {
             take_away(mounting, &mount);
-            environment(error)
+            cannot_start(&error)
         })?;
         Ok(Started {
             socket,
@@ -415,12 +463,20 @@ fn watch_session(serving: Serving, events: Sender<Event>) -> io::Result<()> {
     })
 }
 
+/// Turns signals into events from now on, also those that ask the daemon to end.
 fn watch_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> {
+    for signal in [SIGTERM, SIGINT] {
+        signals.add_signal(signal)?;
+    }
     spawn_thread("signals", move || {
         for signal in signals.forever() {
             send(&events, Event::Signal(signal));
         }
     })
+}
+
+fn cannot_start(error: &io::Error) -> Failure {
+    Failure::environment(format!("cannot start the daemon: {error}"))
 }
 
 fn no_socket(error: &io::Error) -> Failure {

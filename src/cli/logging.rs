@@ -1,12 +1,8 @@
 //! The destination of the log: standard error, a file, or the system's log.
 
-use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
-
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 use anstream::{AutoStream, ColorChoice};
 use tracing::Subscriber;
@@ -14,6 +10,7 @@ use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt;
 
+use crate::control::log_file::LogFile;
 use crate::metadata::is_panic_contained;
 use capped::Capped;
 use line::{Fields, LineFormat};
@@ -49,14 +46,16 @@ fn to_stderr_at(level: LevelFilter) {
     install(subscriber(io::stderr, format, level));
 }
 
-/// Logs to the end of a file, which is made if absent.
+/// Logs to the end of a file, which is made if absent. Returns the log, which can be opened again.
 ///
 /// # Errors
 ///
 /// If the file cannot be opened.
-pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<()> {
-    to_writer(open(path)?, verbosity);
-    Ok(())
+pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<Arc<LogFile>> {
+    let log = Arc::new(LogFile::open(path)?);
+    let level = level(verbosity);
+    install(subscriber(Arc::clone(&log), LineFormat::Plain, level));
+    Ok(log)
 }
 
 /// Logs to the end of an unattended file, which is therefore kept small.
@@ -65,13 +64,9 @@ pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<()> {
 ///
 /// If the file cannot be opened.
 pub(super) fn to_capped_file(path: &Path, verbosity: u8) -> io::Result<()> {
-    to_writer(Capped::open(path)?, verbosity);
-    Ok(())
-}
-
-fn to_writer(writer: impl io::Write + Send + 'static, verbosity: u8) {
-    let level = level(verbosity);
+    let (writer, level) = (Capped::open(path)?, level(verbosity));
     install(subscriber(Mutex::new(writer), LineFormat::Plain, level));
+    Ok(())
 }
 
 /// Logs to the system's log, whether syslog or journald listens there.
@@ -83,71 +78,6 @@ pub(super) fn to_syslog(verbosity: u8) -> Result<(), syslog::Error> {
     let (log, level) = (SystemLog::connect()?, level(verbosity));
     install(subscriber(log, LineFormat::Bare, level));
     Ok(())
-}
-
-/// Mode bits of a log, which names files and directories.
-const LOG_MODE: u32 = 0o600;
-
-/// Opens the end of a log file, for its user alone; it is made if absent. No link is followed, and nothing but a file of
-/// this user with one name is opened: whatever another user puts in its place stays as it is. Devices such as
-/// `/dev/null` and this process's own standard output and error are taken as they are.
-fn open(path: &Path) -> io::Result<File> {
-    if let Some(stream) = standard_stream(path) {
-        return Ok(File::from(stream?));
-    }
-    let file = OpenOptions::new()
-        .create(true)
-        .append(true)
-        .mode(LOG_MODE)
-        // A fifo must not block, nor a terminal become ours.
-        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_NOCTTY)
-        .open(path)
-        .map_err(|error| match error.raw_os_error() {
-            Some(libc::ELOOP) => unfit("it is a symbolic link"),
-            Some(libc::ENXIO) => unfit("it is not a regular file"),
-            _ => error,
-        })?;
-    let meta = file.metadata()?;
-    if meta.file_type().is_char_device() {
-        let flags = rustix::fs::fcntl_getfl(&file)?;
-        rustix::fs::fcntl_setfl(&file, flags - rustix::fs::OFlags::NONBLOCK)?;
-        return Ok(file);
-    }
-    if !meta.is_file() {
-        return Err(unfit("it is not a regular file"));
-    }
-    if meta.nlink() > 1 {
-        return Err(unfit("it is a hard link to a file that has other names"));
-    }
-    if meta.uid() != rustix::process::geteuid().as_raw() {
-        let owner = meta.uid();
-        return Err(unfit(&format!("it belongs to another user, uid {owner}")));
-    }
-    if meta.mode() & 0o7777 != LOG_MODE {
-        file.set_permissions(Permissions::from_mode(LOG_MODE))?;
-    }
-    Ok(file)
-}
-
-/// Returns standard output or error if a path is a name of it. Each of these names is a link, which leads to a terminal,
-/// a pipe or a file that the shell has opened.
-fn standard_stream(path: &Path) -> Option<io::Result<OwnedFd>> {
-    match path.to_str()? {
-        "/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2" => {
-            Some(io::stderr().as_fd().try_clone_to_owned())
-        }
-        "/dev/stdout" | "/dev/fd/1" | "/proc/self/fd/1" => {
-            Some(io::stdout().as_fd().try_clone_to_owned())
-        }
-        _ => None,
-    }
-}
-
-fn unfit(why: &str) -> io::Error {
-    io::Error::new(
-        io::ErrorKind::InvalidInput,
-        format!("{why}, and a log is written only to a regular file of its own user"),
-    )
 }
 
 /// Returns what turns events up to a level into lines, and writes each with one call of a writer.
@@ -199,10 +129,6 @@ fn log_panics() {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
-    use std::os::unix::fs::symlink;
-    use std::sync::Arc;
-
     use super::*;
 
     /// A writer that keeps what it gets.
@@ -293,61 +219,5 @@ mod tests {
                 format!("path={escaped}: fails"),
             ]
         );
-    }
-
-    #[test]
-    fn a_log_is_written_for_its_user_alone_also_where_one_is_there() {
-        let home = tempfile::tempdir().unwrap();
-        let path = home.path().join("log");
-        for before in [None, Some(0o644), Some(0o666)] {
-            if let Some(mode) = before {
-                fs::set_permissions(&path, Permissions::from_mode(mode)).unwrap();
-            }
-            let mode = open(&path).unwrap().metadata().unwrap().mode() & 0o7777;
-            assert_eq!(mode, LOG_MODE, "before: {before:?}");
-        }
-    }
-
-    #[test]
-    fn devices_and_standard_streams_are_logs_and_keep_their_modes() {
-        for path in ["/dev/null", "/dev/stderr", "/dev/stdout"] {
-            let path = Path::new(path);
-            let mode = || fs::metadata(path).map(|meta| meta.mode()).ok();
-            let before = mode();
-            let file = open(path).unwrap();
-            let flags = rustix::fs::fcntl_getfl(&file).unwrap();
-            if path == Path::new("/dev/null") {
-                assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
-            }
-            assert_eq!(mode(), before, "{}", path.display());
-        }
-    }
-
-    #[test]
-    fn links_fifos_and_directories_are_no_logs_and_stay_as_they_are() {
-        let home = tempfile::tempdir().unwrap();
-        let at = |name: &str| home.path().join(name);
-        let victim = at("victim");
-        fs::write(&victim, "mine").unwrap();
-        fs::set_permissions(&victim, Permissions::from_mode(0o644)).unwrap();
-        symlink(&victim, at("symbolic")).unwrap();
-        symlink(at("nowhere"), at("dangling")).unwrap();
-        fs::hard_link(&victim, at("hard")).unwrap();
-        fs::create_dir(at("directory")).unwrap();
-        let mode = rustix::fs::Mode::from_raw_mode(0o600);
-        rustix::fs::mknodat(
-            rustix::fs::CWD,
-            at("fifo"),
-            rustix::fs::FileType::Fifo,
-            mode,
-            0,
-        )
-        .unwrap();
-        for name in ["symbolic", "dangling", "hard", "directory", "fifo"] {
-            assert!(open(&at(name)).is_err(), "{name}");
-        }
-        assert!(!at("nowhere").exists());
-        assert_eq!(fs::read(&victim).unwrap(), b"mine");
-        assert_eq!(fs::metadata(&victim).unwrap().mode() & 0o7777, 0o644);
     }
 }

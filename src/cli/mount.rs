@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use super::args::MountArguments;
 use super::daemon::{self, MountPlan};
@@ -14,6 +15,7 @@ use super::trust;
 use crate::codec;
 use crate::coding::{self, EngineError};
 use crate::control::in_time::Silent;
+use crate::control::log_file::LogFile;
 use crate::control::places::file_stem;
 use crate::control::process;
 use crate::control::server;
@@ -32,15 +34,18 @@ const LEAST_CACHE: u64 = 16 << 20;
 pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, Failure> {
     if arguments.report {
         return Ok(daemon::run_reporting(|| {
-            start_log(arguments, verbosity)?;
-            plan(arguments)
+            let log = start_log(arguments, verbosity)?;
+            plan(arguments).map(|plan| MountPlan { log, ..plan })
         }));
     }
     if arguments.foreground {
         process::start_over_as_daemon()
             .map_err(|error| Failure::environment(format!("cannot start over: {error}")))?;
-        start_foreground_log(arguments, verbosity)?;
-        let plan = plan(arguments)?;
+        let log = start_foreground_log(arguments, verbosity)?;
+        let plan = MountPlan {
+            log,
+            ..plan(arguments)?
+        };
         mounts::refuse_held(&plan.directories, plan.member_timeout)?;
         return daemon::run_in_foreground(&plan);
     }
@@ -105,6 +110,7 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             rebuild_after: arguments.rebuild_after.0,
             bytes_per_second: arguments.background_rate,
         },
+        log: None,
     })
 }
 
@@ -199,34 +205,38 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
     line
 }
 
-fn start_foreground_log(arguments: &MountArguments, verbosity: u8) -> Result<(), Failure> {
+fn start_foreground_log(
+    arguments: &MountArguments,
+    verbosity: u8,
+) -> Result<Option<Arc<LogFile>>, Failure> {
     if arguments.log_file.is_some() {
         return start_log(arguments, verbosity);
     }
     logging::to_stderr(verbosity);
-    Ok(())
+    Ok(None)
 }
 
-/// Starts a daemon's log: the file that was named, else syslog, else a file beside the control
+/// Starts a daemon's log: the file that was named, which is returned, else syslog, else a file beside the control
 /// socket.
-fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<(), Failure> {
+fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<Option<Arc<LogFile>>, Failure> {
     if let Some(path) = &arguments.log_file {
-        return logging::to_file(path, verbosity).map_err(|error| {
+        let log = logging::to_file(path, verbosity).map_err(|error| {
             Failure::environment(format!(
                 "cannot open the log file {}: {error}",
                 path.display()
             ))
         });
+        return log.map(Some);
     }
     if logging::to_syslog(verbosity).is_ok() {
-        return Ok(());
+        return Ok(None);
     }
     let mountpoint = arguments.paths.last().cloned().unwrap_or_default();
     let beside = server::own_directory(&mountpoint).and_then(|directory| {
         let name = file_stem(&mountpoint);
         logging::to_capped_file(&directory.join(name).with_extension("log"), verbosity)
     });
-    beside.map_err(|error| {
+    beside.map(|()| None).map_err(|error| {
         Failure::environment(format!(
             "there is no syslog, and no place for a log file: {error}"
         ))

@@ -12,10 +12,11 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
-use signal_hook::consts::SIGHUP;
+use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 
 use super::failure::{DaemonFailure, NotDurable};
 use super::listener::EndRequest;
+use super::log_file::LogFile;
 use super::mount_refusal::MountRefusal;
 use super::mounted::MountedVolume;
 use super::mounter::Mounting;
@@ -36,7 +37,7 @@ const RELEASE: Duration = Duration::from_secs(3);
 pub(crate) enum Event {
     /// The mount is gone and all requests are answered, or it cannot be served any more.
     Over(io::Result<()>),
-    /// A signal asks it to end.
+    /// A signal arrived: [`SIGHUP`], one without effect, or one that asks it to end.
     Signal(i32),
     /// A command asks about the end, and waits on this connection.
     Asked {
@@ -62,6 +63,8 @@ pub(crate) struct Ending<'a> {
     mount: &'a Mount,
     connection: &'a Connection,
     volume: &'a MountedVolume,
+    /// The log file that SIGHUP opens again.
+    log: Option<&'a LogFile>,
     /// Commands that wait for the end.
     waiting: Vec<UnixStream>,
     deadline: Option<(Instant, Then)>,
@@ -75,12 +78,14 @@ impl<'a> Ending<'a> {
         mount: &'a Mount,
         connection: &'a Connection,
         volume: &'a MountedVolume,
+        log: Option<&'a LogFile>,
     ) -> Self {
         Self {
             mounting,
             mount,
             connection,
             volume,
+            log,
             waiting: Vec::new(),
             deadline: None,
             unwritten: Some(NotDurable::TakenAway),
@@ -99,7 +104,10 @@ impl<'a> Ending<'a> {
                     self.abandon();
                     return self.waiting;
                 }
-                Ok(Event::Signal(SIGHUP)) => tracing::info!("SIGHUP: nothing to read again"),
+                Ok(Event::Signal(SIGHUP)) => self.reopen_log(),
+                Ok(Event::Signal(SIGUSR1 | SIGUSR2)) => {
+                    tracing::info!("SIGUSR1 and SIGUSR2 have no effect");
+                }
                 Ok(Event::Signal(signal)) => {
                     tracing::info!("signal {signal}: unmounting");
                     if !self.is_gone() {
@@ -123,6 +131,20 @@ impl<'a> Ending<'a> {
         match self.deadline {
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some((until, _)) => inbox.recv_timeout(until.saturating_duration_since(Instant::now())),
+        }
+    }
+
+    /// Opens the log file again, which another program may have renamed.
+    fn reopen_log(&self) {
+        let Some(log) = self.log else {
+            return tracing::info!("SIGHUP: there is no log file to be opened again");
+        };
+        match log.reopen(|path| self.mounting.open_log(path)) {
+            Ok(()) => tracing::info!("SIGHUP: the log file was opened again"),
+            Err(error) => tracing::error!(
+                "SIGHUP: cannot open {} again, and the log goes where it went: {error}",
+                log.path().display()
+            ),
         }
     }
 

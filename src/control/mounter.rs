@@ -5,13 +5,15 @@
 //! themselves, and before they read a member.
 //!
 //! It works on one mountpoint, which its arguments name. It mounts there once and passes the descriptor on. From
-//! then on it syncs and unmounts that filesystem, which it tells from others by the device number, and nothing
-//! else. It may also take away a dead mount of ours that lies there before.
+//! then on it syncs and unmounts that filesystem, which it tells from others by the device number. It may also take
+//! away a dead mount of ours that lies there before. Its arguments can name the log file of the daemon too, which the
+//! daemon itself may not be able to open again. It does nothing else.
 //!
 //! It holds no descriptor of the daemon but its end of a socket, and ends when the other end is closed. So it does not
 //! outlive the daemon, however that ends. Signals that end the daemon do not end it, because the daemon then unmounts.
 
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,15 +31,16 @@ use rustix::net::{
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::dead_mount::{self, ClearedMounts};
+use super::log_file;
 use super::mount_refusal::{MountRefusal, SystemError};
 use super::process;
 use crate::fuse::mount::{Mount, MountError, MountFlavor, Mounted, Mounter, Unmount, mount};
 use crate::fuse::mountinfo::{self, MountEntry};
 
-/// Argument that asks for this process; the mountpoint follows.
+/// Argument that asks for this process; the mountpoint follows, and then the log file, if there is one.
 const WORD: &str = "--mounter";
 
 /// Name of the process, of which the kernel keeps 15 bytes.
@@ -57,6 +60,8 @@ enum MounterRequest {
     Unmount(Unmount),
     /// Have the kernel write what it holds of what was mounted.
     Sync,
+    /// Open the log file of the daemon.
+    OpenLog,
 }
 
 /// Answer to a request, one message each.
@@ -72,6 +77,10 @@ enum MounterAnswer {
     Synced,
     /// The kernel could not write all of it.
     NotSynced(SystemError),
+    /// The log file is open; the descriptor comes along.
+    LogOpened,
+    /// The log file could not be opened, or there is none.
+    LogNotOpened(SystemError),
     /// Mounting or unmounting failed.
     Refused(MountRefusal),
 }
@@ -86,12 +95,12 @@ pub(crate) enum Mounting {
 }
 
 impl Mounting {
-    /// Starts a process that mounts and unmounts at `mountpoint`.
+    /// Starts a process that mounts and unmounts at `mountpoint`, and opens the log file `log`.
     ///
     /// # Errors
     ///
     /// If it cannot be started.
-    pub(crate) fn helper(mountpoint: &Path) -> io::Result<Self> {
+    pub(crate) fn helper(mountpoint: &Path, log: Option<&Path>) -> io::Result<Self> {
         process::keep_descriptors_to_ourselves();
         let (ours, theirs) = rustix::net::socketpair(
             AddressFamily::UNIX,
@@ -103,6 +112,7 @@ impl Mounting {
         process::program()
             .arg(WORD)
             .arg(mountpoint)
+            .args(log)
             .env_clear()
             .envs(path.map(|path| ("PATH", path)))
             .current_dir("/")
@@ -115,6 +125,22 @@ impl Mounting {
     /// Says whether a process of its own mounts and unmounts.
     pub(crate) fn is_helper(&self) -> bool {
         matches!(self, Self::Helper(_))
+    }
+
+    /// Opens the log file of the daemon; see [`log_file::open`].
+    ///
+    /// # Errors
+    ///
+    /// As [`log_file::open`].
+    pub(crate) fn open_log(&self, path: &Path) -> io::Result<File> {
+        let Self::Helper(socket) = self else {
+            return log_file::open(path);
+        };
+        match ask(socket, &MounterRequest::OpenLog)? {
+            (MounterAnswer::LogOpened, Some(log)) => Ok(log.into()),
+            (MounterAnswer::LogNotOpened(cause), _) => Err(cause.into()),
+            _ => Err(beside_the_point()),
+        }
     }
 
     /// Takes away a dead mount as [`dead_mount::clear_abandoned`] does.
@@ -255,28 +281,38 @@ fn receive<T: DeserializeOwned>(
     Ok(Some((message, descriptor)))
 }
 
-/// Returns the mountpoint if the program was started as this process.
-pub(crate) fn asked_for(given: &[OsString]) -> Option<&Path> {
-    match given {
-        [_, word, mountpoint] if word == WORD => Some(Path::new(mountpoint)),
-        _ => None,
-    }
+/// The places at which the process works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Places<'a> {
+    mountpoint: &'a Path,
+    log: Option<&'a Path>,
 }
 
-/// Works at `mountpoint` for the daemon at the other end of standard input, until that is closed.
+/// Returns the places at which to work if the program was started as this process.
+pub(crate) fn asked_for(given: &[OsString]) -> Option<Places<'_>> {
+    let (mountpoint, log) = match given {
+        [_, word, mountpoint] if word == WORD => (mountpoint, None),
+        [_, word, mountpoint, log] if word == WORD => (mountpoint, Some(Path::new(log))),
+        _ => return None,
+    };
+    let mountpoint = Path::new(mountpoint);
+    Some(Places { mountpoint, log })
+}
+
+/// Works for the daemon at the other end of standard input, until that is closed.
 ///
 /// # Errors
 ///
 /// If the process cannot be prepared, or the daemon's end breaks.
-pub(crate) fn run(mountpoint: &Path) -> io::Result<()> {
-    serve(&prepare()?, mountpoint)
+pub(crate) fn run(places: Places<'_>) -> io::Result<()> {
+    serve(&prepare()?, places)
 }
 
 fn prepare() -> io::Result<OwnedFd> {
     // Signals to the daemon's terminal are the daemon's to act upon.
     rustix::process::setsid()?;
     rustix::thread::set_name(NAME)?;
-    for signal in [SIGHUP, SIGINT, SIGTERM] {
+    for signal in [SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::default())?;
     }
     if rustix::process::geteuid().is_root() {
@@ -288,7 +324,7 @@ fn prepare() -> io::Result<OwnedFd> {
     io::stdin().as_fd().try_clone_to_owned()
 }
 
-fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
+fn serve(socket: &OwnedFd, Places { mountpoint, log }: Places<'_>) -> io::Result<()> {
     let mut mounted: Option<Mount> = None;
     while let Some((request, _)) = receive(socket.as_fd())? {
         let done = match (request, &mounted) {
@@ -308,6 +344,10 @@ fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
                 let failed = |error| MounterAnswer::NotSynced(SystemError::from(&error));
                 Ok((synced.unwrap_or_else(failed), None))
             }
+            (MounterRequest::OpenLog, _) => Ok(match open_log(log) {
+                Ok(file) => (MounterAnswer::LogOpened, Some(file.into())),
+                Err(error) => (MounterAnswer::LogNotOpened(SystemError::from(&error)), None),
+            }),
             _ => Err(MountError::NotOurs(mountpoint.to_owned())),
         };
         let has_mounted = matches!(done, Ok((MounterAnswer::Mounted(_), _)));
@@ -320,6 +360,11 @@ fn serve(socket: &OwnedFd, mountpoint: &Path) -> io::Result<()> {
         send(socket.as_fd(), &answer, device)?;
     }
     Ok(())
+}
+
+/// Opens the log file that the arguments named.
+fn open_log(log: Option<&Path>) -> io::Result<File> {
+    log.map_or_else(|| Err(io::ErrorKind::NotFound.into()), log_file::open)
 }
 
 /// Takes away the dead mount of ours at `mountpoint` that has this device number.

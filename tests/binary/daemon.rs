@@ -37,6 +37,56 @@ fn a_signal_takes_away_the_own_mount_and_nothing_that_took_its_place() {
     assert!(volume.path("open").exists());
     volume.unmount();
 }
+
+/// The mounting process may be killed while the daemon opens the volume.
+#[test]
+fn a_daemon_whose_mounting_process_is_gone_mounts_nothing() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let (reader, writer) = std::io::pipe().expect("there are descriptors");
+    drop(reader);
+    let ended = Command::new(CAUCHYFS)
+        .args(["mount", "--report", "--log-file"])
+        .arg(volume.home.join("log"))
+        .args(&volume.members)
+        .arg(&volume.mountpoint)
+        .stdout(Stdio::from(writer))
+        .status()
+        .expect("the binary runs");
+    assert!(!ended.success(), "{ended}");
+    let log = volume.log();
+    assert!(log.contains("nothing is mounted"), "{log}");
+    let mounted = format!("{} is mounted", volume.mountpoint.display());
+    assert!(!log.contains(&mounted), "{log}");
+    assert!(
+        !run("mountpoint", &["-q", text(&volume.mountpoint)])
+            .status
+            .success()
+    );
+    // The directories are free.
+    volume.mount();
+    volume.unmount();
+}
+
+#[test]
+fn signals_that_ask_for_no_end_leave_the_daemon_alone() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let daemon = volume.daemon().expect("a daemon serves the mount");
+    for (signal, heard) in [("USR1", "SIGUSR1"), ("USR2", "SIGUSR2"), ("HUP", "SIGHUP")] {
+        must("kill", &[&format!("-{signal}"), &daemon.to_string()]);
+        eventually("the signal is heard", || volume.log().contains(heard));
+        assert_eq!(volume.daemon(), Some(daemon), "{signal}");
+    }
+    fs::write(volume.path("f"), "x").unwrap();
+    volume.unmount();
+}
+
 #[test]
 fn a_client_that_hangs_up_leaves_no_line_in_the_log() {
     if skip_mounts() {

@@ -315,6 +315,51 @@ fn a_daemon_drops_unneeded_privileges_and_serves() {
     }
 }
 
+/// The daemon of a foreign volume can open no log file itself.
+#[test]
+fn a_log_that_was_renamed_is_opened_again_by_daemons_of_every_kind() {
+    if skip_mounts() {
+        return;
+    }
+    let check = |volume: &TestVolume, what: &str| {
+        let (log, renamed) = (volume.home.join("log"), volume.home.join("log.1"));
+        let daemon = volume.daemon().expect("a daemon serves the mount");
+        fs::rename(&log, &renamed).expect("the home is writable");
+        must("kill", &["-HUP", &daemon.to_string()]);
+        eventually(what, || volume.log().contains("opened again"));
+        assert_eq!(
+            fs::metadata(&log).expect(what).permissions().mode() & 0o7777,
+            0o600
+        );
+        let before = fs::read_to_string(&renamed).expect(what);
+        must("kill", &["-USR1", &daemon.to_string()]);
+        eventually(what, || volume.log().contains("SIGUSR1"));
+        assert_eq!(fs::read_to_string(&renamed).expect(what), before);
+        assert!(before.contains("is mounted"), "{what}: {before}");
+    };
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let all: Vec<usize> = (0..volume.members.len()).collect();
+    volume.mount();
+    check(&volume, "root's daemon");
+    volume.unmount();
+    for member in &volume.members {
+        must("chown", &["-R", "65534:65534", text(member)]);
+    }
+    let mounted = volume.try_mount(&all, &["--trust-members"]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    check(&volume, "root's daemon of a foreign volume");
+    volume.unmount();
+    if let Some(own) = OfUser::create() {
+        own.mount();
+        check(&own.volume, "a user's daemon");
+        must(
+            "kill",
+            &[&own.volume.daemon().expect("it serves").to_string()],
+        );
+        own.is_over("a signal unmounts");
+    }
+}
+
 /// Fails on commits that had no daemon under Landlock.
 #[test]
 fn the_daemon_of_a_foreign_volume_opens_only_the_directories_that_it_was_mounted_with() {

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
+use crate::control::log_file;
+
 /// The most bytes of the file, and of the one before it that is kept beside it.
 const MOST_BYTES: u64 = 4 << 20;
 
@@ -22,7 +24,7 @@ impl Capped {
     ///
     /// If it cannot be opened.
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let file = super::open(path)?;
+        let file = log_file::open(path)?;
         let len = file.metadata()?.len();
         Ok(Self {
             path: path.to_owned(),

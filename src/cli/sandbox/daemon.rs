@@ -15,7 +15,7 @@
 //! privileges.
 //!
 //! Landlock restricts the daemon of a foreign volume to the members that it was mounted with and a few other places:
-//! `/proc`, the directory of its control socket, and the kernel's read-ahead. [`crate::cli::superseded`] has to look at
+//! `/proc`, the directory of its control socket, and the kernel's read-ahead. The helper opens its log file again. [`crate::cli::superseded`] has to look at
 //! superblocks at places that members name. Until then any file can be read, and superblocks of members alone are
 //! decoded.
 //!
@@ -55,6 +55,8 @@ pub(in crate::cli) struct Needs<'a> {
     pub(in crate::cli) mountpoint: &'a Path,
     /// The directory of its control socket, and of its log.
     pub(in crate::cli) runtime: &'a Path,
+    /// The log file that it was given.
+    pub(in crate::cli) log_file: Option<&'a Path>,
     /// Memory of its caches, in bytes.
     pub(in crate::cli) cache_bytes: usize,
     pub(in crate::cli) read_only: bool,
@@ -103,7 +105,7 @@ pub(in crate::cli) fn begin_daemon(needs: &Needs<'_>) -> Result<Confined, Failur
     let mounting = if geteuid().is_root() && !is_foreign {
         Mounting::Itself
     } else {
-        Mounting::helper(needs.mountpoint).map_err(|error| {
+        Mounting::helper(needs.mountpoint, needs.log_file).map_err(|error| {
             Failure::environment(format!("cannot start a process that mounts: {error}"))
         })?
     };
