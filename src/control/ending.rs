@@ -215,12 +215,27 @@ impl<'a> Ending<'a> {
         let then = self.deadline.take().map_or(Then::Serve, |(_, then)| then);
         if then == Then::End || then == Then::EndUnlessMounted && !self.is_mounted_elsewhere() {
             tracing::warn!("the mount that was taken away is still in use; its users get errors");
+            self.refuse_programs();
             return true;
         }
         if !self.connection.is_cut() {
             self.tell_held();
         }
         false
+    }
+
+    /// Refuses the programs that still have files open, and takes what the kernel has accepted from them since the mount
+    /// was taken away: no write succeeds and is lost.
+    fn refuse_programs(&self) {
+        if self.connection.is_cut() {
+            return;
+        }
+        let referenced = self.volume.served().kept().referenced();
+        if let Err(error) = self.connection.refuse_programs(&referenced) {
+            tracing::error!(
+                "writes to open files of the mount that was taken away may be lost: {error}"
+            );
+        }
     }
 
     /// Makes everything durable, and tells the commands that wait that something keeps the mount.

@@ -33,6 +33,12 @@ impl Kept {
         }
     }
 
+    /// Returns the inodes that callers have looked up or opened, and not given back.
+    #[must_use]
+    pub fn referenced(&self) -> Vec<Ino> {
+        self.nodes.referenced()
+    }
+
     /// Takes back look-ups while no volume is open. An inode without a name that nothing refers to any more is removed
     /// once the volume is open again.
     pub fn forget(&self, ino: Ino, lookups: u64) {

@@ -56,6 +56,13 @@ impl Nodes {
         node.writers += u32::from(writes);
     }
 
+    /// Returns the inodes that a look-up or a handle refers to.
+    pub(super) fn referenced(&self) -> Vec<Ino> {
+        let shards = self.shards.iter();
+        let inodes = shards.map(|shard| shard.lock().keys().copied().collect::<Vec<Ino>>());
+        inodes.flatten().collect()
+    }
+
     /// Returns whether a look-up or a handle refers to an inode.
     pub(super) fn is_referenced(&self, ino: Ino) -> bool {
         self.shard(ino).lock().contains_key(&ino)
@@ -170,6 +177,24 @@ mod tests {
         assert!(!nodes.release(ino, false));
         assert!(nodes.forget(ino, 1));
         assert!(!nodes.forget(ino, 1), "nothing is left of it");
+    }
+
+    #[test]
+    fn an_inode_is_referenced_until_its_last_look_up_and_handle_are_back() {
+        let nodes = Nodes::new();
+        nodes.look_up(Ino(9));
+        nodes.hold(Ino(9), true);
+        nodes.hold(Ino(70), false);
+        let referenced = || {
+            let mut inodes = nodes.referenced();
+            inodes.sort_unstable();
+            inodes
+        };
+        assert_eq!(referenced(), [Ino(9), Ino(70)]);
+        assert!(!nodes.forget(Ino(9), 1));
+        assert_eq!(referenced(), [Ino(9), Ino(70)]);
+        assert!(!nodes.release(Ino(9), true));
+        assert_eq!(referenced(), [Ino(70)]);
     }
 
     #[test]

@@ -35,6 +35,7 @@ const KILL_SUID_SGID: u32 = 1 << 2;
 /// Serves one mount.
 pub(super) struct Adapter {
     served: Arc<ServedFs>,
+    device: Arc<Device>,
     slow: SlowPool,
     page_cache: Arc<PageCache>,
     opening: FileOpening,
@@ -71,7 +72,8 @@ impl Adapter {
         Ok(Self {
             served,
             slow: SlowPool::start()?,
-            page_cache: Arc::new(PageCache::new(device)),
+            page_cache: Arc::new(PageCache::new(Arc::clone(&device))),
+            device,
             opening: agreement.opening(),
             closes_by_itself: agreement.closes_by_itself(),
             in_flight: InFlight::default(),
@@ -102,6 +104,9 @@ impl Adapter {
             tracing::error!("the kernel's request {header:?} is malformed");
             return request.answer(Err(Errno::INVAL));
         };
+        if self.device.refuses_programs() && !completes_accepted(&operation) {
+            return request.answer(Err(Errno::NOTCONN));
+        }
         let served = self.served.current();
         let Some(fs) = &*served else {
             return answer_without_volume(self.served.kept(), request);
@@ -371,6 +376,24 @@ impl<'a> Write<'a> {
 
     fn run(&self, fs: &Fs, how: WriteFlags) -> Result<usize, FsError> {
         fs.writer().write(self.handle, self.offset, self.data, how)
+    }
+}
+
+/// Returns whether a request completes what the kernel has accepted from programs: it writes back pages and times, or
+/// gives something back.
+fn completes_accepted(operation: &Operation<'_>) -> bool {
+    match operation {
+        Operation::Write { flags, .. } => flags & FROM_PAGE_CACHE != 0,
+        // Programs cannot set this time.
+        Operation::SetAttr(wanted) => wanted.ctime.is_some(),
+        Operation::Forget { .. }
+        | Operation::BatchForget(_)
+        | Operation::Flush
+        | Operation::Fsync
+        | Operation::FsyncDir
+        | Operation::Release { .. }
+        | Operation::ReleaseDir { .. } => true,
+        _ => false,
     }
 }
 

@@ -6,7 +6,7 @@
 use std::io::{self, IoSlice};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -39,6 +39,8 @@ pub(super) struct Device {
     spare: Mutex<Vec<Vec<u8>>>,
     /// The number of requests that [`Device::nudge`] made.
     nudges: AtomicU64,
+    /// Set once programs are refused, because the daemon ends although they use the mount.
+    refuses_programs: AtomicBool,
 }
 
 impl Device {
@@ -48,7 +50,18 @@ impl Device {
             descriptor,
             spare: Mutex::default(),
             nudges: AtomicU64::new(0),
+            refuses_programs: AtomicBool::new(false),
         }
+    }
+
+    /// Has the requests of programs refused from now on, apart from those that complete what the kernel has accepted.
+    pub(super) fn refuse_programs(&self) {
+        self.refuses_programs.store(true, Ordering::SeqCst);
+    }
+
+    /// Returns whether requests of programs are to be refused.
+    pub(super) fn refuses_programs(&self) -> bool {
+        self.refuses_programs.load(Ordering::Relaxed)
     }
 
     /// Returns the descriptor.

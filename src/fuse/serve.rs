@@ -17,11 +17,13 @@ use super::kernel_cache::KernelCache;
 use super::memory::MemoryService;
 use super::mount::{self, Mount, MountError, Mounted, Mounter, Unmount};
 use super::negotiate::{Agreement, FileOpening, Offer, Wish};
+use super::page_cache::PageCache;
 use super::protocol::opcode;
 use super::report::Report;
 use super::request::{InFlight, Service};
 use super::ring::{self, Rings};
 use super::serve_options::{ServeOptions, TransportChoice};
+use crate::format::Ino;
 use crate::fs::ServedFs;
 use crate::workers::Threads;
 
@@ -50,15 +52,41 @@ pub struct Serving {
 
 /// The connection of a mount to the kernel.
 #[derive(Debug)]
-pub struct Connection(OwnedFd);
+pub struct Connection {
+    watched: OwnedFd,
+    device: Arc<Device>,
+}
 
 impl Connection {
     /// Returns whether the kernel has cut the connection: the filesystem is mounted nowhere, and no more requests come.
     #[must_use]
     pub fn is_cut(&self) -> bool {
-        let mut device = [PollFd::new(&self.0, PollFlags::empty())];
+        let mut device = [PollFd::new(&self.watched, PollFlags::empty())];
         let looked = poll(&mut device, Some(&Timespec::default()));
         looked.is_ok() && device[0].revents().contains(PollFlags::ERR)
+    }
+
+    /// Refuses programs from now on, and has the kernel write back what it has accepted from them. `inodes` are those that
+    /// the kernel may know. The caller ends the daemon next.
+    ///
+    /// The kernel accepts a write into its page cache after it has looked at the attributes of the file, and would do so
+    /// without a daemon. So it has to ask for them, and is refused. It writes back pages on request. Pages that a program
+    /// has mapped can change after that, until the program writes or syncs.
+    ///
+    /// # Errors
+    ///
+    /// If the kernel cannot be told. What it has accepted may then be lost.
+    pub fn refuse_programs(&self, inodes: &[Ino]) -> io::Result<()> {
+        self.device.refuse_programs();
+        let page_cache = PageCache::new(Arc::clone(&self.device));
+        for ino in inodes {
+            page_cache.distrust_attributes(*ino)?;
+        }
+        let mut written = Ok(());
+        for ino in inodes {
+            written = written.and(page_cache.write_back(*ino, 0, None));
+        }
+        written
     }
 }
 
@@ -145,6 +173,10 @@ fn start(
 ) -> io::Result<Running> {
     let watched = device.try_clone()?;
     let device = Arc::new(Device::new(device));
+    let connection = Connection {
+        watched,
+        device: Arc::clone(&device),
+    };
     let (outcome, outcomes) = mpsc::channel();
     let session = Session {
         threads: Threads::default(),
@@ -174,7 +206,7 @@ fn start(
     session.report_end(service, end)?;
     Ok(Running {
         ended,
-        connection: Connection(watched),
+        connection,
         in_flight,
         transport,
         kernel_cache,
@@ -345,8 +377,11 @@ impl Serving {
     ///
     /// If this process may have no more descriptors.
     pub fn connection(&self) -> io::Result<Connection> {
-        let Connection(device) = &self.session.connection;
-        device.try_clone().map(Connection)
+        let Connection { watched, device } = &self.session.connection;
+        Ok(Connection {
+            watched: watched.try_clone()?,
+            device: Arc::clone(device),
+        })
     }
 
     /// Waits until the mount is gone and all requests are answered.

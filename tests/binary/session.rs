@@ -4,6 +4,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use crate::support::{
     CAUCHYFS, Disk, DiskKind, Load, Shape, TestVolume, check_large, compare_trees, copy_program,
@@ -277,6 +278,61 @@ fn a_busy_mount_stays_and_names_its_user_until_it_is_taken_away_lazily() {
     volume.mount();
     assert!(volume.path("open").exists());
     volume.unmount();
+}
+
+/// A pause between two of very many writes.
+const PAUSE: Duration = Duration::from_micros(50);
+
+/// The kernel takes a write into its page cache as long as it trusts the attributes of the file, also without a daemon.
+#[test]
+fn no_write_to_a_file_of_a_mount_that_was_taken_away_succeeds_and_is_lost() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    for way in ["unmount", "signal"] {
+        volume.mount();
+        let daemon = volume.daemon().expect("a daemon serves the mount");
+        let mut file = fs::File::create(volume.path(way)).expect("the mount is writable");
+        let mut idle = fs::File::create(volume.path("idle")).expect("the mount is writable");
+        let mut taken = b"first\n".to_vec();
+        file.write_all(&taken).expect("the mount is writable");
+        let mountpoint = text(&volume.mountpoint);
+        let mut ending = match way {
+            "unmount" => Command::new(CAUCHYFS)
+                .args(["unmount", "--lazy", mountpoint])
+                .spawn(),
+            _ => Command::new("kill")
+                .args(["-TERM", &daemon.to_string()])
+                .spawn(),
+        }
+        .expect("it runs");
+        let process = PathBuf::from(format!("/proc/{daemon}"));
+        let error = loop {
+            let is_over = !process.exists();
+            let line = format!("line {}\n", taken.len());
+            match file.write_all(line.as_bytes()) {
+                Ok(()) => taken.extend(line.as_bytes()),
+                Err(error) => break error,
+            }
+            assert!(!is_over, "{way}: no daemon takes what was written");
+            std::thread::sleep(PAUSE);
+        };
+        assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "{way}");
+        assert!(ending.wait().expect("it was started here").success());
+        eventually("the daemon has ended", || volume.daemon().is_none());
+        for file in [&mut file, &mut idle] {
+            assert!(file.write_all(b"late").is_err(), "{way}");
+        }
+        drop((file, idle));
+        volume.mount();
+        assert!(taken.len() > "first\n".len(), "{way}");
+        let found = fs::read(volume.path(way)).expect("it is there");
+        let (found_len, taken_len) = (found.len(), taken.len());
+        assert!(found == taken, "{way}: {found_len} of {taken_len} bytes");
+        assert_eq!(fs::read(volume.path("idle")).expect("it is there"), b"");
+        volume.unmount();
+    }
 }
 
 #[test]
