@@ -3,6 +3,7 @@
 //! The daemon sends failures as words with fields, and commands put them into sentences here. Advice is a command that
 //! can be pasted: it has the real paths, quoted for a shell.
 
+use std::io;
 use std::path::Path;
 
 use super::failure::Failure;
@@ -11,6 +12,7 @@ use crate::control::failure::DaemonFailure;
 use crate::control::volume_failure::VolumeFailure;
 use crate::fuse::mount::MountError;
 
+mod device;
 mod remedy;
 
 pub(super) use remedy::{UNLESS, give_to_root};
@@ -124,14 +126,18 @@ pub(super) fn too_many_commands() -> Failure {
 pub(super) fn mount_failure(error: &MountError) -> Failure {
     let failure = Failure::environment(error);
     match error {
-        MountError::Device(_) => failure
-            .advise("load the module with `modprobe fuse`, and see that you may open /dev/fuse"),
+        MountError::Device(cause) if cause.kind() == io::ErrorKind::PermissionDenied => {
+            failure.advise(device::on_access())
+        }
+        MountError::Device(_) => failure.advise(device::LOAD_MODULE),
         MountError::NoHelper(_) => {
             failure.advise("install the package fuse3, or mount as the superuser")
         }
         // The helper is a program of the system, and has no other way to say it.
-        MountError::Helper(said) if said.contains("user_allow_other") => failure
-            .advise("add the line `user_allow_other` to /etc/fuse.conf, or leave out allow_other"),
+        MountError::Helper(said) => match device::on_helper(said) {
+            Some(advice) => failure.advise(advice),
+            None => failure,
+        },
         _ => failure,
     }
 }

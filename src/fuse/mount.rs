@@ -197,6 +197,7 @@ fn mount_through_helper(mountpoint: &Path, flavor: &MountFlavor) -> Result<Owned
         .arg("--")
         .arg(mountpoint)
         .env("_FUSE_COMMFD", "0")
+        .env("LC_ALL", "C")
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())
         .stderr(Stdio::piped())

@@ -486,6 +486,31 @@ impl OfUser {
     }
 }
 
+/// Runs a program as an ordinary user where a device for root alone lies over `/dev/fuse`.
+const WITHOUT_DEVICE: &str = r#"
+    mknod "$1" c 10 229 && chmod 600 "$1" && mount --bind "$1" /dev/fuse && shift && exec setpriv \
+    --reuid=65534 --regid=65534 --clear-groups "$@""#;
+
+#[test]
+fn a_user_who_may_not_open_the_device_is_told_what_to_do() {
+    if skip_mounts() {
+        return;
+    }
+    let Some(own) = OfUser::create() else {
+        return;
+    };
+    let device = own.volume.home.join("fuse");
+    let mut words = vec!["--mount", "sh", "-c", WITHOUT_DEVICE, "sh", text(&device)];
+    words.extend([text(&own.binary), "mount"]);
+    words.extend(own.volume.members.iter().map(|member| text(member)));
+    words.push(text(&own.volume.mountpoint));
+    let output = run("unshare", &words);
+    let said = said(&output);
+    assert_eq!(output.status.code(), Some(2), "{said}");
+    assert!(said.contains("/dev/fuse: Permission denied"), "{said}");
+    assert!(said.contains("`chmod a+rw /dev/fuse`"), "{said}");
+}
+
 /// Fails where no helper mounts and unmounts: the daemon could be confined, or unmount.
 #[test]
 fn a_daemon_of_an_ordinary_user_is_confined_and_unmounts_in_every_way() {
