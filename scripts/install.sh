@@ -20,6 +20,8 @@ cargo build --release --locked
 say "installing to $PREFIX/bin and /sbin"
 as_root install -D -m 755 target/release/cauchyfs "$PREFIX/bin/cauchyfs"
 for helper in mount umount; do
-    as_root ln -sf "$PREFIX/bin/cauchyfs" "/sbin/$helper.fuse.cauchyfs"
+    for kind in fuse.cauchyfs cauchyfs; do
+        as_root ln -sf "$PREFIX/bin/cauchyfs" "/sbin/$helper.$kind"
+    done
 done
 "$PREFIX/bin/cauchyfs" --version

@@ -72,7 +72,7 @@ pub fn run() -> ExitCode {
             Err(_) => Fault::Environment.into(),
         };
     }
-    let arguments = match Arguments::try_parse_from(helper::canonical(given)) {
+    let arguments = match parse(&helper::canonical(given)) {
         Ok(arguments) => arguments,
         Err(error) => return explain(&error),
     };
@@ -89,6 +89,26 @@ pub fn run() -> ExitCode {
         process::end_process(code);
     }
     code.into()
+}
+
+/// Parses the command line. Flags of `mount` may stand among the options of `-o`. They are put in front of the other flags,
+/// each of which replaces an earlier one of its name.
+fn parse(given: &[OsString]) -> Result<Arguments, clap::Error> {
+    let arguments = Arguments::try_parse_from(given)?;
+    let Command::Mount(mount) = &arguments.command else {
+        return Ok(arguments);
+    };
+    let (flags, options) = options::take_flags(&mount.options)?;
+    let command = given.iter().position(|word| word == "mount");
+    let Some(command) = command.filter(|_| !flags.is_empty()) else {
+        return Ok(arguments);
+    };
+    let (before, after) = given.split_at(command + 1);
+    let mut arguments = Arguments::try_parse_from([before, &flags, after].concat())?;
+    if let Command::Mount(mount) = &mut arguments.command {
+        mount.options = options;
+    }
+    Ok(arguments)
 }
 
 fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
@@ -176,6 +196,31 @@ mod tests {
     fn the_definition_of_the_arguments_is_sound() {
         Arguments::command().debug_assert();
     }
+
+    fn mount_arguments(given: &str) -> args::MountArguments {
+        let given: Vec<OsString> = given.split(' ').map(OsString::from).collect();
+        match parse(&helper::canonical(given)).unwrap().command {
+            Command::Mount(mount) => *mount,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn flags_of_a_mount_are_taken_from_the_options_unless_they_are_given_by_themselves() {
+        let mount = mount_arguments(
+            "mount.cauchyfs /a:/b /mnt -o rw,cache_size=1.5GiB,noatime,threads=3,rebuild-after=never,foreground",
+        );
+        assert_eq!((mount.cache_size, mount.threads), (3 << 29, 3));
+        assert_eq!(mount.rebuild_after.0, None);
+        assert!(mount.foreground && mount.fstab);
+        assert_eq!(mount.options, ["rw,noatime"]);
+        let mount =
+            mount_arguments("cauchyfs -v mount --threads 2 -o threads=3,engine=cpu a b /mnt");
+        assert_eq!((mount.threads, mount.engine.as_str()), (2, "cpu"));
+        let wrong = ["cauchyfs", "mount", "-o", "threads=x", "a", "/mnt"].map(OsString::from);
+        assert!(parse(&wrong).is_err());
+    }
+
     #[test]
     fn the_help_of_create_lists_all_codes_with_their_limits() {
         let definition = Arguments::command();

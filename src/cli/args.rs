@@ -103,13 +103,15 @@ pub(super) struct CreateArguments {
 #[derive(Debug, Args)]
 #[command(
     override_usage = "cauchyfs mount [OPTIONS] DIR... MOUNTPOINT",
+    args_override_self = true,
     after_help = "Examples:
   cauchyfs mount d0 d1 d2 d3 d4 d5 /mnt/photos
   cauchyfs mount -o ro,noatime d0 d1 d2 d3 /mnt/photos                  # two of six are gone
-  mount -t fuse.cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos            # as fstab does
+  mount -t cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos -o cache-size=1GiB   # as fstab does
 
 Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime,
-strictatime, sync, dirsync, no_writeback, open_requests, trust_members, fsname=NAME. With
+strictatime, sync, dirsync, no_writeback, open_requests, fsname=NAME, and every long option above
+as name or name=value, which the same option without -o overrides. With
 open_requests the kernel requests each open of a file from the daemon. Small files are then
 slower to read, and the daemon knows which files are written. default_permissions is always on,
 and so are nosuid and nodev unless suid or dev is given by name (`defaults` gives neither; in

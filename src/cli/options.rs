@@ -1,6 +1,67 @@
 //! The `-o` options of a mount.
+//!
+//! Every flag of `mount` is an option of the same name too, for fstab: `--cache-size 1GiB` is `-o cache-size=1GiB`.
+//! [`take_flags`] turns these options back into flags before the command line is parsed. In all names but those that
+//! begin with `x-`, dashes and underscores are the same.
 
+use std::ffi::OsString;
+
+use clap::error::ErrorKind;
+use clap::{Arg, CommandFactory};
+
+use super::args::Arguments;
 use super::failure::Failure;
+
+/// Options that are no flags and take no value.
+const WORDS: [&str; 44] = [
+    "ro",
+    "rw",
+    "allow_other",
+    "suid",
+    "nosuid",
+    "allow_suid",
+    "dev",
+    "nodev",
+    "allow_dev",
+    "exec",
+    "noexec",
+    "sync",
+    "async",
+    "dirsync",
+    "atime",
+    "noatime",
+    "relatime",
+    "norelatime",
+    "strictatime",
+    "nostrictatime",
+    "writeback",
+    "no_writeback",
+    "open_requests",
+    "no_open_requests",
+    "defaults",
+    "default_permissions",
+    "_netdev",
+    "nofail",
+    "auto",
+    "noauto",
+    "user",
+    "nouser",
+    "users",
+    "owner",
+    "group",
+    "diratime",
+    "nodiratime",
+    "lazytime",
+    "nolazytime",
+    "iversion",
+    "noiversion",
+    "silent",
+    "loud",
+    "fsname",
+];
+
+/// The similarity from which on a known name is taken for what was meant, from 0 to 1.
+const SIMILAR: f64 = 0.7;
 
 /// The times at which a read moves a file's access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -72,7 +133,10 @@ impl MountOptions {
     }
 
     fn apply_one(&mut self, option: &str) -> Result<(), Failure> {
-        match option {
+        if option.starts_with("x-") || option.starts_with("X-") {
+            return Ok(());
+        }
+        match normal(option).as_str() {
             "ro" => self.read_only = true,
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = true,
@@ -81,7 +145,6 @@ impl MountOptions {
             "nosuid" => self.suid = false,
             "dev" | "allow_dev" => self.dev = true,
             "nodev" => self.dev = false,
-            "trust_members" => self.trust_members = true,
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
             "sync" => self.sync = true,
@@ -116,7 +179,7 @@ impl MountOptions {
             | "noiversion"
             | "silent"
             | "loud" => {}
-            other => self.apply_with_value(other)?,
+            _ => self.apply_with_value(option)?,
         }
         Ok(())
     }
@@ -128,16 +191,90 @@ impl MountOptions {
         }
         match option.split_once('=') {
             Some(("fsname", name)) => self.fsname = Some(name.to_owned()),
-            Some(("subtype" | "comment" | "uhelper" | "helper", _)) => {}
-            _ if option.starts_with("x-") || option.starts_with("X-") => {}
-            Some(("user", _)) => {}
-            _ => {
-                return Err(Failure::usage(format!("unknown mount option `{option}`"))
-                    .advise("`cauchyfs mount --help` lists the options that it takes"));
-            }
+            Some(("subtype" | "comment" | "uhelper" | "helper" | "user", _)) => {}
+            _ => return Err(unknown(option)),
         }
         Ok(())
     }
+}
+
+/// Returns the refusal of an option that is not known; it names the one that is most like it.
+fn unknown(option: &str) -> Failure {
+    let name = option.split('=').next().unwrap_or_default();
+    let command = mount_command();
+    let flags = flags(&command).filter_map(Arg::get_long);
+    let known = flags.chain(WORDS);
+    let rated = known.map(|known| (strsim::jaro(&normal(name), &normal(known)), known));
+    let nearest = rated.max_by(|(one, _), (other, _)| one.total_cmp(other));
+    let help = "`cauchyfs mount --help` lists the options that it takes";
+    let failure = Failure::usage(format!("unknown mount option `{option}`"));
+    match nearest.filter(|(similarity, _)| *similarity >= SIMILAR) {
+        Some((_, nearest)) => {
+            failure.advise(format!("`{nearest}` is the nearest known one; {help}"))
+        }
+        None => failure.advise(help),
+    }
+}
+
+/// Returns the name of an option with underscores alone.
+fn normal(name: &str) -> String {
+    name.replace('-', "_")
+}
+
+/// Returns the definition of the command.
+fn mount_command() -> clap::Command {
+    let mut all = Arguments::command();
+    all.build();
+    let mount = all.find_subcommand("mount").cloned();
+    mount.unwrap_or(all)
+}
+
+/// Returns the flags that are options too.
+fn flags(command: &clap::Command) -> impl Iterator<Item = &Arg> {
+    let shown = command.get_arguments().filter(|flag| !flag.is_hide_set());
+    shown.filter(|flag| {
+        let long = flag.get_long();
+        long.is_some_and(|long| !["options", "help", "version"].contains(&long))
+    })
+}
+
+/// Takes the flags out of comma-separated options; returns them as arguments, and the lists without them.
+///
+/// # Errors
+///
+/// If a flag that needs a value has none, or one that takes none has one.
+pub(super) fn take_flags(lists: &[String]) -> Result<(Vec<OsString>, Vec<String>), clap::Error> {
+    let mut command = mount_command();
+    let (mut taken, mut left) = (Vec::new(), Vec::new());
+    for list in lists {
+        let mut others = Vec::new();
+        for option in split(list) {
+            let (name, value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (option.as_str(), None),
+            };
+            let name = normal(name);
+            let found =
+                flags(&command).find(|flag| flag.get_long().map(normal) == Some(name.clone()));
+            let Some((long, takes_value)) =
+                found.and_then(|flag| Some((flag.get_long()?, flag.get_action().takes_values())))
+            else {
+                others.push(option.replace('\\', "\\\\").replace(',', "\\,"));
+                continue;
+            };
+            match value {
+                Some(value) if takes_value => taken.push(format!("--{long}={value}").into()),
+                None if !takes_value => taken.push(format!("--{long}").into()),
+                _ => {
+                    let rule = if takes_value { "needs a" } else { "takes no" };
+                    let text = format!("the mount option `{option}` {rule} value");
+                    return Err(command.error(ErrorKind::InvalidValue, text));
+                }
+            }
+        }
+        left.push(others.join(","));
+    }
+    Ok((taken, left))
 }
 
 /// Splits at commas that have no backslash before them.
@@ -198,10 +335,61 @@ mod tests {
     }
 
     #[test]
-    fn an_unknown_option_is_named() {
-        let failure = parsed("ro,frobnicate").unwrap_err();
-        assert!(failure.message.contains("`frobnicate`"));
-        assert!(parsed("metrics=1").is_err());
+    fn an_unknown_option_is_named_with_the_nearest_known_one() {
+        for (given, nearest) in [
+            ("noatme", "noatime"),
+            ("allowother", "allow_other"),
+            ("cach-size=1GiB", "cache-size"),
+            ("member_timeuot=5s", "member-timeout"),
+            ("fs_name=x", "fsname"),
+        ] {
+            let failure = parsed(&format!("ro,{given}")).unwrap_err();
+            assert!(failure.message.contains(&format!("`{given}`")));
+            let advice = failure.advice.unwrap();
+            assert!(advice.starts_with(&format!("`{nearest}` ")), "{advice}");
+        }
+        let advice = parsed("zzz").unwrap_err().advice.unwrap();
+        assert!(advice.starts_with("`cauchyfs mount --help`"), "{advice}");
+    }
+
+    #[test]
+    fn every_known_word_is_taken_with_dashes_and_with_underscores() {
+        for word in WORDS.iter().filter(|word| **word != "fsname") {
+            for word in [(*word).to_owned(), word.replace('_', "-")] {
+                assert!(parsed(&word).is_ok(), "{word}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_flag_is_an_option_with_dashes_and_with_underscores() {
+        let command = mount_command();
+        let mut count = 0;
+        for flag in flags(&command) {
+            let long = flag.get_long().unwrap();
+            let value = if flag.get_action().takes_values() {
+                "=1"
+            } else {
+                ""
+            };
+            for name in [long.to_owned(), normal(long)] {
+                let list = format!("ro,{name}{value},x-a=b");
+                let (taken, left) = take_flags(&[list]).unwrap();
+                assert_eq!(taken, [OsString::from(format!("--{long}{value}"))]);
+                assert_eq!(left, ["ro,x-a=b"]);
+            }
+            let wrong = if value.is_empty() { "=1" } else { "" };
+            assert!(take_flags(&[format!("{long}{wrong}")]).is_err(), "{long}");
+            count += 1;
+        }
+        assert!(count > 10, "{count}");
+    }
+
+    #[test]
+    fn options_that_stay_are_as_they_were() {
+        let list = "fsname=a\\,b\\\\c,ro".to_owned();
+        let (taken, left) = take_flags(std::slice::from_ref(&list)).unwrap();
+        assert_eq!((taken.len(), left), (0, vec![list]));
     }
 
     #[test]

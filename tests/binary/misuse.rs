@@ -146,6 +146,21 @@ fn output_that_is_not_taken_gives_an_exit_code_and_no_panic() {
     }
 }
 
+#[test]
+fn an_unknown_mount_option_is_refused_with_the_nearest_known_one() {
+    let (home, at) = home();
+    let members = create(home.path());
+    fs::create_dir(at("mnt")).expect("the home is empty");
+    for (option, nearest) in [("noatme", "noatime"), ("cach-size=1GiB", "cache-size")] {
+        let words = ["mount", "-o", option].map(PathBuf::from);
+        let output = cauchyfs(&[words.as_slice(), &members, &[at("mnt")]].concat());
+        refused(&output, 1, &format!("unknown mount option `{option}`"));
+        refused(&output, 1, &format!("`{nearest}` is the nearest"));
+    }
+    let words = ["mount", "-o", "threads=many"].map(PathBuf::from);
+    let output = cauchyfs(&[words.as_slice(), &members, &[at("mnt")]].concat());
+    refused(&output, 1, "--threads");
+}
 
 #[test]
 fn create_refuses_directories_and_options_that_cannot_be_a_volume() {

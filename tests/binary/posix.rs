@@ -599,8 +599,13 @@ impl Drop for Unmounted<'_> {
     }
 }
 
-/// The helpers that mount(8) and umount(8) call for `fuse.cauchyfs`; `scripts/install.sh` puts them there.
-const HELPERS: [&str; 2] = ["/sbin/mount.fuse.cauchyfs", "/sbin/umount.fuse.cauchyfs"];
+/// The helpers that mount(8) and umount(8) call for `fuse.cauchyfs` and `cauchyfs`; `scripts/install.sh` puts them there.
+const HELPERS: [&str; 4] = [
+    "/sbin/mount.fuse.cauchyfs",
+    "/sbin/umount.fuse.cauchyfs",
+    "/sbin/mount.cauchyfs",
+    "/sbin/umount.cauchyfs",
+];
 
 /// The binary under test as a helper, as long as this lives.
 enum Helper {
@@ -641,29 +646,42 @@ fn mount_mounts_a_volume_named_in_fstab() {
     let mountpoint = text(&volume.mountpoint);
     let _helpers = HELPERS.map(Helper::install);
     let table = volume.home.join("fstab");
-    let line =
-        format!("{source} {mountpoint} fuse.cauchyfs noatime,nodev,nofail,_netdev,x-test 0 0\n");
-    fs::write(&table, line).unwrap();
-    let by_table = ["-T", text(&table), mountpoint];
-    must("mount", &by_table);
-    fs::write(volume.path("f"), "x").unwrap();
-    let shown = must(
-        "findmnt",
-        &["-n", "-o", "FSTYPE,SOURCE,OPTIONS", mountpoint],
-    );
-    for part in ["fuse.cauchyfs", &source, "nodev", "noatime"] {
-        assert!(shown.contains(part), "{part} in {shown}");
+    for kind in ["fuse.cauchyfs", "cauchyfs"] {
+        let log = volume.home.join(format!("log of {kind}"));
+        let options = format!(
+            "noatime,nodev,nofail,_netdev,x-test,cache-size=64.5MiB,member_timeout=9s,log-file={}",
+            log.display()
+        );
+        let options = options.replace(' ', "\\040");
+        let line = format!("{source} {mountpoint} {kind} {options} 0 0\n");
+        fs::write(&table, line).unwrap();
+        let by_table = ["-T", text(&table), mountpoint];
+        must("mount", &by_table);
+        fs::write(volume.path("f"), "x").unwrap();
+        let shown = must(
+            "findmnt",
+            &["-n", "-o", "FSTYPE,SOURCE,OPTIONS", mountpoint],
+        );
+        for part in ["fuse.cauchyfs", &source, "nodev", "noatime"] {
+            assert!(shown.contains(part), "{part} in {shown}");
+        }
+        let daemon = volume.daemon().expect("a daemon serves the mount");
+        let words = fs::read_to_string(format!("/proc/{daemon}/cmdline")).unwrap();
+        for part in ["--cache-size\x0067633152\0", "--member-timeout\x009000ms\0"] {
+            assert!(words.contains(part), "{part} in {words:?}");
+        }
+        assert!(log.exists(), "{kind}");
+        // The mount is known to be as the line says.
+        must("mount", &["-a", "-T", text(&table)]);
+        let mounts = must(
+            "findmnt",
+            &["-n", "-o", "TARGET", "-t", "fuse.cauchyfs", mountpoint],
+        );
+        assert_eq!(mounts.lines().count(), 1, "{mounts}");
+        must("umount", &[mountpoint]);
+        // Only what unmounts through it can wait for everything to be durable.
+        assert_eq!(volume.daemon(), None, "{kind}");
     }
-    // The mount is known to be as the line says.
-    must("mount", &["-a", "-T", text(&table)]);
-    let mounts = must(
-        "findmnt",
-        &["-n", "-o", "TARGET", "-t", "fuse.cauchyfs", mountpoint],
-    );
-    assert_eq!(mounts.lines().count(), 1, "{mounts}");
-    must("umount", &[mountpoint]);
-    // Only what unmounts through it can wait for everything to be durable.
-    assert_eq!(volume.daemon(), None);
 
     // A lost member is no failure at boot.
     volume.delete_member(2);
@@ -671,13 +689,12 @@ fn mount_mounts_a_volume_named_in_fstab() {
     assert_eq!(fs::read(volume.path("f")).unwrap(), b"x");
     volume.unmount();
 
-    must(
-        "mount",
-        &["-t", "fuse.cauchyfs", &source, mountpoint, "-o", "ro"],
-    );
-    assert_eq!(fs::read(volume.path("f")).unwrap(), b"x");
-    assert!(fs::write(volume.path("f"), "y").is_err());
-    volume.unmount();
+    for kind in ["fuse.cauchyfs", "cauchyfs"] {
+        must("mount", &["-t", kind, &source, mountpoint, "-o", "ro"]);
+        assert_eq!(fs::read(volume.path("f")).unwrap(), b"x");
+        assert!(fs::write(volume.path("f"), "y").is_err());
+        volume.unmount();
+    }
 }
 
 #[test]
