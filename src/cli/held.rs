@@ -7,7 +7,7 @@ use std::fs;
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
@@ -18,6 +18,7 @@ use super::client;
 use super::failure::{Failure, Outcome, warn};
 use super::shell::quoted_path;
 use crate::control::departure::Departure;
+use crate::control::in_time::ask_each;
 use crate::fuse::mountinfo;
 
 /// The time that a daemon may take to end although something keeps its mount, which may be gone the next moment.
@@ -25,6 +26,9 @@ const BRIEFLY: Duration = Duration::from_millis(500);
 
 /// The time that it may take to end if nothing is found that keeps its mount.
 const DEPARTURE: Duration = Duration::from_secs(6);
+
+/// The time that the tables of mappings of all processes may take.
+const MAPS: Duration = Duration::from_secs(2);
 
 /// The number of processes that are named.
 const NAMED: usize = 5;
@@ -59,8 +63,9 @@ impl Keeper {
         if !namespaces.is_empty() {
             return Some(Self::Namespaces(namespaces));
         }
+        let mapping = mapping(device);
         let mut users = mountinfo::processes();
-        users.retain(|process| has_open(*process, device));
+        users.retain(|process| has_open(*process, device) || mapping.contains(process));
         (!users.is_empty()).then_some(Self::Users(users))
     }
 
@@ -180,6 +185,37 @@ fn has_open(process: u32, device: &str) -> bool {
         .any(|link| device_at(CWD, link, AtFlags::empty()).is_ok_and(|found| found == device))
 }
 
+/// Returns the processes that have mapped a file of a filesystem, as they do with shared libraries: no descriptor of it
+/// has to be open. A process whose memory is locked can hold up the answer, and then there is none.
+pub(super) fn mapping(device: &str) -> Vec<u32> {
+    let device = device.to_owned();
+    let find = move |_: &Path| {
+        let mut found = mountinfo::processes();
+        found.retain(|process| has_mapped(*process, &device));
+        found
+    };
+    let found = ask_each(&[PathBuf::from("/proc")], MAPS, find);
+    found.into_iter().flatten().flatten().collect()
+}
+
+fn has_mapped(process: u32, device: &str) -> bool {
+    // The process may have ended.
+    let maps = fs::read(format!("/proc/{process}/maps")).unwrap_or_default();
+    let maps = String::from_utf8_lossy(&maps);
+    maps.lines()
+        .any(|line| mapped_device(line).is_some_and(|found| found == device))
+}
+
+/// Returns the device number in a line `ADDRESSES rwxp OFFSET MAJ:MIN INODE PATH` of a table of mappings, which has it in
+/// hexadecimal digits; none if no file is mapped there.
+fn mapped_device(line: &str) -> Option<String> {
+    let mut fields = line.split_ascii_whitespace().skip(3);
+    let (major, minor) = fields.next()?.split_once(':')?;
+    let number = |digits| u32::from_str_radix(digits, 16).ok();
+    let inode = fields.next()?;
+    (inode != "0").then_some(format!("{}:{}", number(major)?, number(minor)?))
+}
+
 /// Returns the device number of what a path leads to. The kernel knows it, and asks no filesystem: one may not answer.
 fn device_at(from: impl AsFd, path: impl Arg, how: AtFlags) -> io::Result<String> {
     let how = how | AtFlags::STATX_DONT_SYNC;
@@ -189,8 +225,6 @@ fn device_at(from: impl AsFd, path: impl Arg, how: AtFlags) -> io::Result<String
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn daemon() -> Pid {
@@ -205,6 +239,26 @@ mod tests {
         let device = device_at(CWD, link, AtFlags::empty()).unwrap();
         assert!(has_open(me, &device));
         assert!(!has_open(me, "0:0"));
+    }
+
+    #[test]
+    fn a_line_of_mappings_tells_the_device_of_a_file_and_anonymous_memory_has_none() {
+        for (line, device) in [
+            (
+                "7f3e1c000000-7f3e1c021000 r-xp 00002000 00:2f 1234  /mnt/a b/lib.so",
+                Some("0:47"),
+            ),
+            (
+                "55d0-55d1 r--p 00000000 103:1a 9 /usr/bin/x (deleted)",
+                Some("259:26"),
+            ),
+            ("7f3e-7f3f rw-p 00000000 00:00 0 ", None),
+            ("7ffd-7ffe rw-p 00000000 00:00 0   [stack]", None),
+            ("", None),
+            ("7f3e-7f3f rw-p 0", None),
+        ] {
+            assert_eq!(mapped_device(line).as_deref(), device, "{line}");
+        }
     }
 
     #[test]

@@ -230,15 +230,19 @@ fn busy(mountpoint: &Path) -> Failure {
     ))
 }
 
-/// Names processes that have a file open, or their working directory, below `mountpoint`.
+/// Names processes that have a file open or mapped, or their working directory, below `mountpoint`.
 fn users_of(mountpoint: &Path) -> Vec<String> {
     let Ok(processes) = fs::read_dir("/proc") else {
         return Vec::new();
     };
+    let mounted = mountinfo::mount_at(mountpoint).ok().flatten();
+    let mapping = mounted.map_or_else(Vec::new, |entry| held::mapping(&entry.device));
     processes
         .filter_map(Result::ok)
         .filter_map(|entry| Some((entry.file_name().to_str()?.parse().ok()?, entry.path())))
-        .filter(|(_, process): &(u32, PathBuf)| is_below(process, mountpoint))
+        .filter(|(pid, process): &(u32, PathBuf)| {
+            mapping.contains(pid) || is_below(process, mountpoint)
+        })
         .take(NAMED_USERS)
         .map(|(pid, process)| {
             let name = fs::read_to_string(process.join("comm")).unwrap_or_default();

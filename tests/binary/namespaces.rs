@@ -269,6 +269,57 @@ fn a_signal_ends_the_daemon_although_another_namespace_keeps_the_mount() {
     drop(holder);
 }
 
+/// Starts a process that has a library of the volume mapped, and no descriptor of it open.
+fn mapping_process(volume: &TestVolume) -> Holder {
+    let maps = fs::read_to_string("/proc/self/maps").expect("it is there");
+    let mut paths = maps
+        .lines()
+        .filter_map(|line| line.split_whitespace().nth(5));
+    let library = paths.find(|path| path.contains("/libgcc_s"));
+    let copy = volume.path("library.so");
+    must("cp", &[library.expect("this program uses it"), text(&copy)]);
+    let child = Command::new("sleep")
+        .arg("600")
+        .env("LD_PRELOAD", &copy)
+        .spawn()
+        .expect("sleep runs");
+    let holder = Holder(child);
+    let directory = format!("/proc/{}", holder.0.id());
+    let is_there = |table: &str, part: &str| {
+        fs::read_to_string(format!("{directory}/{table}")).is_ok_and(|text| text.contains(part))
+    };
+    eventually("the library is mapped", || {
+        is_there("comm", "sleep") && is_there("maps", text(&copy)) && is_there("syscall", " 0x")
+    });
+    eventually("the loader has closed it", || {
+        let open = fs::read_dir(format!("{directory}/fd")).expect("the process runs");
+        let mut links = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        !links.any(|link| link == copy)
+    });
+    holder
+}
+
+#[test]
+fn a_process_that_only_maps_a_library_is_named() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 512, 9 << 20);
+    let holder = mapping_process(&volume);
+    let (code, said) = bounded(&["unmount", text(&volume.mountpoint)]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(
+        said.contains(&format!("is in use by {}", holder.name())),
+        "{said}"
+    );
+    must("umount", &["-i", "-l", text(&volume.mountpoint)]);
+    let unmounted = bounded(&["unmount", text(&volume.mountpoint)]);
+    assert_names(&holder, &unmounted);
+    assert!(unmounted.1.contains("it is in use by"), "{}", unmounted.1);
+    drop(holder);
+    assert_serves_again(&volume);
+}
+
 #[test]
 fn another_mountpoint_that_keeps_the_mount_is_named() {
     if skip_mounts() {
