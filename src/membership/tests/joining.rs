@@ -89,6 +89,36 @@ fn a_member_that_returns_while_a_record_is_written_lacks_it_and_is_not_admitted(
 }
 
 #[test]
+fn errors_of_a_member_do_not_survive_its_replacement() {
+    let belongings = Belongings {
+        journal_bytes: JOURNAL,
+        ..Belongings::default()
+    };
+    for seat in [JoinAs::Returning, JoinAs::InPlaceOf(MemberIndex(1))] {
+        let mut disks = Disks::volume(2, 1, 4);
+        let members = disks.open(0..4).expect("all members are there");
+        for class in [ErrorClass::Read, ErrorClass::Write, ErrorClass::Checksum] {
+            members.io().count_error(MemberIndex(1), class);
+        }
+        members.io().fail(MemberIndex(1), &io_error());
+        let of = |member: usize| members.status().remove(member);
+        assert_eq!(of(1).errors.checksum, 1, "those of an absent member count");
+        if seat != JoinAs::Returning {
+            disks.directories[1] = MemDisk::new("/new", 1 << 30);
+        }
+        let store = disks.stores([1]).remove(0);
+        let joined = members
+            .changes()
+            .join(seat, &store, &belongings, |_, _| Ok::<_, MembersError>(()))
+            .expect("it fits");
+        let joined = of(usize::from(joined.0));
+        assert_eq!(joined.state, MemberState::Online, "{seat:?}");
+        assert_eq!(joined.errors, ErrorCounts::default(), "{seat:?}");
+        assert_eq!(joined.wrong_at, None, "{seat:?}");
+    }
+}
+
+#[test]
 fn the_refusal_of_a_directory_is_reported_until_another_is_known() {
     let disks = Disks::volume(2, 1, 4);
     let members = disks.open(0..4).expect("all members are there");
