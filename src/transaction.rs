@@ -20,7 +20,7 @@
 //! I/O: a thread that waits for one wants the work that its holder does. [`crate::maintenance`] states the order of all
 //! work locks. The commit group is left while a commit runs. All others are leaves.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -543,6 +543,16 @@ impl Transactions {
     #[must_use]
     pub fn space(&self) -> Space {
         self.stripes.space().measure()
+    }
+
+    /// Returns the members on which no further segment finds room; asks each of them. Those that are drained do not count,
+    /// and neither does any of a volume that cannot be written to.
+    #[must_use]
+    pub fn full_members(&self) -> BTreeSet<MemberIndex> {
+        match self.members().access() {
+            Access::ReadWrite => self.stripes.space().full(),
+            Access::ReadOnly => BTreeSet::new(),
+        }
     }
 
     /// Measures how much more of segments each online member could take; asks each of them.

@@ -138,6 +138,9 @@ pub(crate) struct MemberReport {
     /// True if bytes of it were wrong since the last scrub.
     #[serde(default)]
     pub(crate) suspect: bool,
+    /// True if it is mounted to be written to, and has no room for new data.
+    #[serde(default)]
+    pub(crate) full: bool,
 }
 
 /// The reason for the state of a member in JSON: `reason` is a sentence, `cause` a word with its fields.
@@ -415,6 +418,7 @@ mod tests {
             page_cache: None,
             errors: ErrorCounts::default(),
             suspect: false,
+            full: false,
         }
     }
 

@@ -45,7 +45,13 @@ pub(crate) fn report(
         .map_err(VolumeFailure::from)?;
     let mut blank = blank_report(members, notes, scrub.record.last_finished);
     let rebuilding = maintenance.rebuild().status().members();
+    let full = if mounted {
+        transactions.full_members()
+    } else {
+        BTreeSet::new()
+    };
     for member in &mut blank.members {
+        member.full = full.contains(&MemberIndex(member.index));
         if member.state == MemberState::Online && rebuilding.contains(&MemberIndex(member.index)) {
             member.state = MemberState::Rebuilding;
         }
@@ -185,6 +191,7 @@ pub(crate) fn member_report(
         bytes_free: status.bytes_free,
         page_cache: status.page_cache.map(PageCacheReport::from),
         suspect: status.wrong_at > Some(scrubbed),
+        full: false,
         errors: ErrorCounts {
             read: status.errors.read,
             write: status.errors.write,

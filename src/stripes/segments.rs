@@ -123,6 +123,8 @@ struct Frontier {
     opened: u32,
     /// Members that had no space for a write although it was reserved, until something is freed.
     full: Vec<MemberIndex>,
+    /// Members without room for a segment that the log has named, until there is room for one.
+    named_full: Vec<MemberIndex>,
     /// True if members that cannot reserve have what they are to keep back; of those where that is known.
     ballast: BTreeMap<MemberIndex, bool>,
 }

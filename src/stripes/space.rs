@@ -18,7 +18,7 @@
 //! so is that of dead stripes once it was given back; what others keep on the same filesystems is
 //! neither free nor used.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use super::placement::{Candidate, slot_capacity};
@@ -101,6 +101,14 @@ impl SpaceMeter {
     /// Returns what each member that takes new segments has of them, and room for.
     pub(crate) fn loads(&self) -> BTreeMap<MemberIndex, Load> {
         loads_of(&self.segments.candidates(Need::New))
+    }
+
+    /// Returns the members that take new segments in general, and have no room for another.
+    pub(crate) fn full(&self) -> BTreeSet<MemberIndex> {
+        let step = self.segments.step();
+        let full = self.loads().into_iter();
+        let full = full.filter(|(_, load)| load.available < step);
+        full.map(|(member, _)| member).collect()
     }
 
     /// Returns how much of a member the index may not take.

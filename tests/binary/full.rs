@@ -259,6 +259,58 @@ fn refused_writes_are_never_read_as_zeros() {
     volume.unmount();
 }
 
+#[test]
+fn a_full_disk_that_keeps_the_others_from_taking_data_is_named_with_the_remedy() {
+    if skip_mounts() {
+        return;
+    }
+    let shape = Shape {
+        data: 2,
+        parity: 1,
+        members: 3,
+        ..SHAPE
+    };
+    let disks = (0..3).map(|_| Disk::new(DiskKind::Tmpfs, 320)).collect();
+    let volume = TestVolume::create_over(shape, disks);
+    volume.mount();
+    let full = || -> Vec<bool> {
+        let (status, _) = volume.status();
+        let members = status["members"].as_array().expect("members are listed");
+        members
+            .iter()
+            .map(|member| member["full"] == true)
+            .collect()
+    };
+    write_large(&volume.path("before"), 1, LARGE).unwrap();
+    assert_eq!(full(), [false; 3]);
+    volume.fill_disk(1);
+    let written = (0..20).try_for_each(|seed| {
+        let path = volume.path(&format!("after{seed}"));
+        write_large(&path, seed, LARGE)?;
+        File::open(&path)?.sync_all()
+    });
+    assert_eq!(
+        written.map_err(|error| error.kind()),
+        Err(ErrorKind::StorageFull)
+    );
+    assert_eq!(full(), [false, true, false]);
+    let named = format!("no room on member 1 ({})", volume.members[1].display());
+    let (_, status) = volume.command(&["status"], &[]);
+    let next = status.lines().last().expect("it says what to do next");
+    assert!(next.contains(&named), "{status}");
+    assert!(next.contains("`cauchyfs member replace"), "{status}");
+    // Once more if the index makes a little room on it meanwhile.
+    let lines = volume.log().matches(&named).count();
+    assert!((1..=2).contains(&lines), "{}", volume.log());
+    volume.empty_disk(1);
+    eventually("there is room again", || {
+        write_large(&volume.path("again"), 1, LARGE).is_ok()
+    });
+    assert_eq!(full(), [false; 3]);
+    check_large(&volume.path("before"), 1, LARGE);
+    volume.unmount();
+}
+
 /// Others fill disks one after the other, the first with copies of the index; a stripe needs three.
 #[test]
 fn disks_that_others_fill_cost_nothing_as_long_as_enough_have_room() {

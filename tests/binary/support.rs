@@ -466,6 +466,11 @@ impl TestVolume {
         self.disks[index].fill();
     }
 
+    /// Gives back what [`TestVolume::fill_disk`] took.
+    pub(crate) fn empty_disk(&self, index: usize) {
+        self.disks[index].empty();
+    }
+
     /// Deletes a member's directory, with everything in it.
     pub(crate) fn delete_member(&self, index: usize) {
         // The daemon may add a file while the directory is being emptied.

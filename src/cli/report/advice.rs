@@ -159,6 +159,7 @@ impl NextStep<'_> {
                     .map_or(0, |member| member.index)
             ),
             None if self.report.rebuild.bytes_waiting > 0 => self.make_room(),
+            None if !self.blocking().is_empty() => self.unblock(),
             None if self.is_nearly_full() && !self.report.read_only => format!(
                 "nothing is missing, but there is room for {} more: remove files, or add a directory with `cauchyfs \
                  member add {place} DIR`",
@@ -183,6 +184,8 @@ impl NextStep<'_> {
             "wait: everything is being verified; what turns out to be missing is rebuilt then"
         } else if self.report.rebuild.bytes_waiting > 0 {
             return self.make_room();
+        } else if !self.blocking().is_empty() {
+            return self.unblock();
         } else if self.report.rebuild.bytes_unreadable > 0 {
             return format!(
                 "`cauchyfs scrub {place}` names the files of which parts cannot be read; once they are removed, or \
@@ -196,10 +199,36 @@ impl NextStep<'_> {
 
     fn make_room(&self) -> String {
         let place = &self.place;
+        let waiting = format_size(self.report.rebuild.bytes_waiting);
+        if !self.blocking().is_empty() {
+            return format!("there is no room to rebuild {waiting}: {}", self.unblock());
+        }
         format!(
-            "there is no room to rebuild {}: `cauchyfs member add {place} DIR` makes some, with a directory that has \
-             so much, and so does removing files",
-            format_size(self.report.rebuild.bytes_waiting)
+            "there is no room to rebuild {waiting}: `cauchyfs member add {place} DIR` makes some, with a directory that \
+             has so much, and so does removing files"
+        )
+    }
+
+    /// Returns the full members without which there would be room: the others have some, and are too few for a stripe.
+    fn blocking(&self) -> Vec<&MemberReport> {
+        let homes = self.report.present().filter(|member| !member.is_leaving());
+        let (full, others): (Vec<&MemberReport>, Vec<_>) = homes.partition(|member| member.full);
+        let width = self.report.geometry.width();
+        let are_needed = others.len() < width.min(full.len() + others.len());
+        if others.is_empty() || !are_needed {
+            return Vec::new();
+        }
+        full
+    }
+
+    /// Says what to do about full members that keep the others from taking new data.
+    fn unblock(&self) -> String {
+        let (place, full) = (&self.place, self.blocking());
+        let index = full.first().map_or(0, |member| member.index);
+        format!(
+            "nothing new can be written, because there is no room on {}: free some on that disk, or `cauchyfs member \
+             replace {place} {index} DIR` with a larger one, or `cauchyfs member add {place} DIR`",
+            names_of(&full)
         )
     }
 

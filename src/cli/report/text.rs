@@ -128,10 +128,11 @@ impl StatusReport {
         );
         for member in &self.members {
             let errors = member.errors.total();
-            let reason = member
-                .reason
-                .as_ref()
-                .map_or_else(String::new, |reason| format!("  ({reason})"));
+            let reason = match &member.reason {
+                Some(reason) => format!("  ({reason})"),
+                None if member.full => "  (no room for new data)".to_owned(),
+                None => String::new(),
+            };
             push(
                 text,
                 format_args!(

@@ -97,7 +97,9 @@ impl Segments {
                 return Ok(Arc::new(handle));
             }
             if !self.lacks_ballast(&handle) {
-                self.frontier.lock().opened += 1;
+                let mut frontier = self.frontier.lock();
+                frontier.opened += 1;
+                frontier.named_full.clear();
                 return Ok(Arc::new(handle));
             }
             self.io.remove(&handle, handle.members());
@@ -123,7 +125,35 @@ impl Segments {
                 needed: wanted.data_shards,
             });
         }
-        place(&candidates, &wanted).ok_or_else(|| self.no_space())
+        place(&candidates, &wanted).ok_or_else(|| {
+            if need == Need::New {
+                self.name_full(&candidates);
+            }
+            self.no_space()
+        })
+    }
+
+    /// Logs once which members have no room for a segment although others do.
+    fn name_full(&self, candidates: &[Candidate]) {
+        let full = candidates.iter().filter(|it| it.available < self.step);
+        let full: Vec<MemberIndex> = full.map(|candidate| candidate.member).collect();
+        let is_named = {
+            let mut frontier = self.frontier.lock();
+            let named = std::mem::replace(&mut frontier.named_full, full.clone());
+            named == full
+        };
+        if full.len() == candidates.len() || is_named {
+            return;
+        }
+        let names = full.iter().map(|&member| {
+            let path = self.members.membership().path(member);
+            format!("member {member} ({path})")
+        });
+        let names: Vec<String> = names.collect();
+        tracing::warn!(
+            "nothing new can be written, because there is no room on {}: free some there, or add or replace a directory",
+            names.join(", ")
+        );
     }
 
     /// Makes a segment's files; on failure none is left, and what could not be had is noted.

@@ -27,6 +27,40 @@ fn whole_volumes_need_nothing() {
 }
 
 #[test]
+fn a_full_member_that_keeps_the_others_from_taking_data_is_named_with_the_remedy() {
+    let full = |members: &'static [usize]| {
+        move |report: &mut StatusReport| {
+            for member in members {
+                report.members[*member].full = true;
+            }
+        }
+    };
+    let waiting = |report: &mut StatusReport| {
+        full(&[2])(report);
+        report.rebuild.bytes_waiting = 3 << 20;
+    };
+    for said in [
+        advice(full(&[2]), &[], &[(2, 7)]),
+        advice(full(&[2]), &[], &[(1, 7)]),
+        advice(waiting, &[], &[(2, 7)]),
+    ] {
+        assert!(said.contains("no room on member 2 (/srv/d2):"), "{said}");
+        assert!(
+            said.contains("`cauchyfs member replace MOUNTPOINT 2 DIR`"),
+            "{said}"
+        );
+    }
+    // The others are enough for a stripe, or have no room either.
+    let is_enough = |report: &mut StatusReport| {
+        spare(report);
+        full(&[2])(report);
+    };
+    assert_eq!(advice(is_enough, &[], &[(2, 7)]), "nothing to do");
+    let said = advice(full(&[0, 1, 2, 3, 4, 5]), &[], &[(2, 7)]);
+    assert_eq!(said, "nothing to do");
+}
+
+#[test]
 fn status_reports_a_volume_that_is_nearly_full_or_lacks_room_for_waiting_data() {
     let used = |bytes_used| {
         move |report: &mut StatusReport| {
