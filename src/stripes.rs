@@ -62,7 +62,7 @@ pub use buffers::{Fresh, Hold, Placed, Unjournaled};
 pub use census::{Census, FileLengths, SegmentCensus};
 pub use error::StripeError;
 pub use inspector::{Inconsistent, Remedy, Verdict};
-pub use options::StripeOptions;
+pub use options::{FullMembers, StripeOptions};
 pub use pins::Pin;
 pub use reader::Served;
 pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError};

@@ -51,7 +51,7 @@ pub(crate) mod recover;
 pub(crate) mod run;
 
 pub use crate::membership::CreateOptions;
-pub use crate::stripes::Served;
+pub use crate::stripes::{FullMembers, Served};
 pub use clock::Clock;
 pub use commits::Commits;
 pub(crate) use commits::MAX_REFILLED_AT_CLOSE;
@@ -85,6 +85,8 @@ pub struct OpenOptions {
     /// Threads that flush stripes, and as many that read ahead. With 0 there are none: the caller does everything, in
     /// the same order in every run.
     pub threads: usize,
+    /// The course of writes while members are full.
+    pub full_members: FullMembers,
     /// The limits of the count of redundancy.
     pub count_limits: CountLimits,
 }
@@ -97,6 +99,7 @@ impl Default for OpenOptions {
             cache_bytes: 128 << 20,
             index_cache_bytes: 64 << 20,
             threads: 2,
+            full_members: FullMembers::default(),
             count_limits: CountLimits::default(),
         }
     }
@@ -553,6 +556,17 @@ impl Transactions {
             Access::ReadWrite => self.stripes.space().full(),
             Access::ReadOnly => BTreeSet::new(),
         }
+    }
+
+    /// Returns the course of writes while members are full.
+    #[must_use]
+    pub fn on_full_members(&self) -> FullMembers {
+        self.stripes.segments().on_full_members()
+    }
+
+    /// Returns the members that the newest segment leaves out because they have no room.
+    pub(crate) fn left_out(&self) -> Vec<MemberIndex> {
+        self.stripes.segments().left_out()
     }
 
     /// Measures how much more of segments each online member could take; asks each of them.

@@ -51,6 +51,7 @@ use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{Connection, ServeOptions, Serving, TransportChoice, serve};
 use crate::maintenance::Schedule;
 use crate::membership::Access;
+use crate::transaction::FullMembers;
 
 /// How long a command waits for the end of a daemon that failed.
 const END_OF_FAILED: Timespec = Timespec {
@@ -71,6 +72,7 @@ pub(super) struct MountPlan {
     pub(super) threads: usize,
     pub(super) transport: TransportChoice,
     pub(super) member_timeout: Duration,
+    pub(super) full_members: FullMembers,
     pub(super) schedule: Schedule,
     /// The log file, if one was named.
     pub(super) log: Option<Arc<LogFile>>,
@@ -298,6 +300,7 @@ fn open(
         cache_bytes: plan.cache_bytes,
         threads: std::thread::available_parallelism().map_or(2, usize::from),
         member_timeout: plan.member_timeout,
+        full_members: plan.full_members,
         schedule: plan.schedule,
         restores_superblocks: false,
     };

@@ -22,6 +22,7 @@ use crate::control::server;
 use crate::cuda::DeviceError;
 use crate::fuse::TransportChoice;
 use crate::maintenance::Schedule;
+use crate::transaction::FullMembers;
 
 /// The least memory for caches that leaves room to work.
 const LEAST_CACHE: u64 = 16 << 20;
@@ -105,6 +106,10 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             _ => TransportChoice::Auto,
         },
         member_timeout: arguments.member_timeout,
+        full_members: match arguments.full_member.as_str() {
+            "degrade" => FullMembers::Degrade,
+            _ => FullMembers::Stop,
+        },
         schedule: Schedule {
             scrub_interval: arguments.scrub_interval,
             rebuild_after: arguments.rebuild_after.0,
@@ -179,6 +184,7 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
     ]);
     line.extend(["--threads".into(), arguments.threads.to_string().into()]);
     line.extend(["--transport".into(), arguments.transport.clone().into()]);
+    line.extend(["--full-member".into(), arguments.full_member.clone().into()]);
     let timeout = format!("{}ms", arguments.member_timeout.as_millis());
     line.extend(["--member-timeout".into(), timeout.into()]);
     if let Some(interval) = arguments.scrub_interval {

@@ -11,7 +11,7 @@ use crate::format::MemberIndex;
 use crate::fs::{FsOptions, Kept, LostChanges};
 use crate::maintenance::Schedule;
 use crate::membership::Access;
-use crate::transaction::Transactions;
+use crate::transaction::{FullMembers, Transactions};
 
 mod opening;
 
@@ -30,6 +30,8 @@ pub(super) struct VolumeOptions {
     pub(super) threads: usize,
     /// The time that a member may take for one operation before it counts as hung.
     pub(super) member_timeout: Duration,
+    /// The course of writes while members are full.
+    pub(super) full_members: FullMembers,
     /// The background work, and its times.
     pub(super) schedule: Schedule,
     /// True if lost superblocks are recovered from the others, where anything may be written.
@@ -45,6 +47,7 @@ impl VolumeOptions {
             cache_bytes: 64 << 20,
             threads: 2,
             member_timeout: MEMBER_TIMEOUT,
+            full_members: FullMembers::Stop,
             schedule: Schedule::default(),
             restores_superblocks: false,
         }

@@ -7,6 +7,7 @@ use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
 use crate::membership::AbsenceReason;
 use crate::store::PageCacheUse;
+use crate::transaction::FullMembers;
 
 mod lost;
 
@@ -25,6 +26,9 @@ pub(crate) struct StatusReport {
     /// True if it is mounted, and not to be written to.
     #[serde(default)]
     pub(crate) read_only: bool,
+    /// The course of writes while members are full.
+    #[serde(default)]
+    pub(crate) full_member: FullMembers,
     /// The other half of the volume: a volume that is not mounted may have fallen behind it.
     #[serde(default)]
     pub(crate) elsewhere: Option<ElsewhereReport>,
@@ -460,6 +464,7 @@ mod tests {
             mounted: true,
             transport: None,
             read_only: false,
+            full_member: FullMembers::Stop,
             elsewhere: None,
             geometry,
             engine: "scalar".to_owned(),

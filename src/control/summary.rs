@@ -16,6 +16,7 @@ use crate::maintenance::{
     ScrubStatus,
 };
 use crate::membership::{self, Access, Members, Unusable};
+use crate::transaction::FullMembers;
 
 /// Files that are listed by name at most.
 const MOST_LISTED: usize = 100_000;
@@ -67,6 +68,7 @@ pub(crate) fn report(
         state: StatusReport::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
         mounted,
         read_only: mounted && members.access() == Access::ReadOnly,
+        full_member: transactions.on_full_members(),
         engine: transactions.engine_name().to_owned(),
         coding: Some(transactions.coding().into()),
         redundancy,
@@ -102,6 +104,7 @@ pub(crate) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64)
         mounted: false,
         transport: None,
         read_only: false,
+        full_member: FullMembers::Stop,
         elsewhere: None,
         geometry: GeometryReport {
             data: members.shape().geometry().data_shards(),

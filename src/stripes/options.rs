@@ -2,9 +2,22 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use crate::codec::{Accelerator, Engine};
 use crate::store::Pinner;
 use crate::workers::Workers;
+
+/// The course of writes while some members have no room, and the others are too few for all shards of a stripe.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum FullMembers {
+    /// There is no space.
+    #[default]
+    Stop,
+    /// Stripes have fewer shards, but never fewer than can be read. They get the others once there is room.
+    Degrade,
+}
 
 /// The options with which the stripes of a volume are run.
 #[derive(Clone, Debug)]
@@ -15,6 +28,8 @@ pub struct StripeOptions {
     pub buffer_bytes: usize,
     /// Bytes of shards read ahead or decoded that are kept.
     pub cache_bytes: usize,
+    /// The course of writes while members are full.
+    pub full_members: FullMembers,
     /// Threads that flush, and as many that read ahead. With 0 there are none: the caller that fills or syncs
     /// stripes flushes them, in the same order in every run, and nothing is read ahead.
     pub threads: usize,

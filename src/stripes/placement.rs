@@ -69,6 +69,20 @@ pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Placeme
     Some(Placement { slots, len })
 }
 
+/// Takes those out of the candidates that have no room for a segment, if the others are too few for all its slots, and
+/// enough for its data. Returns them.
+pub(crate) fn leave_out_full(candidates: &mut Vec<Candidate>, wanted: &Wanted) -> Vec<MemberIndex> {
+    let has_room = |candidate: &Candidate| candidate.available >= wanted.step;
+    let with_room = candidates.iter().filter(|it| has_room(it)).count();
+    if !(wanted.data_shards..wanted.total_shards).contains(&with_room) {
+        return Vec::new();
+    }
+    let full = candidates.iter().filter(|it| !has_room(it));
+    let full = full.map(|candidate| candidate.member).collect();
+    candidates.retain(has_room);
+    full
+}
+
 /// Returns how many bytes each slot can hold in all if members have `rooms` bytes and every segment
 /// takes `slots` different ones.
 ///
@@ -166,6 +180,23 @@ mod tests {
                 "{placed} of {possible}: {rooms:?}"
             );
         }
+    }
+
+    #[test]
+    fn full_members_are_left_out_only_if_the_others_are_too_few_and_can_hold_all_data() {
+        let left_out = |rooms: &[u64]| -> (Vec<u16>, Option<usize>) {
+            let mut candidates = candidates(rooms);
+            let full = leave_out_full(&mut candidates, &WANTED);
+            let place = place(&candidates, &WANTED);
+            let slots = place.map(|place| place.slots.iter().flatten().count());
+            (full.into_iter().map(|member| member.0).collect(), slots)
+        };
+        assert_eq!(left_out(&[100, 3, 100]), (vec![1], Some(2)));
+        assert_eq!(left_out(&[100, 4, 100]), (vec![], Some(3)));
+        assert_eq!(left_out(&[100, 3, 100, 50]), (vec![], Some(3)));
+        assert_eq!(left_out(&[0, 100, 3, 100]), (vec![0, 2], Some(2)));
+        assert_eq!(left_out(&[100, 3, 3]), (vec![], None));
+        assert_eq!(left_out(&[3, 3, 3]), (vec![], None));
     }
 
     #[test]

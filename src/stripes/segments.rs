@@ -21,6 +21,7 @@ use parking_lot::{Condvar, Mutex, RwLock};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::error::StripeError;
+use super::options::FullMembers;
 use super::records::StripeRecords;
 use super::segment_handle::SegmentHandle;
 use super::segment_io::SegmentIo;
@@ -28,6 +29,7 @@ use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId};
 use crate::membership::Members;
+use crate::rate_limit::RateLimit;
 
 mod ballast;
 mod files;
@@ -92,6 +94,8 @@ struct Writing {
     recorded: bool,
     /// A file of it is not there any more, or was replaced.
     damaged: bool,
+    /// Members that it does without because they had no room for it.
+    left_out: Vec<MemberIndex>,
     stage: Stage,
 }
 
@@ -125,6 +129,8 @@ struct Frontier {
     full: Vec<MemberIndex>,
     /// Members without room for a segment that the log has named, until there is room for one.
     named_full: Vec<MemberIndex>,
+    /// Members that the newest segment of new data does without because they had no room for it.
+    left_out: Vec<MemberIndex>,
     /// True if members that cannot reserve have what they are to keep back; of those where that is known.
     ballast: BTreeMap<MemberIndex, bool>,
 }
@@ -140,6 +146,9 @@ pub(crate) struct Segments {
     max_len: u64,
     /// The greatest height of a stripe.
     step: u64,
+    full_members: FullMembers,
+    /// Rate limiter for messages about full members: room may come and go many times a second.
+    full_log: RateLimit<Vec<MemberIndex>>,
     /// The most bytes that all stripes in memory together bring to one member.
     in_memory_bytes: u64,
     known: RwLock<HashMap<SegmentId, Arc<SegmentHandle>>>,
@@ -157,6 +166,7 @@ impl Segments {
         members: Arc<Members>,
         records: Arc<StripeRecords>,
         (step, in_memory): (u64, u64),
+        full_members: FullMembers,
         known: Vec<(SegmentId, Segment)>,
     ) -> Self {
         let handle = |(id, record)| (id, Arc::new(SegmentHandle::new(id, record)));
@@ -165,6 +175,8 @@ impl Segments {
             code: members.shape().code(),
             max_len: (members.shape().segment_bytes() / step).max(1) * step,
             step,
+            full_members,
+            full_log: RateLimit::once_a_minute(),
             in_memory_bytes: step * in_memory,
             io: SegmentIo::new(Arc::clone(&members)),
             known: RwLock::new(known.into_iter().map(handle).collect()),
@@ -179,6 +191,16 @@ impl Segments {
     /// Returns the greatest height of a stripe.
     pub(crate) fn step(&self) -> u64 {
         self.step
+    }
+
+    /// Returns the course of writes while members are full.
+    pub(crate) fn on_full_members(&self) -> FullMembers {
+        self.full_members
+    }
+
+    /// Returns the members that the newest segment does without because they had no room for it.
+    pub(crate) fn left_out(&self) -> Vec<MemberIndex> {
+        self.frontier.lock().left_out.clone()
     }
 
     /// Returns a segment that the index names.
@@ -281,7 +303,8 @@ impl Segments {
 
     /// Returns whether no other placement would bring more of a stripe's shards onto members.
     fn is_good(&self, writing: &Writing, full: &[MemberIndex]) -> bool {
-        let live = self.members.membership().homes();
+        let mut live = self.members.membership().homes();
+        live.retain(|member| !writing.left_out.contains(member));
         let slots = || writing.handle.record.slots.iter().flatten();
         let reachable = slots().filter(|member| live.contains(member)).count();
         !writing.damaged
@@ -289,8 +312,20 @@ impl Segments {
             && !slots().any(|member| full.contains(member))
     }
 
+    /// Returns the members that a new segment does without although they are there.
+    fn left_out_of(&self, record: &Segment) -> Vec<MemberIndex> {
+        let is_whole = record.slots.iter().all(Option::is_some);
+        if is_whole || self.full_members == FullMembers::Stop {
+            return Vec::new();
+        }
+        let mut homes = self.members.membership().homes();
+        homes.retain(|member| !record.slots.contains(&Some(*member)));
+        homes
+    }
+
     fn admit(&self, frontier: &mut Frontier, handle: Arc<SegmentHandle>) -> SegmentId {
         let id = handle.id;
+        let left_out = self.left_out_of(&handle.record);
         self.known.write().insert(id, Arc::clone(&handle));
         self.taken.lock().insert(id, 0);
         let fresh = Writing {
@@ -300,6 +335,7 @@ impl Segments {
             in_flight: 0,
             recorded: false,
             damaged: false,
+            left_out,
             stage: Stage::Open,
         };
         frontier.writing.insert(id, fresh);

@@ -66,6 +66,7 @@ impl Shared {
             Arc::clone(&members),
             Arc::clone(&records),
             (height as u64, limit as u64),
+            options.full_members,
             segments,
         ));
         let data_shards = geometry.data_shards();

@@ -21,6 +21,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::options::FullMembers;
 use super::placement::{Candidate, slot_capacity};
 use super::segments::{Need, Segments, Taken, kept_back, kept_from_index, promised};
 use crate::codec::Geometry;
@@ -155,7 +156,8 @@ impl SpaceMeter {
         let data_shards = geometry.data_shards() as u64;
         let to_be_moved = draining.iter().filter_map(|member| by_member.get(member));
         let to_be_moved = to_be_moved.map(|usage| usage.taken).sum::<u64>() / slots as u64;
-        let free_slots = (slot_capacity(&free, slots) + left).saturating_sub(to_be_moved);
+        let free_slots = slot_capacity(&free, self.slots_with_room(&free, slots));
+        let free_slots = (free_slots + left).saturating_sub(to_be_moved);
         let usable_free = free_slots * data_shards;
         let usable_total = slot_capacity(&total, slots) * data_shards;
         // Where members share a disk, one with little of the old stripes has room for few of the others.
@@ -166,6 +168,18 @@ impl SpaceMeter {
             usable_total: usable_free + usable_used,
             usable_used,
             usable_free,
+        }
+    }
+
+    /// Returns how many of so many slots a new segment has, if members have `free` bytes.
+    fn slots_with_room(&self, free: &[u64], slots: usize) -> usize {
+        let step = self.segments.step();
+        let with_room = free.iter().filter(|free| **free >= step).count();
+        match self.segments.on_full_members() {
+            FullMembers::Degrade if with_room >= self.geometry.data_shards() => {
+                slots.min(with_room)
+            }
+            _ => slots,
         }
     }
 

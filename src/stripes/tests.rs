@@ -132,6 +132,7 @@ impl Rig {
         let map = Arc::new(TestMap::default());
         let records = Arc::new(StripeRecords::open(Arc::clone(&map) as _).unwrap());
         let options = StripeOptions {
+            full_members: FullMembers::Stop,
             engine: codec::select("auto").unwrap(),
             buffer_bytes: 1 << 20,
             cache_bytes: 16 << 20,

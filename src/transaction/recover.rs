@@ -86,6 +86,7 @@ impl Transactions {
             engine,
             buffer_bytes: BUFFER_BYTES,
             cache_bytes: options.cache_bytes,
+            full_members: options.full_members,
             threads: options.threads,
             workers: Arc::new(Workers::new(options.threads)?),
             accelerator: Some(Arc::clone(&dispatch) as _),

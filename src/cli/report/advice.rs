@@ -9,6 +9,7 @@ use super::super::shell::{quoted, quoted_words};
 use super::super::size::format_size;
 use crate::control::report::{IndexReport, MemberReport, MemberState, StatusReport, VolumeState};
 use crate::maintenance::{RebuildState, ScrubState};
+use crate::transaction::FullMembers;
 
 #[cfg(test)]
 mod tests;
@@ -225,8 +226,18 @@ impl NextStep<'_> {
     fn unblock(&self) -> String {
         let (place, full) = (&self.place, self.blocking());
         let index = full.first().map_or(0, |member| member.index);
+        let width = self.report.geometry.width();
+        let losses = width.saturating_sub(full.len() + self.report.geometry.data);
+        let consequence = match self.report.full_member {
+            FullMembers::Degrade if full.len() <= self.report.geometry.parity => match losses {
+                0 => "new data would not survive another loss".to_owned(),
+                1 => "new data survives the loss of 1 more member only".to_owned(),
+                _ => format!("new data survives the loss of {losses} more members only"),
+            },
+            _ => "nothing new can be written".to_owned(),
+        };
         format!(
-            "nothing new can be written, because there is no room on {}: free some on that disk, or `cauchyfs member \
+            "{consequence}, because there is no room on {}: free some on that disk, or `cauchyfs member \
              replace {place} {index} DIR` with a larger one, or `cauchyfs member add {place} DIR`",
             names_of(&full)
         )

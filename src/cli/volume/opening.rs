@@ -114,6 +114,7 @@ fn try_to_open(
         cache_bytes: options.cache_bytes / 2,
         index_cache_bytes: options.cache_bytes / 2,
         threads: options.threads,
+        full_members: options.full_members,
         ..OpenOptions::default()
     };
     let opened = if options.restores_superblocks {

@@ -178,6 +178,7 @@ impl RebuildScheduler {
             absent: self.absent(),
             is_draining: !self.members.membership().draining().is_empty(),
             lacks_files: self.redundancy.lacks_files(),
+            left_out: self.transactions.left_out(),
         };
         let mut due = self.due.lock();
         let due = due.get_or_insert_with(|| {

@@ -2,7 +2,9 @@
 
 use super::full::{add, assert_records};
 use super::*;
+use crate::format::MemberIndex;
 use crate::store::{Effect, Fault, Scope};
+use crate::transaction::FullMembers;
 
 /// Lets another program take all free space.
 fn fill_disk(disk: &MemDisk) {
@@ -43,6 +45,77 @@ fn as_long_as_some_have_room_for_the_index_full_members_cost_nothing() {
         assert_holds(&fs, &model, &format!("lost {lost:?}"));
         assert_records(&fs, 0..3);
     }
+}
+
+/// Exactly as many members as a stripe has shards, of which some are full.
+#[test]
+fn full_members_cost_redundancy_alone_where_they_may_and_get_their_shards_once_they_have_room() {
+    for (data, parity, full) in [(4, 2, &[1][..]), (4, 2, &[0, 5]), (2, 1, &[2])] {
+        let rig = Rig::new(data, parity, data + parity);
+        let context = format!("{data}+{parity}, full {full:?}");
+        let options = OpenOptions {
+            cache_bytes: 1 << 20,
+            index_cache_bytes: 1 << 20,
+            threads: 0,
+            count_limits: LIMITS,
+            full_members: FullMembers::Degrade,
+            ..OpenOptions::default()
+        };
+        let fs = Maintenance::open(rig.stores(&[]), &options, executor());
+        let fs = TestFs::over(fs.unwrap());
+        let mut model = Model::new();
+        super::rebuild::fill(&fs, 0, &mut model);
+        for disk in full {
+            fill_disk(&rig.disks[*disk]);
+        }
+        fs.transactions.stripes.segments().retire_all().unwrap();
+        for round in 1..4 {
+            super::rebuild::fill(&fs, 100 * round, &mut model);
+        }
+        let members: Vec<usize> = fs
+            .transactions
+            .full_members()
+            .iter()
+            .map(|it| usize::from(it.0))
+            .collect();
+        assert_eq!(members, full, "{context}");
+        let free = fs.transactions.space().usable_free;
+        assert!(free > 0, "{context}");
+        let rows = fs.redundancy();
+        let left = (parity - full.len()) as i16;
+        assert_eq!(
+            rows.first().map(|row| row.0),
+            Some(left),
+            "{context}: {rows:?}"
+        );
+        assert_holds(&fs, &model, &context);
+        // There is still no room.
+        fs.transactions.stripes.segments().retire_all().unwrap();
+        let done = fs.rebuild().unwrap();
+        assert!(done.bytes_waiting > 0, "{context}: {done:?}");
+        assert_eq!(
+            fs.redundancy().first().map(|row| row.0),
+            Some(left),
+            "{context}"
+        );
+        for disk in full {
+            rig.disks[*disk].set_capacity(DISK);
+        }
+        let done = fs.rebuild().unwrap();
+        assert_eq!(done.bytes_waiting, 0, "{context}: {done:?}");
+        super::rebuild::assert_whole(fs, &rig, &[], parity, &model, &context);
+    }
+}
+
+#[test]
+fn a_full_member_stops_writing_unless_it_may_cost_redundancy() {
+    let rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    fill_disk(&rig.disks[1]);
+    let refused = (0..100).find_map(|file| fs.write(file, &pattern(file, 100_000)).err());
+    assert!(matches!(refused, Some(CommitError::NoSpace)), "{refused:?}");
+    let full = fs.transactions.full_members();
+    assert_eq!(full.into_iter().collect::<Vec<_>>(), [MemberIndex(1)]);
 }
 
 /// Copying a large index takes long; here it takes until the test lets it end.

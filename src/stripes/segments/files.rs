@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Instant;
 
 use super::{Need, Segments};
 use crate::format::MemberIndex;
@@ -9,7 +10,8 @@ use crate::format::record::Segment;
 use crate::store::{Op, Space, StoreErrorKind};
 use crate::stripes::error::StripeError;
 use crate::stripes::layout;
-use crate::stripes::placement::{Candidate, Placement, place};
+use crate::stripes::options::FullMembers;
+use crate::stripes::placement::{Candidate, Placement, leave_out_full, place};
 use crate::stripes::segment_handle::SegmentHandle;
 
 /// Tries at opening one segment, before members that keep failing or filling up are given in to.
@@ -80,7 +82,7 @@ impl Segments {
         // The sizes that members turned down although they seemed to have room for them.
         let mut refused: HashMap<MemberIndex, u64> = HashMap::new();
         for _ in 0..MAX_TRIES {
-            let place = self.find_place(need, &refused)?;
+            let (place, left_out) = self.find_place(need, &refused)?;
             let id = self.records.next_segment().map_err(StripeError::NoNumber)?;
             let record = Segment {
                 data_shards: layout::shard(self.geometry.data_shards()).0,
@@ -97,9 +99,11 @@ impl Segments {
                 return Ok(Arc::new(handle));
             }
             if !self.lacks_ballast(&handle) {
+                self.name_full(&left_out);
                 let mut frontier = self.frontier.lock();
                 frontier.opened += 1;
-                frontier.named_full.clear();
+                frontier.left_out = left_out;
+                drop(frontier);
                 return Ok(Arc::new(handle));
             }
             self.io.remove(&handle, handle.members());
@@ -111,7 +115,7 @@ impl Segments {
         &self,
         need: Need,
         refused: &HashMap<MemberIndex, u64>,
-    ) -> Result<Placement, StripeError> {
+    ) -> Result<(Placement, Vec<MemberIndex>), StripeError> {
         let mut candidates = self.candidates(need);
         for candidate in &mut candidates {
             if let Some(&len) = refused.get(&candidate.member) {
@@ -125,34 +129,46 @@ impl Segments {
                 needed: wanted.data_shards,
             });
         }
-        place(&candidates, &wanted).ok_or_else(|| {
-            if need == Need::New {
-                self.name_full(&candidates);
+        // A compaction may wait for room, and would cost redundancy.
+        let left_out = match self.full_members {
+            FullMembers::Degrade if need != Need::Compaction => {
+                leave_out_full(&mut candidates, &wanted)
             }
-            self.no_space()
-        })
+            _ => Vec::new(),
+        };
+        let Some(place) = place(&candidates, &wanted) else {
+            let full = candidates.iter().filter(|it| it.available < self.step);
+            let full: Vec<MemberIndex> = full.map(|candidate| candidate.member).collect();
+            if need == Need::New && full.len() < candidates.len() {
+                self.name_full(&full);
+            }
+            return Err(self.no_space());
+        };
+        Ok((place, left_out))
     }
 
-    /// Logs once which members have no room for a segment although others do.
-    fn name_full(&self, candidates: &[Candidate]) {
-        let full = candidates.iter().filter(|it| it.available < self.step);
-        let full: Vec<MemberIndex> = full.map(|candidate| candidate.member).collect();
-        let is_named = {
-            let mut frontier = self.frontier.lock();
-            let named = std::mem::replace(&mut frontier.named_full, full.clone());
-            named == full
-        };
-        if full.len() == candidates.len() || is_named {
+    /// Logs which members have no room for a segment although others do: when these become others, and not too often.
+    fn name_full(&self, full: &[MemberIndex]) {
+        let before = std::mem::replace(&mut self.frontier.lock().named_full, full.to_vec());
+        if full.is_empty() || before == full {
+            return;
+        }
+        if self.full_log.admit(full.to_vec(), Instant::now()).is_none() {
             return;
         }
         let names = full.iter().map(|&member| {
             let path = self.members.membership().path(member);
             format!("member {member} ({path})")
         });
-        let names: Vec<String> = names.collect();
+        let names = names.collect::<Vec<_>>().join(", ");
+        let consequence = match self.full_members {
+            FullMembers::Stop => "nothing new can be written",
+            FullMembers::Degrade => {
+                "what is written now survives fewer losses, if it can be written at all"
+            }
+        };
         tracing::warn!(
-            "nothing new can be written, because there is no room on {}: free some there, or add or replace a directory",
-            names.join(", ")
+            "{consequence}, because there is no room on {names}: free some there, or add or replace a directory"
         );
     }
 

@@ -50,6 +50,15 @@ fn a_full_member_that_keeps_the_others_from_taking_data_is_named_with_the_remedy
             "{said}"
         );
     }
+    let degrades = |report: &mut StatusReport| {
+        full(&[2])(report);
+        report.full_member = FullMembers::Degrade;
+    };
+    let said = advice(degrades, &[], &[(1, 7)]);
+    assert!(
+        said.starts_with("new data survives the loss of 1 more member only"),
+        "{said}"
+    );
     // The others are enough for a stripe, or have no room either.
     let is_enough = |report: &mut StatusReport| {
         spare(report);

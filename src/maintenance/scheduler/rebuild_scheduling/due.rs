@@ -22,6 +22,8 @@ pub(super) struct MembersSeen {
     pub(super) is_draining: bool,
     /// Set if segment files of online members are known to be gone or too short.
     pub(super) lacks_files: bool,
+    /// Members that new segments do without because they have no room.
+    pub(super) left_out: Vec<MemberIndex>,
 }
 
 impl MembersSeen {
@@ -145,6 +147,7 @@ mod tests {
             absent: absent.to_vec(),
             is_draining: false,
             lacks_files: false,
+            left_out: Vec::new(),
         }
     }
 
