@@ -139,7 +139,7 @@ impl Fs {
 
     /// Opens the filesystem again, on a volume that was lost beneath a mount and is recovered. Callers keep their
     /// references, and learn by [`Self::take_loss`] of what was `lost`. No inode gets a number of one that is lost. The
-    /// caller is to call [`Self::resume_removal`] once the filesystem is in use.
+    /// caller is to call [`Self::make_up`] once the filesystem is in use.
     ///
     /// # Errors
     ///
@@ -154,22 +154,68 @@ impl Fs {
         let fs = Self::assemble(maintenance, options, kept.clone());
         fs.find_root(root_owner)?;
         fs.transactions.skip_inos(lost.next_ino);
-        fs.unreported.add(&lost.inodes);
+        fs.adopt_losses(lost)?;
+        fs.resume_removal()?;
         Ok(Arc::new(fs))
     }
 
+    /// Remembers which inodes lost changes. The kernel may still take a file for as long as it was: bytes behind its end
+    /// now are neither zeros nor the end of the file, so reading them fails.
+    fn adopt_losses(&self, lost: &LostChanges) -> Result<(), FsError> {
+        let mut unreported = BTreeSet::new();
+        for ino in &lost.inodes {
+            let recovered = read_inode(&self.transactions, *ino)?;
+            if lost.is_loss(*ino, recovered.as_ref()) {
+                unreported.insert(*ino);
+            }
+            if let (Some(old), Some(recovered)) = (lost.records.get(ino), &recovered)
+                && old.kind == FileKind::Regular
+                && recovered.size < old.size
+            {
+                let missing = old.size - recovered.size;
+                self.note_failed_writeback(*ino, recovered.size, missing);
+            }
+        }
+        for (ino, range) in &lost.failed {
+            if read_inode(&self.transactions, *ino)?.is_some() {
+                self.note_failed_writeback(*ino, range.start, range.end - range.start);
+            }
+        }
+        self.unreported.add(&unreported);
+        Ok(())
+    }
+
+    fn note_failed_writeback(&self, ino: Ino, offset: u64, len: u64) {
+        if !self.inodes.is_read_only() {
+            self.failed_writeback.note(ino, offset, len);
+        }
+    }
+
+    /// Makes up for what happened while no volume was open, once this one is served: removes inodes whose last reference
+    /// went, and remembers writebacks that failed. Returns the inodes of these.
+    pub fn make_up(&self) -> BTreeSet<Ino> {
+        let meanwhile = self.kept.take_meanwhile();
+        for ino in meanwhile.idle {
+            if let Err(error) = self.removal.remove(ino) {
+                tracing::warn!("inode {ino} is to be removed at the next mount: {error}");
+            }
+        }
+        let mut failed = BTreeSet::new();
+        for (ino, range) in meanwhile.failed {
+            self.note_failed_writeback(ino, range.start, range.end - range.start);
+            failed.insert(ino);
+        }
+        failed
+    }
+
     /// Finishes in the background what a crash cut off, unless the filesystem is read-only. Inodes without a name that
-    /// callers refer to stay.
-    ///
-    /// # Errors
-    ///
-    /// [`FsError::Storage`] from below.
-    pub fn resume_removal(&self) -> Result<(), FsError> {
+    /// callers refer to stay until the last reference goes.
+    fn resume_removal(&self) -> Result<(), FsError> {
         if self.inodes.is_read_only() {
             return Ok(());
         }
         self.removal
-            .resume(|ino| self.references.nodes.is_referenced(ino))
+            .resume(|ino| !self.references.nodes.unlinked(ino))
     }
 
     /// Makes the parts, each with those that it depends on.
@@ -276,8 +322,18 @@ impl Fs {
     pub fn unsynced_changes(&self) -> LostChanges {
         let keys = self.transactions.unsynced_keys();
         let mut lost = LostChanges::of(&keys, self.transactions.upcoming_ino());
-        lost.inodes.extend(self.failed_writeback.files());
-        lost.inodes.extend(self.unreported.all());
+        for ino in self.unreported.all() {
+            lost.touch(ino);
+        }
+        for ino in self.failed_writeback.files() {
+            let ranges = self.failed_writeback.within(ino, &(0..SIZE_MAX));
+            lost.failed
+                .extend(ranges.into_iter().map(|range| (ino, range)));
+            lost.touch(ino);
+        }
+        // What is not in memory can no longer be read, and did not change.
+        let record = |ino: &Ino| Some((*ino, read_inode(&self.transactions, *ino).ok()??));
+        lost.records = lost.inodes.iter().filter_map(record).collect();
         lost
     }
 

@@ -295,6 +295,11 @@ impl Members {
         self.superblocks.verify()
     }
 
+    /// Keeps everything from the directories from now on. They stay locked until [`Self::release`].
+    pub fn sever(&self) {
+        self.membership.set_released();
+    }
+
     /// Releases the directories: nothing reaches them from now on, and others may use them. A directory on which an
     /// operation hangs stays locked until this process ends, because the operation may still take effect. The process
     /// cannot end before the operation does. Returns the paths of these.

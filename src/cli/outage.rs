@@ -22,7 +22,7 @@ use crate::control::in_time::Silent;
 use crate::control::mounted::{MountedVolume, OpenVolume};
 use crate::control::report::StatusReport;
 use crate::control::summary::blank_report;
-use crate::control::volume::{AbandonedVolume, Volume};
+use crate::control::volume::{AbandonedVolume, Volume, VolumeRest};
 use crate::format::MemberIndex;
 use crate::fs::{FsOptions, LostChanges};
 use crate::fuse::KernelCache;
@@ -37,6 +37,12 @@ const REST_POLL: Duration = Duration::from_millis(20);
 
 /// The time after which the log says that something still works on an abandoned volume.
 const REST_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// The time for which others may know the members of an abandoned volume: longer than an operation on a member takes.
+const MEMBERS_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The longest pause between two openings of a volume that fails again and again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 
 /// The parts of an outage that look at directories.
 pub(super) struct OutageSurvey {
@@ -158,9 +164,35 @@ struct Watcher {
 
 impl Watcher {
     fn watch(&self) {
-        while self.pause(LOOK_INTERVAL) {
-            if let Some(left_out) = self.may_go_on() {
-                self.go_on(&left_out);
+        let mut pause = LOOK_INTERVAL;
+        let mut opened: Option<Instant> = None;
+        // The fewest members that a volume had since it failed: absent ones may be taken back although it has failed.
+        let mut fewest = usize::MAX;
+        let mut rests = Vec::new();
+        while self.pause(pause) {
+            rests.retain(|rest: &VolumeRest| !rest.release().is_empty());
+            let Some(failed) = self.failed() else {
+                fewest = usize::MAX;
+                if opened.is_none_or(|opened| opened.elapsed() > LONGEST_PAUSE) {
+                    pause = LOOK_INTERVAL;
+                }
+                continue;
+            };
+            let members = failed.fs.transactions().members();
+            fewest = fewest.min(count_online(&members.known_members()));
+            let needed = members.shape().geometry().data_shards();
+            self.survey.note_paths(&failed);
+            if self.survey.count_present() < needed.max(fewest + 1) {
+                continue;
+            }
+            let left_out = failed.left_out.clone();
+            drop(failed);
+            rests.extend(self.go_on(&left_out));
+            let is_frequent = opened.is_some_and(|opened| opened.elapsed() < LONGEST_PAUSE);
+            opened = Some(Instant::now());
+            fewest = usize::MAX;
+            if is_frequent {
+                pause = (pause * 2).min(LONGEST_PAUSE);
             }
         }
     }
@@ -170,42 +202,36 @@ impl Watcher {
         self.ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
     }
 
-    /// Returns whether the volume has failed, and more members are there than it still has; if so, the members that
-    /// are to stay out.
-    fn may_go_on(&self) -> Option<Vec<MemberIndex>> {
+    /// Returns the volume if it has failed.
+    fn failed(&self) -> Option<OpenVolume> {
         let has_failed = {
             let served = self.volume.served().current();
             served
                 .as_ref()
                 .is_some_and(|fs| fs.transactions().has_failed())
         };
-        if !has_failed {
-            return None;
-        }
-        let open = self.volume.now()?;
-        let still_there = count_online(&open.fs.transactions().members().known_members());
-        self.survey.note_paths(&open);
-        (self.survey.count_present() > still_there).then_some(open.left_out)
+        if has_failed { self.volume.now() } else { None }
     }
 
-    /// Closes the volume and opens it again, as often as that takes.
-    fn go_on(&self, left_out: &[MemberIndex]) {
-        let Some(volume) = self.volume.take() else {
-            return;
-        };
+    /// Closes the volume and opens it again, as often as that takes. Returns the rest of the old one if something hangs on
+    /// its members.
+    fn go_on(&self, left_out: &[MemberIndex]) -> Option<VolumeRest> {
+        let volume = self.volume.take()?;
         tracing::warn!("members are back: the volume is opened again");
-        let (abandoned, hanging) = volume.abandon();
-        if !hanging.is_empty() {
-            tracing::warn!("left out until they answer: {}", hanging.join(" and "));
+        let (lost, rest) = self.end(volume.abandon())?;
+        let hanging = rest.release();
+        let rest = (!hanging.is_empty()).then_some(rest);
+        if rest.is_some() {
+            let hanging = hanging.join(" and ");
+            tracing::warn!("left out until the volume is mounted again: {hanging} hangs");
         }
-        if !self.wait_until_gone(&abandoned) {
-            return;
-        }
-        let lost = &abandoned.lost;
         let mut told = String::new();
         loop {
-            match self.open_again(lost, left_out.to_vec()) {
-                Ok(volume) => return self.put(volume, lost),
+            match self.open_again(&lost, left_out.to_vec()) {
+                Ok(volume) => {
+                    self.put(volume, &lost);
+                    return rest;
+                }
                 Err(failure) => {
                     if failure.message != told {
                         tracing::error!("the volume waits for its members: {}", failure.message);
@@ -214,26 +240,36 @@ impl Watcher {
                 }
             }
             if !self.pause(LOOK_INTERVAL) {
-                return;
+                return rest;
             }
         }
     }
 
     /// Waits until nothing works on an abandoned volume any more: it could write after the volume is opened again.
-    /// Returns false if the watch is to end before.
-    fn wait_until_gone(&self, abandoned: &AbandonedVolume) -> bool {
+    /// Returns none if the watch is to end before.
+    fn end(&self, abandoned: AbandonedVolume) -> Option<(LostChanges, VolumeRest)> {
+        self.wait_until(|_| abandoned.is_idle())?;
+        let (lost, rest) = abandoned.end();
+        self.wait_until(|since| {
+            rest.is_alone() || rest.has_ended() && since.elapsed() > MEMBERS_TIMEOUT
+        })?;
+        Some((lost, rest))
+    }
+
+    /// Waits until something is so; it gets the time since when. Returns none if the watch is to end before.
+    fn wait_until(&self, is_so: impl Fn(Instant) -> bool) -> Option<()> {
         let since = Instant::now();
         let mut has_told = false;
-        while !abandoned.is_gone() {
+        while !is_so(since) {
             if since.elapsed() > REST_TIMEOUT && !has_told {
-                tracing::warn!("requests and commands still work on the volume that has failed");
+                tracing::warn!("something still works on the volume that has failed");
                 has_told = true;
             }
             if !self.pause(REST_POLL) {
-                return false;
+                return None;
             }
         }
-        true
+        Some(())
     }
 
     fn open_again(
@@ -260,11 +296,10 @@ impl Watcher {
     fn put(&self, volume: Volume, lost: &LostChanges) {
         let fs = Arc::clone(&volume.fs);
         self.volume.put(volume);
-        if let Err(error) = fs.resume_removal() {
-            tracing::warn!("what was being removed goes at the next mount: {error}");
-        }
+        let failed = fs.make_up();
         drop(fs);
         self.kernel_cache.distrust(lost);
+        self.kernel_cache.drop_pages(&failed);
         tracing::warn!(
             "the volume goes on; changes of {} files and directories were not durable and are lost",
             lost.inodes.len()

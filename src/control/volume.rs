@@ -9,21 +9,53 @@ use super::volume_failure::VolumeFailure;
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsOptions, Kept, LostChanges};
 use crate::maintenance::{Maintenance, RebuildOrders, Schedule, Scheduler};
-use crate::membership::Unusable;
+use crate::membership::{Members, Unusable};
 use crate::transaction::Transactions;
 
-/// The rest of a volume that was abandoned.
+/// A volume that was abandoned, while requests and commands may still work with it.
 pub(crate) struct AbandonedVolume {
-    /// The changes that it accepted, and that were not durable.
-    pub(crate) lost: LostChanges,
-    fs: Weak<Fs>,
-    transactions: Weak<Transactions>,
+    fs: Arc<Fs>,
+    members: Arc<Members>,
 }
 
 impl AbandonedVolume {
-    /// Returns whether nothing of it works any more: no request, no command and no thread.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.fs.strong_count() == 0 && self.transactions.strong_count() == 0
+    /// Returns whether no request and no command works with it any more.
+    pub(crate) fn is_idle(&self) -> bool {
+        Arc::strong_count(&self.fs) == 1
+    }
+
+    /// Returns the changes that it accepted and that were not durable, and what is left of it. It must be idle.
+    pub(crate) fn end(self) -> (LostChanges, VolumeRest) {
+        let rest = VolumeRest {
+            transactions: Arc::downgrade(self.fs.transactions()),
+            members: self.members,
+        };
+        (self.fs.unsynced_changes(), rest)
+    }
+}
+
+/// The rest of an abandoned volume, which may still write to members.
+pub(crate) struct VolumeRest {
+    transactions: Weak<Transactions>,
+    members: Arc<Members>,
+}
+
+impl VolumeRest {
+    /// Returns whether no thread of the volume works any more. The members may have other users, such as looks for
+    /// directories that hang.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.transactions.strong_count() == 0
+    }
+
+    /// Returns whether nothing knows the members any more.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.has_ended() && Arc::strong_count(&self.members) == 1
+    }
+
+    /// Releases the directories, and returns those on which an operation hangs. These stay in use as long as this lives:
+    /// the operation may still take effect.
+    pub(crate) fn release(&self) -> Vec<String> {
+        self.members.release()
     }
 }
 
@@ -118,20 +150,18 @@ impl Volume {
         report(&self.fs, &self.maintenance, &self.notes, mounted)
     }
 
-    /// Gives up a volume that goes on no more, as a crash would: writes nothing, and releases the directories. Returns
-    /// what is left of it, and the directories on which something hangs, which stay in use.
-    pub(crate) fn abandon(mut self) -> (AbandonedVolume, Vec<String>) {
+    /// Gives up a volume that goes on no more, as a crash would: writes nothing from now on. The directories stay in use.
+    pub(crate) fn abandon(mut self) -> AbandonedVolume {
+        let members = Arc::clone(self.transactions.members());
+        members.sever();
         if let Some(scheduler) = self.scheduler.take() {
             scheduler.stop();
         }
         self.maintenance.abandon();
-        let hanging = self.transactions.members().release();
-        let abandoned = AbandonedVolume {
-            lost: self.fs.unsynced_changes(),
-            fs: Arc::downgrade(&self.fs),
-            transactions: Arc::downgrade(&self.transactions),
-        };
-        (abandoned, hanging)
+        AbandonedVolume {
+            fs: self.fs,
+            members,
+        }
     }
 
     /// Makes everything durable and releases the directories.

@@ -3,12 +3,14 @@
 //! Programs keep their open files, and the kernel its look-ups, while the volume is closed and opened again. What was
 //! accepted and not made durable is lost then. It is named here, so that callers and the kernel learn of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
+use crate::format::record::Inode;
 use crate::format::{Ino, key};
 use crate::metadata::Key;
 
@@ -17,11 +19,24 @@ use super::handles::Handles;
 use super::nodes::Nodes;
 use super::types::Handle;
 
-/// References of callers to inodes.
+/// Ranges of failed writebacks that are remembered while no volume is open. Of others, fsync alone tells.
+const MOST_FAILED: usize = 65536;
+
+/// References of callers to inodes, and what becomes of them while no volume is open.
 #[derive(Clone)]
 pub struct Kept {
     pub(super) nodes: Arc<Nodes>,
     pub(super) handles: Arc<Handles>,
+    meanwhile: Arc<Mutex<Meanwhile>>,
+}
+
+/// The events of the time without a volume.
+#[derive(Default)]
+pub(super) struct Meanwhile {
+    /// Inodes without a name whose last reference is gone.
+    pub(super) idle: Vec<Ino>,
+    /// Bytes of the kernel's page cache that could not be written.
+    pub(super) failed: Vec<(Ino, Range<u64>)>,
 }
 
 impl Kept {
@@ -30,6 +45,20 @@ impl Kept {
         Self {
             nodes: Arc::new(Nodes::new()),
             handles: Arc::new(Handles::new()),
+            meanwhile: Arc::default(),
+        }
+    }
+
+    /// Returns the events of the time without a volume, and forgets them.
+    pub(super) fn take_meanwhile(&self) -> Meanwhile {
+        std::mem::take(&mut *self.meanwhile.lock())
+    }
+
+    /// Notes that bytes of the kernel's page cache could not be written, because no volume is open.
+    pub fn note_failed_writeback(&self, ino: Ino, offset: u64, len: u64) {
+        let failed = &mut self.meanwhile.lock().failed;
+        if failed.len() < MOST_FAILED {
+            failed.push((ino, offset..offset.saturating_add(len)));
         }
     }
 
@@ -42,7 +71,9 @@ impl Kept {
     /// Takes back look-ups while no volume is open. An inode without a name that nothing refers to any more is removed
     /// once the volume is open again.
     pub fn forget(&self, ino: Ino, lookups: u64) {
-        let _is_idle = self.nodes.forget(ino, lookups);
+        if self.nodes.forget(ino, lookups) {
+            self.meanwhile.lock().idle.push(ino);
+        }
     }
 
     /// Closes a file or directory while no volume is open, as [`Kept::forget`].
@@ -52,7 +83,9 @@ impl Kept {
     /// [`FsError::BadHandle`] if it is not open.
     pub fn release(&self, handle: Handle) -> Result<(), FsError> {
         let opened = self.handles.remove(handle)?;
-        let _is_idle = self.nodes.release(opened.ino(), opened.writes());
+        if self.nodes.release(opened.ino(), opened.writes()) {
+            self.meanwhile.lock().idle.push(opened.ino());
+        }
         Ok(())
     }
 }
@@ -64,6 +97,12 @@ pub struct LostChanges {
     pub inodes: BTreeSet<Ino>,
     /// The names that had come or gone, with their directories.
     pub names: BTreeSet<(Ino, Vec<u8>)>,
+    /// Those of the inodes of which more than the record had changed.
+    pub(super) touched: BTreeSet<Ino>,
+    /// The records of the inodes, as far as they were known.
+    pub(super) records: BTreeMap<Ino, Inode>,
+    /// Bytes of files whose writeback had failed.
+    pub(super) failed: Vec<(Ino, Range<u64>)>,
     /// All numbers of inodes that were given out are smaller.
     pub(super) next_ino: u64,
 }
@@ -84,14 +123,32 @@ impl LostChanges {
     fn add(&mut self, key: &[u8]) {
         if let Ok((parent, name)) = key::parse_dirent(key) {
             self.names.insert((parent, name.to_vec()));
-            self.inodes.insert(parent);
+            self.touch(parent);
         } else if let Ok(ino) = key::parse_inode(key) {
             self.inodes.insert(ino);
         } else if let Ok((ino, _)) = key::parse_extent(key) {
-            self.inodes.insert(ino);
+            self.touch(ino);
         } else if let Ok((ino, _)) = key::parse_xattr(key) {
-            self.inodes.insert(ino);
+            self.touch(ino);
         }
+    }
+
+    /// Notes an inode of which more than the record had changed.
+    pub(super) fn touch(&mut self, ino: Ino) {
+        self.inodes.insert(ino);
+        self.touched.insert(ino);
+    }
+
+    /// Returns whether an inode lost more than a time of access, now that its record is `recovered`.
+    pub(super) fn is_loss(&self, ino: Ino, recovered: Option<&Inode>) -> bool {
+        let (Some(old), Some(recovered)) = (self.records.get(&ino), recovered) else {
+            return true;
+        };
+        let accessed = Inode {
+            atime: old.atime,
+            ..recovered.clone()
+        };
+        self.touched.contains(&ino) || accessed != *old
     }
 }
 

@@ -145,7 +145,11 @@ impl Removal {
         for ino in inos {
             let inode = read_inode(&self.remover.transactions, ino)?;
             let is_nameless = inode.is_none_or(|inode| inode.links == 0);
-            if !(is_nameless && referenced(ino)) {
+            if is_nameless && referenced(ino) {
+                // It may have been cut as well.
+                let has_job = self.send(RemovalJob::Cut(ino));
+                self.remover.cutting.lock().insert(ino, has_job);
+            } else {
                 due.push(ino);
             }
         }

@@ -90,7 +90,13 @@ impl FileWriter {
             if self.is_being_cut(file.ino) {
                 return Err(FsError::NoSpace);
             }
-            self.write_once(&file, offset, data, flags)?;
+            let written = self.write_once(&file, offset, data, flags);
+            let may_succeed_later = matches!(written, Err(FsError::NoSpace));
+            if written.is_err() && flags.from_page_cache && !may_succeed_later {
+                self.failed_writeback
+                    .note(file.ino, offset, data.len() as u64);
+            }
+            written?;
         } else {
             let needed = data.len() as u64;
             let written = self

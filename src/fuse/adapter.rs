@@ -27,7 +27,7 @@ use crate::format::Ino;
 use crate::fs::{Fs, FsError, Handle, ServedFs, WriteFlags};
 
 /// The bit of a WRITE that comes from the kernel's page cache.
-const FROM_PAGE_CACHE: u32 = 1 << 0;
+pub(super) const FROM_PAGE_CACHE: u32 = 1 << 0;
 
 /// The bit of a WRITE that clears setuid and setgid.
 const KILL_SUID_SGID: u32 = 1 << 2;

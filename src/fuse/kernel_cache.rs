@@ -1,9 +1,11 @@
 //! Notices to the kernel that changes were lost which it has seen.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 
 use super::device::Device;
+use crate::format::Ino;
 use crate::fs::LostChanges;
 
 /// Everything that the kernel remembers of one mount: names, attributes and pages.
@@ -24,7 +26,12 @@ impl KernelCache {
         for (parent, name) in &lost.names {
             note(self.device.invalidate_name(*parent, name));
         }
-        for ino in &lost.inodes {
+        self.drop_pages(&lost.inodes);
+    }
+
+    /// Makes the kernel drop its pages of inodes. This is subject to the same rule as [`Self::distrust`].
+    pub fn drop_pages(&self, inodes: &BTreeSet<Ino>) {
+        for ino in inodes {
             note(self.device.invalidate_pages(*ino, 0, None));
         }
     }

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 
+use super::adapter::FROM_PAGE_CACHE;
 use super::callbacks::forget;
 use super::protocol::{Answer, Operation};
 use super::request::Request;
@@ -20,6 +21,15 @@ pub(super) fn answer_without_volume(kept: &Kept, request: Request) {
         Ok(Operation::Release { handle } | Operation::ReleaseDir { handle }) => {
             let released = kept.release(handle);
             request.answer(released.map(|()| Answer::EMPTY).map_err(|_| Errno::BADF));
+        }
+        Ok(Operation::Write {
+            offset,
+            data,
+            flags,
+            ..
+        }) if flags & FROM_PAGE_CACHE != 0 => {
+            kept.note_failed_writeback(request.ino(), offset, data.len() as u64);
+            request.answer(Err(Errno::IO));
         }
         _ => request.answer(Err(Errno::IO)),
     }

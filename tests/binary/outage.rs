@@ -72,6 +72,25 @@ fn check_names(directory: &Path, tried: &[&str]) {
     }
 }
 
+/// Checks a file of which the second half may be lost: it reads as it was written, or not at all.
+fn check_grown(path: &Path, grown: &File) {
+    let reported = grown.sync_all().is_err();
+    let mut appending = OpenOptions::new()
+        .append(true)
+        .open(path)
+        .expect("the directories and the mount answer");
+    appending
+        .write_all(&pattern(7, 4096))
+        .expect("the directories and the mount answer");
+    appending.sync_all().expect("a loss is reported once");
+    drop_caches();
+    let mut found = vec![0; BYTES];
+    match grown.read_exact_at(&mut found, BYTES as u64) {
+        Ok(()) => assert!(found == pattern(6, BYTES) && !reported, "other bytes"),
+        Err(error) => assert!(reported, "lost without a report: {error}"),
+    }
+}
+
 /// Works with files while members are away, and checks all of them once these are back.
 fn outage(away: &[usize]) {
     let volume = TestVolume::create(Shape::FOUR_TWO, 512);
@@ -87,6 +106,12 @@ fn outage(away: &[usize]) {
         .expect("the directories and the mount answer");
     let away: Vec<PathBuf> = away.iter().map(|at| volume.members[*at].clone()).collect();
 
+    let grown = written(&volume.path("grown"), 5);
+    grown
+        .write_all_at(&pattern(6, BYTES), BYTES as u64)
+        .expect("the directories and the mount answer");
+    // The daemon gets these bytes now. They are not durable, unless its own sync happens to come next.
+    must("sync", &["-f", text(&volume.path("grown"))]);
     let fleeting =
         File::create(volume.path("dir/fleeting")).expect("the directories and the mount answer");
     fleeting
@@ -121,6 +146,8 @@ fn outage(away: &[usize]) {
     kept.sync_all()
         .expect("the directories and the mount answer");
     check_names(&volume.path("dir"), &["fleeting", "tried"]);
+    check_grown(&volume.path("grown"), &grown);
+    drop(grown);
     assert!(fleeting.sync_all().is_err(), "its bytes were never durable");
     drop((kept, unlinked, fleeting));
     eventually("all members take part", || volume.status().1 == 0);
