@@ -64,6 +64,7 @@ mod writer;
 mod xattr;
 
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
@@ -170,25 +171,30 @@ impl Fs {
             }
             if let (Some(old), Some(recovered)) = (lost.records.get(ino), &recovered)
                 && old.kind == FileKind::Regular
-                && recovered.size < old.size
             {
-                let missing = old.size - recovered.size;
-                self.note_failed_writeback(*ino, recovered.size, missing);
+                self.note_lost(*ino, recovered.size..old.size)?;
             }
         }
         for (ino, range) in &lost.failed {
-            if read_inode(&self.transactions, *ino)?.is_some() {
-                self.note_failed_writeback(*ino, range.start, range.end - range.start);
-            }
+            self.note_lost(*ino, range.clone())?;
         }
         self.unreported.add(&unreported);
         Ok(())
     }
 
-    fn note_failed_writeback(&self, ino: Ino, offset: u64, len: u64) {
-        if !self.inodes.is_read_only() {
-            self.failed_writeback.note(ino, offset, len);
+    /// Has reads of lost bytes behind the end of a file fail, as far as they fill pages. The kernel reads whole pages:
+    /// durable bytes at the end stay readable so, and a program can write on where it believes that the file ends.
+    fn note_lost(&self, ino: Ino, range: Range<u64>) -> Result<(), FsError> {
+        let Some(inode) = read_inode(&self.transactions, ino)? else {
+            return Ok(());
+        };
+        let page = BLOCK_SIZE as u64;
+        let start = range.start.max(inode.size).next_multiple_of(page);
+        let end = range.end / page * page;
+        if start < end && !self.inodes.is_read_only() {
+            self.failed_writeback.note(ino, start, end - start);
         }
+        Ok(())
     }
 
     /// Makes up for what happened while no volume was open, once this one is served: removes inodes whose last reference
@@ -202,7 +208,9 @@ impl Fs {
         }
         let mut failed = BTreeSet::new();
         for (ino, range) in meanwhile.failed {
-            self.note_failed_writeback(ino, range.start, range.end - range.start);
+            if let Err(error) = self.note_lost(ino, range) {
+                tracing::warn!("lost bytes of inode {ino} may read as zeros: {error}");
+            }
             failed.insert(ino);
         }
         failed

@@ -75,11 +75,10 @@ fn check_names(directory: &Path, tried: &[&str]) {
 /// Checks a file of which the second half may be lost: it reads as it was written, or not at all.
 fn check_grown(grown: &File) {
     let reported = grown.sync_all().is_err();
-    // A write behind the lost bytes makes no zeros of them. It begins a page, because the kernel reads the rest of others.
-    let behind = (2 * BYTES).next_multiple_of(4096) as u64;
+    // A write behind the lost bytes makes no zeros of them.
     grown
-        .write_all_at(&pattern(7, 4096), behind)
-        .expect("the directories and the mount answer");
+        .write_all_at(&pattern(7, 4096), 2 * BYTES as u64)
+        .expect("a program can write on");
     grown.sync_all().expect("a loss is reported once");
     drop_caches();
     let mut found = vec![0; BYTES];
@@ -87,6 +86,13 @@ fn check_grown(grown: &File) {
         Ok(()) => assert!(found == pattern(6, BYTES) && !reported, "other bytes"),
         Err(error) => assert!(reported, "lost without a report: {error}"),
     }
+    let mut durable = vec![0; BYTES];
+    grown.read_exact_at(&mut durable, 0).expect("it was synced");
+    assert!(durable == pattern(5, BYTES));
+    grown
+        .read_exact_at(&mut found[..4096], 2 * BYTES as u64)
+        .expect("it was synced");
+    assert!(found[..4096] == pattern(7, 4096));
 }
 
 /// Works with files while members are away, and checks all of them once these are back.
