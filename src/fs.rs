@@ -182,8 +182,9 @@ impl Fs {
         Ok(())
     }
 
-    /// Has reads of lost bytes behind the end of a file fail, as far as they fill pages. The kernel reads whole pages:
-    /// durable bytes at the end stay readable so, and a program can write on where it believes that the file ends.
+    /// Has reads of lost bytes fail, in holes of a file, and behind its end as far as they fill pages. The kernel reads
+    /// whole pages: durable bytes at the end stay readable so, and a program can write on where it believes that the file
+    /// ends.
     fn note_lost(&self, ino: Ino, range: Range<u64>) -> Result<(), FsError> {
         let Some(inode) = read_inode(&self.transactions, ino)? else {
             return Ok(());
@@ -191,8 +192,11 @@ impl Fs {
         let page = BLOCK_SIZE as u64;
         let start = range.start.max(inode.size).next_multiple_of(page);
         let end = range.end / page * page;
-        if start < end && !self.inodes.is_read_only() {
-            self.failed_writeback.note(ino, start, end - start);
+        for lost in [range.start..range.end.min(inode.size), start..end] {
+            if lost.start < lost.end && !self.inodes.is_read_only() {
+                self.failed_writeback
+                    .note(ino, lost.start, lost.end - lost.start);
+            }
         }
         Ok(())
     }
