@@ -343,7 +343,7 @@ impl Fs {
                 .extend(ranges.into_iter().map(|range| (ino, range)));
             lost.touch(ino);
         }
-        // What is not in memory can no longer be read, and did not change.
+        // Records that are not in memory can no longer be read, and did not change.
         let record = |ino: &Ino| Some((*ino, read_inode(&self.transactions, *ino).ok()??));
         lost.records = lost.inodes.iter().filter_map(record).collect();
         lost

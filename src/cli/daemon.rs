@@ -98,7 +98,7 @@ struct Started {
 /// A daemon whose volume is about to be mounted.
 struct Daemon<'a> {
     plan: &'a MountPlan,
-    caller: Caller,
+    caller: NewsReceiver,
     confined: &'a Confined,
     volume: &'a Arc<MountedVolume>,
     reopening: Reopening,
@@ -158,7 +158,7 @@ pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<MountPlan, Failure>
     let ended = detach()
         .map_err(|error| Failure::environment(format!("cannot leave the terminal: {error}")))
         .and_then(|()| prepare())
-        .and_then(|plan| run(&plan, Caller::Parent));
+        .and_then(|plan| run(&plan, NewsReceiver::Parent));
     match ended {
         Ok(outcome) => outcome,
         Err(failure) => {
@@ -176,19 +176,19 @@ pub(super) fn run_reporting(prepare: impl FnOnce() -> Result<MountPlan, Failure>
 ///
 /// If it could not be mounted, or not be closed in good order.
 pub(super) fn run_in_foreground(plan: &MountPlan) -> Result<Outcome, Failure> {
-    run(plan, Caller::Terminal)
+    run(plan, NewsReceiver::Terminal)
 }
 
 /// The receiver of the news that the mount is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Caller {
+enum NewsReceiver {
     /// A process at the other end of standard output, which is a pipe. It may be killed while it waits.
     Parent,
     /// The terminal, where there is one.
     Terminal,
 }
 
-impl Caller {
+impl NewsReceiver {
     /// Returns whether the mount is still wanted.
     fn is_waiting(self) -> bool {
         let out = io::stdout();
@@ -225,7 +225,7 @@ fn note_untold(told: &io::Result<()>) -> bool {
 }
 
 /// Opens, mounts, serves, closes. A mount that its caller does not wait for any more is taken away again.
-fn run(plan: &MountPlan, caller: Caller) -> Result<Outcome, Failure> {
+fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
     raise_descriptor_limit();
     // None of them is to end the process while it opens the volume. They are acted upon once it is mounted.
     let signals = Signals::new([SIGHUP, SIGUSR1, SIGUSR2]).map_err(|error| cannot_start(&error))?;

@@ -137,7 +137,7 @@ impl Listener {
             // It is answered by the time that a request is received.
             Ok(Request::Identify) => {}
             Ok(request) => match self.volume.open() {
-                // Whatever it does for these would fail.
+                // Any work on the volume would fail.
                 Some(volume) if !is_question(&request) && is_away(&volume) => {
                     server::answer(&client, &Answer::Failed(DaemonFailure::VolumeAway));
                 }

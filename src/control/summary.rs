@@ -152,7 +152,7 @@ pub(crate) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
         state: progress.state,
         kind: progress.kind,
         progress: match (whole, progress.state) {
-            // What there is to do is being counted.
+            // The work is being counted.
             (0, RebuildState::Running) => 0.0,
             (0, _) => 1.0,
             _ => done as f64 / whole as f64,

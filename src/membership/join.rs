@@ -232,7 +232,7 @@ impl MemberChanges {
     }
 
     /// Notes that a directory which is about to be taken in may be a stale copy. It may be one if its journal ends before
-    /// the last record that the member acknowledged, or if it is not the very directory that the member lost. Such a copy
+    /// the last record that the member acknowledged. It also may if it is not the very directory that the member lost. Such a copy
     /// may hold the newest record and lack shards from before, because copying takes time. Returns whether it may be one.
     /// Call it before [`MemberChanges::join`], which replaces the journal, and make the note durable before that call.
     ///

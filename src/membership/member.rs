@@ -29,7 +29,7 @@ pub(super) struct Member {
     pub(super) was_online: bool,
     /// Its directory; none unless it is online.
     store: Option<StoreRef>,
-    /// What tells the directory that it lost from a copy; none while it is online, or if none was online yet.
+    /// The identity that tells the directory that it lost from a copy; none while it is online, or if none was online yet.
     lost: Option<DirectoryIdentity>,
     health: Health,
     observed: Arc<Observations>,

@@ -66,8 +66,8 @@ impl Damage {
         self.warn(id, Finding::Missing, text);
     }
 
-    /// Counts ranges of a shard that were repaired, and logs `text` unless the same shard was repaired within a minute, or
-    /// too much was logged just now.
+    /// Counts ranges of a shard that were repaired, and logs `text`. It logs nothing if the same shard was repaired within a
+    /// minute, or if too much was logged just now.
     pub(super) fn note_repaired(
         &self,
         id: (StripeId, ShardIndex),

@@ -69,8 +69,8 @@ pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Placeme
     Some(Placement { slots, len })
 }
 
-/// Takes those out of the candidates that have no room for a segment, if the others are too few for all its slots, and
-/// enough for its data. Returns them.
+/// Takes candidates without room for a segment out, and returns them. It does so only if the others are too few for all
+/// slots, and enough for the data.
 pub(crate) fn leave_out_full(candidates: &mut Vec<Candidate>, wanted: &Wanted) -> Vec<MemberIndex> {
     let has_room = |candidate: &Candidate| candidate.available >= wanted.step;
     let with_room = candidates.iter().filter(|it| has_room(it)).count();

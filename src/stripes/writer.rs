@@ -237,8 +237,8 @@ impl Writer {
         Ok(lost)
     }
 
-    /// Closes the files of a segment that another program replaced while they were open, so that every later operation
-    /// reaches the files that have the names now. Their shards that are not durable are lost, which the next
+    /// Closes the files of a segment that another program replaced while they were open. Every later operation reaches the
+    /// files that have the names now. Their shards that are not durable are lost, which the next
     /// [`Writer::sync`] reports. No further stripe goes to the segment.
     ///
     /// All files of the segment are looked at before the call returns: two of them may have been exchanged.
