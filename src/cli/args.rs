@@ -146,8 +146,8 @@ pub(super) struct MountArguments {
     /// 1s to 10m.
     #[arg(long, default_value = "10s", value_name = "TIME", value_parser = parse_timeout)]
     pub(super) member_timeout: Duration,
-    /// What happens while a directory is full and the others are too few for all shards: stop reports that there is no
-    /// space, degrade writes fewer shards, which survive fewer losses, and adds the others once there is room.
+    /// The policy while a directory is full and the others are too few for all shards. `stop` reports that there is no
+    /// space. `degrade` writes fewer shards, which survive fewer losses, and adds the others once there is room.
     #[arg(long, default_value = "stop", value_name = "POLICY",
         value_parser = PossibleValuesParser::new(["stop", "degrade"]))]
     pub(super) full_member: String,

@@ -40,8 +40,8 @@ pub(crate) use files::{kept_back, kept_from_index, promised};
 /// the room that is left, and all of it can be used.
 const ROOM_PARTS: u64 = 8;
 
-/// The stripes of the first segment that a mount opens. Each further one may be twice as long as the one before it, so
-/// that a volume into which little is written reserves little, and no first write waits for a large reservation.
+/// The stripes of the first segment that a mount opens. Each further one may be twice as long as the one before it. So
+/// a volume into which little is written reserves little, and no first write waits for a large reservation.
 const FIRST_STRIPES: u64 = 4;
 
 /// The purpose for which room is wanted.

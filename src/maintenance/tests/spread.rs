@@ -177,7 +177,7 @@ fn shards_that_find_no_room_cause_no_endless_moves() {
         let case = format!("seed {seed}: {first:?}, then {second:?}");
         waited += u64::from(second.bytes_waiting > 0);
         if second.bytes_waiting == first.bytes_waiting && second.bytes_done > 0 {
-            // What the first round moved last can leave room for another move, but not for one after it.
+            // The last moves of the first round can leave room for another one, but not for one after that.
             assert!(second.bytes_done < first.bytes_done / 10, "{case}");
             let third = fs.rebuild().unwrap();
             assert_eq!(third.bytes_done, 0, "{case}, then {third:?}");
