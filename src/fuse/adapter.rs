@@ -18,16 +18,15 @@ use super::device::Device;
 use super::negotiate::{Agreement, FileOpening};
 use super::page_cache::PageCache;
 use super::pool::SlowPool;
-use super::protocol::{Answer, Listing, Operation, attributes, offset_found, written};
+use super::protocol::{
+    Answer, FROM_PAGE_CACHE, Listing, Operation, attributes, offset_found, written,
+};
 use super::request::{Context, InFlight, Request, Service, contain};
 use super::seek::{first_doubtful, seek_what_is_written};
 use super::serve_options::ServeOptions;
 use super::without_volume::answer_without_volume;
 use crate::format::Ino;
 use crate::fs::{Fs, FsError, Handle, ServedFs, WriteFlags};
-
-/// The bit of a WRITE that comes from the kernel's page cache.
-pub(super) const FROM_PAGE_CACHE: u32 = 1 << 0;
 
 /// The bit of a WRITE that clears setuid and setgid.
 const KILL_SUID_SGID: u32 = 1 << 2;

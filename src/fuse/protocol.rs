@@ -21,6 +21,9 @@ pub(super) use operation::{Operation, RequestedAttributes, fixed_len};
 
 use crate::format::Ino;
 
+/// The bit of a WRITE that comes from the kernel's page cache.
+pub(super) const FROM_PAGE_CACHE: u32 = 1 << 0;
+
 /// The major version of the protocol.
 pub(super) const MAJOR: u32 = 7;
 

@@ -2,9 +2,8 @@
 
 use rustix::io::Errno;
 
-use super::adapter::FROM_PAGE_CACHE;
 use super::callbacks::forget;
-use super::protocol::{Answer, Operation};
+use super::protocol::{Answer, FROM_PAGE_CACHE, Operation};
 use super::request::Request;
 use crate::fs::Kept;
 
