@@ -69,7 +69,7 @@ impl Connection {
     /// Refuses programs from now on, and has the kernel write back what it has accepted from them. `inodes` are those that
     /// the kernel may know. The caller ends the daemon next.
     ///
-    /// The kernel accepts a write into its page cache after it has looked at the attributes of the file, and would do so
+    /// The kernel looks at the attributes of a file before it accepts a write into its page cache. It would accept one also
     /// without a daemon. So it has to ask for them, and is refused. It writes back pages on request. Pages that a program
     /// has mapped can change after that, until the program writes or syncs.
     ///

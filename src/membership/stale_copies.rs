@@ -4,8 +4,8 @@
 //! although the records say so. So everything has to be verified, as a scrub does, before the records of them count
 //! again.
 //!
-//! A stale copy is known by a superblock older than the last one written to the member, or by a journal that ends before
-//! the last record that the member acknowledged. The other superblocks tell both, even of a member that was left out long
+//! A stale copy is known by a superblock older than the last one written to the member. It is also known by a journal that
+//! ends before the last record that the member acknowledged. The other superblocks tell both, even of a member that was left out long
 //! ago. A copy of the newest record may still lack shards from before, because copying takes time. So a directory also
 //! counts as one if it is not the very directory that the member lost while the volume is open.
 

@@ -51,8 +51,8 @@ pub struct Load {
     pub taken: u64,
     /// Bytes that more of them could. Members that share a filesystem have an equal part of its room each.
     pub available: u64,
-    /// Bytes that segments take there when the member is full. Members that share a filesystem have an equal part each of
-    /// what segments take there and could take, so that equally full ones take the same.
+    /// Bytes that segments take there when the member is full. Members that share a filesystem each have an equal part
+    /// of what segments take there and could take. Equally full ones so take the same.
     pub whole: u64,
     /// The same number for members that share one filesystem, and so its room.
     pub filesystem: u64,
