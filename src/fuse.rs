@@ -9,6 +9,7 @@
 //! the caller closes the filesystem: that, and not unmounting, makes the last changes durable.
 
 mod adapter;
+mod cached_inodes;
 mod callbacks;
 mod convert;
 mod device;

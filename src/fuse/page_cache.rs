@@ -13,6 +13,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use super::cached_inodes::CachedInodes;
 use super::device::Device;
 use crate::format::Ino;
 
@@ -26,6 +27,8 @@ const MOST_STARVED: usize = 1024;
 /// The kernel's page cache of one mount.
 pub(super) struct PageCache {
     device: Arc<Device>,
+    /// The inodes of which it may hold pages.
+    pub(super) inodes: CachedInodes,
     /// The time when pages of an inode last found no room.
     starved: Mutex<HashMap<Ino, Instant>>,
 }
@@ -35,6 +38,7 @@ impl PageCache {
     pub(super) fn new(device: Arc<Device>) -> Self {
         Self {
             device,
+            inodes: CachedInodes::default(),
             starved: Mutex::default(),
         }
     }
