@@ -2,10 +2,10 @@
 //!
 //! The other superblocks hold all that a lost one said of the volume. The shards of the directory show which member it
 //! is; the layers above know them, and say so by a *claim*, and the superblock is created again. No superblock notes
-//! whether the directory is up to date. It is taken to be if
+//! whether the directory is up to date. It is taken to be under two conditions:
 //!
-//! - the newest epoch says so of that member, and
-//! - its journal ends where the journals of current members end, in an epoch that they know. Every acknowledged change
+//! - The newest epoch says so of that member.
+//! - Its journal ends where the journals of current members end, in an epoch that they know. Every acknowledged change
 //!   is on all members of the epoch before its caller hears of it. So a member left out of the epoch lacks some
 //!   changes, unless nothing was changed since. A crash may leave one record more on some members than on others. A
 //!   member with that record is up to date, and so is one without. The latter may be a copy from just before, and is
