@@ -5,8 +5,10 @@ use std::sync::{Arc, OnceLock};
 use crate::{
     CodeId, CodecError, Engine, Geometry, Matrix, Plan, bitmatrix,
     decode::{Decoder, decode_matrix},
+    fft::encode_program,
     packets::Packets,
     points,
+    subspace::Layout,
 };
 
 /// A code with a geometry, ready to run on an engine. Share one among all threads.
@@ -53,18 +55,22 @@ impl Codec {
         engine: &'static dyn Engine,
     ) -> Result<Self, CodecError> {
         code.check(geometry)?;
-        let generator = Matrix::cauchy(geometry);
+        let layout = (code == CodeId::RS_FFT).then(|| Layout::new(geometry));
+        let generator = layout.map_or_else(|| Matrix::cauchy(geometry), Layout::generator);
         let packets = code
             .packet_width()?
             .map(|width| (width, bitmatrix::generator(width, geometry)));
         let encode = match &packets {
-            None => Plan::new(generator.clone()),
+            None => {
+                let program = layout.and_then(encode_program);
+                Plan::new(generator.clone()).with_program(program)
+            }
             Some((width, bits)) => {
                 let packets = Packets::new(*width, bits, points::effort(*width, geometry));
                 Plan::with_packets(generator.clone(), packets)
             }
         };
-        let decoder = Decoder::new(geometry, generator, packets);
+        let decoder = Decoder::new(geometry, generator, packets, layout);
         Ok(Self {
             code,
             geometry,
@@ -95,16 +101,16 @@ impl Codec {
         self.engine
     }
 
-    /// Returns the m×k matrix that turns data into parity: all of it with `rs-cauchy`, and what
-    /// packets leave over with the other codes.
+    /// Returns the m×k matrix that turns data into parity: all of it with `rs-cauchy` and `rs-fft`, and
+    /// what packets leave over with the other codes.
     #[must_use]
     pub fn generator(&self) -> &Matrix {
         self.encode.matrix()
     }
 
     /// Returns how many XORs and copies of packets it takes to encode a block of every shard, counted
-    /// as the literature does: a sum of t packets is one copy and t−1 XORs. `None` for `rs-cauchy`,
-    /// which knows no packets.
+    /// as the literature does: a sum of t packets is one copy and t−1 XORs. `None` for `rs-cauchy` and
+    /// `rs-fft`, which know no packets.
     #[must_use]
     pub fn packet_operations(&self) -> Option<usize> {
         self.encode
@@ -120,8 +126,8 @@ impl Codec {
     }
 
     /// Returns the matrix whose rows give the `lost` shards, in the order given, as sums over the
-    /// `used` ones, in ascending order. With `rs-cauchy`, any Reed–Solomon
-    /// library can recover a stripe by it.
+    /// `used` ones, in ascending order. With `rs-cauchy` and `rs-fft`, any
+    /// Reed–Solomon library can recover a stripe by it.
     ///
     /// # Errors
     ///

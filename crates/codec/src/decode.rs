@@ -6,8 +6,8 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::{
-    Geometry, Matrix, Plan, packets::Packets, schedule::Effort, shard_set::ShardSet,
-    syndromes::Syndromes, width::Width,
+    Geometry, Matrix, Plan, fft::decode_program, packets::Packets, schedule::Effort,
+    shard_set::ShardSet, subspace::Layout, syndromes::Syndromes, width::Width,
 };
 
 /// Bytes that the plans in one cache may take together, roughly.
@@ -20,6 +20,8 @@ pub(super) struct Decoder {
     generator: Matrix,
     /// The generator of packets, for codes that work on those.
     packets: Option<(Width, Matrix)>,
+    /// The points of the shards, for the code that transforms compute.
+    layout: Option<Layout>,
     plans: Mutex<LruCache<(ShardSet, ShardSet), Arc<Plan>>>,
 }
 
@@ -28,6 +30,7 @@ impl Decoder {
         geometry: Geometry,
         generator: Matrix,
         packets: Option<(Width, Matrix)>,
+        layout: Option<Layout>,
     ) -> Self {
         let (k, m) = (geometry.data_shards(), geometry.parity_shards());
         // A plan holds a byte, a map and some table entries per coefficient; for packets a few times
@@ -37,6 +40,7 @@ impl Decoder {
         Self {
             generator,
             packets,
+            layout,
             plans: Mutex::new(LruCache::new(capacity)),
         }
     }
@@ -74,6 +78,9 @@ impl Decoder {
 
     fn make(&self, used: &[usize], lost: &[usize]) -> Plan {
         let matrix = decode_matrix(&self.generator, used, lost);
+        if let Some(layout) = self.layout {
+            return Plan::new(matrix).with_program(decode_program(layout, used, lost));
+        }
         let Some((width, generator)) = &self.packets else {
             let syndromes = Syndromes::new(&self.generator, used, lost);
             return Plan::new(matrix).with_syndromes(syndromes);

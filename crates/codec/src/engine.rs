@@ -7,6 +7,7 @@ mod arm;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod bitsliced;
 mod candidates;
+mod fft;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod packets;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]

@@ -96,13 +96,18 @@ pub fn div(a: u8, b: u8) -> u8 {
 /// Returns multiplication by `c` as the 8×8 bit matrix that `gf2p8affineqb` takes: bit j of byte
 /// 7−i says whether bit j of the factor flips bit i of the product.
 #[must_use]
-pub fn affine_map(c: u8) -> u64 {
+pub const fn affine_map(c: u8) -> u64 {
     let mut rows = [0u8; 8];
-    for j in 0..8 {
-        let column = mul(c, 1 << j);
-        for (i, row) in rows.iter_mut().rev().enumerate() {
-            *row |= (column >> i & 1) << j;
+    let mut column = c;
+    let mut j = 0;
+    while j < 8 {
+        let mut i = 0;
+        while i < 8 {
+            rows[7 - i] |= (column >> i & 1) << j;
+            i += 1;
         }
+        column = times_two(column);
+        j += 1;
     }
     u64::from_le_bytes(rows)
 }

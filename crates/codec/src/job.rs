@@ -1,6 +1,6 @@
 //! The job of an engine: a plan, and the shards to apply it to.
 
-use crate::{CodecError, Plan};
+use crate::{CodecError, Plan, fft::Program};
 
 /// The choice between replacing targets and adding to them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -72,6 +72,12 @@ impl<'a, 't> Job<'a, 't> {
     #[must_use]
     pub fn plan(&self) -> &'a Plan {
         self.plan
+    }
+
+    /// Returns the transforms that replace all targets, if the job is to do so, and its plan has them.
+    pub(super) fn program(&self) -> Option<&'a Program> {
+        let program = self.plan.program();
+        program.filter(|_| self.mode == Mode::Assign)
     }
 
     /// Returns the sources, one per column of the plan.

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use crate::{Matrix, field, horner::Horner, packets::Packets, syndromes::Syndromes};
+use crate::{Matrix, fft::Program, field, horner::Horner, packets::Packets, syndromes::Syndromes};
 
 /// Coefficients that turn sources into targets, in the forms that the engines want them in.
 ///
@@ -20,6 +20,7 @@ pub struct Plan {
     syndromes: Option<Syndromes>,
     horner: OnceLock<Horner>,
     packets: Option<Packets>,
+    program: Option<Program>,
 }
 
 impl Plan {
@@ -38,6 +39,7 @@ impl Plan {
             syndromes: None,
             horner: OnceLock::new(),
             packets: None,
+            program: None,
         }
     }
 
@@ -53,6 +55,16 @@ impl Plan {
     /// Returns the same plan with a shorter way to go about it.
     pub(super) fn with_syndromes(self, syndromes: Option<Syndromes>) -> Self {
         Self { syndromes, ..self }
+    }
+
+    /// Returns the same plan with transforms that replace all targets.
+    pub(super) fn with_program(self, program: Option<Program>) -> Self {
+        Self { program, ..self }
+    }
+
+    /// Returns the transforms that replace all targets, if there are any.
+    pub(super) fn program(&self) -> Option<&Program> {
+        self.program.as_ref()
     }
 
     /// Returns the shorter way to replace all targets, if there is one.

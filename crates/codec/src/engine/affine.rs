@@ -15,7 +15,7 @@ use crate::{
 };
 
 use self::{columns::Columns, rows::Rows, solution::Solution};
-use super::vector::Affine;
+use super::{fft, vector::Affine};
 
 /// Bytes of all sources together that a tile may take. They are still in the L1 cache then when the
 /// next few targets read them again.
@@ -24,7 +24,8 @@ const TILE_BYTES: usize = 24 << 10;
 /// The most rows of which `NARROW` registers at a time are computed. Of more, it is one.
 const MOST_NARROW: usize = 10;
 
-/// Computes as many leading bytes of all targets as fill whole registers; returns how many.
+/// Computes as many leading bytes of all targets as fill whole registers, or by transforms all of them;
+/// returns how many.
 ///
 /// `WIDE` is how many registers of each source to hold at once: as many as fit beside their sums, of
 /// which there are up to four times as many. `NARROW` is the same for up to ten times as many sums,
@@ -41,6 +42,10 @@ const MOST_NARROW: usize = 10;
 pub(super) unsafe fn run<V: Affine, const WIDE: usize, const NARROW: usize, const MOST: usize>(
     job: &mut Job<'_, '_>,
 ) -> usize {
+    if let Some(program) = fft::program_for::<V>(job) {
+        // SAFETY: the caller vouches for the CPU.
+        return unsafe { fft::run::<V>(job, program) };
+    }
     let whole = job.shard_bytes() / V::BYTES * V::BYTES;
     match job.plan().syndromes() {
         Some(syndromes) if job.mode() == Mode::Assign && syndromes.count() <= MOST => {
@@ -185,60 +190,9 @@ unsafe fn solve<'a, V: Affine, const WIDE: usize, const NARROW: usize, const MOS
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::vector::Vector;
+    use crate::engine::vector::portable::Portable;
     use crate::syndromes::MOST_TOGETHER;
     use crate::{Geometry, Matrix, Plan, decode::decode_matrix, engine::scalar, field};
-
-    /// A register that any CPU has, with the instruction spelled out.
-    #[derive(Clone, Copy)]
-    struct Portable([u8; 8]);
-
-    #[expect(unsafe_code, reason = "the trait's constructors are unsafe")]
-    impl Vector for Portable {
-        const BYTES: usize = 8;
-
-        unsafe fn zero() -> Self {
-            Self([0; 8])
-        }
-
-        unsafe fn load(from: *const u8) -> Self {
-            // SAFETY: the caller vouches for the bytes.
-            Self(unsafe { from.cast::<[u8; 8]>().read_unaligned() })
-        }
-
-        unsafe fn store(self, to: *mut u8) {
-            // SAFETY: the caller vouches for the bytes.
-            unsafe { to.cast::<[u8; 8]>().write_unaligned(self.0) }
-        }
-
-        unsafe fn stream(self, to: *mut u8) {
-            // SAFETY: the caller vouches for the bytes.
-            unsafe { self.store(to) }
-        }
-
-        unsafe fn fence() {}
-
-        unsafe fn prefetch(_from: *const u8) {}
-
-        unsafe fn prefetch_to_write(_to: *mut u8) {}
-
-        fn xor(self, other: Self) -> Self {
-            Self(std::array::from_fn(|i| self.0[i] ^ other.0[i]))
-        }
-    }
-
-    #[expect(unsafe_code, reason = "the trait's methods are unsafe")]
-    impl Affine for Portable {
-        unsafe fn matrix(map: u64) -> Self {
-            Self(map.to_le_bytes())
-        }
-
-        unsafe fn multiply(self, matrix: Self) -> Self {
-            let bit = |byte: u8, i: usize| (matrix.0[7 - i] & byte).count_ones() & 1 == 1;
-            let product = |byte| (0..8).fold(0, |sum, i| sum | u8::from(bit(byte, i)) << i);
-            Self(self.0.map(product))
-        }
-    }
 
     /// Runs the loop, with as many sums as each engine has registers for, and the scalar one, and
     /// compares.

@@ -15,13 +15,17 @@ use crate::{
     job::{Job, Mode, Stores},
 };
 
-use super::vector::TimesTwo;
+use super::{
+    fft::{self, Planes},
+    vector::{Bits, TimesTwo},
+};
 
 /// Memory for the slots of a chunk, in whole cache lines.
 #[repr(C, align(64))]
 struct Slots([MaybeUninit<u8>; Slot::MOST * Slot::BYTES]);
 
-/// Computes as many leading bytes of all targets as fill whole registers; returns how many.
+/// Computes as many leading bytes of all targets as fill whole registers, or by transforms all of them;
+/// returns how many.
 ///
 /// `WIDE` is how many registers of each shard to work on at once: as many as fit a slot and leave
 /// others for sums, so that the steps are walked rarely.
@@ -34,8 +38,15 @@ struct Slots([MaybeUninit<u8>; Slot::MOST * Slot::BYTES]);
     reason = "the loop reads and writes registers through pointers"
 )]
 #[inline(always)]
-pub(super) unsafe fn run<V: TimesTwo, const WIDE: usize>(job: &mut Job<'_, '_>) -> usize {
+pub(super) unsafe fn run<V: TimesTwo + Bits, const WIDE: usize>(job: &mut Job<'_, '_>) -> usize {
     const { assert!(WIDE * V::BYTES <= Slot::BYTES) };
+    if let Some(program) = fft::program_for::<Planes<V>>(job) {
+        // SAFETY: the caller vouches for the CPU.
+        let done = unsafe { fft::run::<Planes<V>>(job, program) };
+        if done > 0 {
+            return done;
+        }
+    }
     let chunks = job.plan().horner().chunks();
     let whole = job.shard_bytes() / V::BYTES * V::BYTES;
     let wide = whole - whole % (WIDE * V::BYTES);

@@ -9,7 +9,10 @@ use crate::{
     schedule::StepPlace,
 };
 
-use super::Engine;
+use super::{
+    Engine,
+    fft::{self, Bytes},
+};
 
 /// Table look-ups, byte by byte.
 #[derive(Debug)]
@@ -28,8 +31,14 @@ impl Engine for Scalar {
         "scalar"
     }
 
+    #[expect(unsafe_code, reason = "the loop of transforms demands instructions")]
     fn run(&self, job: &mut Job<'_, '_>) {
-        finish(job, 0);
+        let done = match fft::program_for::<Bytes>(job) {
+            // SAFETY: these symbols need no instructions that a CPU could lack.
+            Some(program) => unsafe { fft::run::<Bytes>(job, program) },
+            None => 0,
+        };
+        finish(job, done);
     }
 
     fn run_packets(&self, job: &mut Job<'_, '_>) {

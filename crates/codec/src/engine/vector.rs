@@ -10,6 +10,8 @@
 
 #[cfg(target_arch = "aarch64")]
 pub(super) mod arm;
+#[cfg(test)]
+pub(super) mod portable;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod x86;
 
@@ -120,6 +122,29 @@ pub(super) trait Vector: Copy {
     fn xor3(self, a: Self, b: Self) -> Self {
         self.xor(a.xor(b))
     }
+}
+
+/// A register whose bits can be moved within bytes.
+pub(super) trait Bits: Vector {
+    /// Returns a register full of copies of one byte.
+    fn splat(self, byte: u8) -> Self;
+
+    /// Returns the bits that are set in both registers.
+    fn and(self, other: Self) -> Self;
+
+    /// Returns the register with all bits moved towards the lowest. They may cross from one byte to another.
+    fn shift_right(self, distance: Distance) -> Self;
+
+    /// Returns the register with all bits moved towards the highest. They may cross from one byte to another.
+    fn shift_left(self, distance: Distance) -> Self;
+}
+
+/// A number of bits to move by.
+#[derive(Clone, Copy)]
+pub(super) enum Distance {
+    One,
+    Two,
+    Four,
 }
 
 /// A register whose bytes can be multiplied by x, the element 2 of the field.

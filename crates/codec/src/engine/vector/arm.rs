@@ -7,10 +7,10 @@
 
 use std::arch::aarch64::{
     uint8x16_t, vaddq_u8, vandq_u8, vcltzq_s8, vdupq_n_u8, veorq_u8, vld1q_u8, vreinterpretq_s8_u8,
-    vst1q_u8,
+    vshlq_n_u8, vshrq_n_u8, vst1q_u8,
 };
 
-use super::{TimesTwo, Vector};
+use super::{Bits, Distance, TimesTwo, Vector};
 
 /// A register of NEON.
 #[derive(Clone, Copy)]
@@ -87,5 +87,44 @@ impl TimesTwo for Neon16 {
         // SAFETY: as above.
         let reduction = unsafe { vandq_u8(pushed_out, reduction) };
         [Self(doubled), Self(reduction)]
+    }
+}
+
+#[expect(unsafe_code, reason = "intrinsics, for which a value is the proof")]
+impl Bits for Neon16 {
+    #[inline(always)]
+    fn splat(self, byte: u8) -> Self {
+        // SAFETY: `self` proves NEON.
+        Self(unsafe { vdupq_n_u8(byte) })
+    }
+
+    #[inline(always)]
+    fn and(self, other: Self) -> Self {
+        // SAFETY: `self` proves NEON.
+        Self(unsafe { vandq_u8(self.0, other.0) })
+    }
+
+    #[inline(always)]
+    fn shift_right(self, distance: Distance) -> Self {
+        Self(match distance {
+            // SAFETY: `self` proves NEON.
+            Distance::One => unsafe { vshrq_n_u8::<1>(self.0) },
+            // SAFETY: as above.
+            Distance::Two => unsafe { vshrq_n_u8::<2>(self.0) },
+            // SAFETY: as above.
+            Distance::Four => unsafe { vshrq_n_u8::<4>(self.0) },
+        })
+    }
+
+    #[inline(always)]
+    fn shift_left(self, distance: Distance) -> Self {
+        Self(match distance {
+            // SAFETY: `self` proves NEON.
+            Distance::One => unsafe { vshlq_n_u8::<1>(self.0) },
+            // SAFETY: as above.
+            Distance::Two => unsafe { vshlq_n_u8::<2>(self.0) },
+            // SAFETY: as above.
+            Distance::Four => unsafe { vshlq_n_u8::<4>(self.0) },
+        })
     }
 }

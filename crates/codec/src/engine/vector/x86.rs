@@ -8,16 +8,18 @@
 use std::arch::asm;
 use std::arch::x86_64::{
     __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_add_epi8, _mm_and_si128, _mm_cmpgt_epi8,
-    _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm_setzero_si128, _mm_sfence, _mm_storeu_si128,
-    _mm_stream_si128, _mm_xor_si128, _mm256_add_epi8, _mm256_gf2p8affine_epi64_epi8,
-    _mm256_loadu_si256, _mm256_set1_epi8, _mm256_set1_epi64x, _mm256_setzero_si256,
-    _mm256_shuffle_epi8, _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256,
-    _mm512_add_epi8, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_set1_epi8,
-    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_storeu_si512,
-    _mm512_stream_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
+    _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm_setzero_si128, _mm_sfence, _mm_slli_epi64,
+    _mm_srli_epi64, _mm_storeu_si128, _mm_stream_si128, _mm_xor_si128, _mm256_add_epi8,
+    _mm256_and_si256, _mm256_gf2p8affine_epi64_epi8, _mm256_loadu_si256, _mm256_set1_epi8,
+    _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi64,
+    _mm256_srli_epi64, _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256, _mm512_add_epi8,
+    _mm512_and_si512, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_set1_epi8,
+    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi64,
+    _mm512_srli_epi64, _mm512_storeu_si512, _mm512_stream_si512, _mm512_ternarylogic_epi64,
+    _mm512_xor_si512,
 };
 
-use super::{Affine, TimesTwo, Vector};
+use super::{Affine, Bits, Distance, TimesTwo, Vector};
 
 /// The value of x⁸ in the field: its polynomial without the term x⁸.
 const REDUCTION: i8 = 0x1d;
@@ -137,6 +139,72 @@ vector!(
             Self(unsafe { _mm512_ternarylogic_epi64::<0b1001_0110>(self.0, a.0, b.0) })
         }
     }
+);
+
+/// Implements what moves bits. The intrinsics take distances as constants.
+macro_rules! bits {
+    ($register:ty, $set1:path, $and:path, $right:ident, $left:ident) => {
+        #[expect(unsafe_code, reason = "intrinsics, for which a value is the proof")]
+        impl Bits for $register {
+            #[inline(always)]
+            fn splat(self, byte: u8) -> Self {
+                // SAFETY: `self` proves the instructions.
+                Self(unsafe { $set1(byte.cast_signed()) })
+            }
+
+            #[inline(always)]
+            fn and(self, other: Self) -> Self {
+                // SAFETY: `self` proves the instructions.
+                Self(unsafe { $and(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            fn shift_right(self, distance: Distance) -> Self {
+                Self(match distance {
+                    // SAFETY: `self` proves the instructions.
+                    Distance::One => unsafe { $right::<1>(self.0) },
+                    // SAFETY: as above.
+                    Distance::Two => unsafe { $right::<2>(self.0) },
+                    // SAFETY: as above.
+                    Distance::Four => unsafe { $right::<4>(self.0) },
+                })
+            }
+
+            #[inline(always)]
+            fn shift_left(self, distance: Distance) -> Self {
+                Self(match distance {
+                    // SAFETY: `self` proves the instructions.
+                    Distance::One => unsafe { $left::<1>(self.0) },
+                    // SAFETY: as above.
+                    Distance::Two => unsafe { $left::<2>(self.0) },
+                    // SAFETY: as above.
+                    Distance::Four => unsafe { $left::<4>(self.0) },
+                })
+            }
+        }
+    };
+}
+
+bits!(
+    Bytes16,
+    _mm_set1_epi8,
+    _mm_and_si128,
+    _mm_srli_epi64,
+    _mm_slli_epi64
+);
+bits!(
+    Bytes32,
+    _mm256_set1_epi8,
+    _mm256_and_si256,
+    _mm256_srli_epi64,
+    _mm256_slli_epi64
+);
+bits!(
+    Bytes64,
+    _mm512_set1_epi8,
+    _mm512_and_si512,
+    _mm512_srli_epi64,
+    _mm512_slli_epi64
 );
 
 /// Implements multiplication by x by a function compiled for the CPU feature.
