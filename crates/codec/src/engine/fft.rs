@@ -7,6 +7,7 @@
 )]
 
 mod bytes;
+mod columns;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod planes;
 mod symbols;
@@ -22,8 +23,9 @@ pub(super) use self::bytes::Bytes;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(super) use self::planes::Planes;
 use self::{
+    columns::Columns,
     symbols::Symbols,
-    tile::{Columns, Line, Tile},
+    tile::{Line, Tile},
 };
 
 /// Bytes that a few columns of all slots may take together, to stay in the L1 cache while shards pass

@@ -47,7 +47,7 @@ impl Symbols for Bytes {
         Self(std::array::from_fn(|i| self.0[i] ^ other.0[i]))
     }
 
-    unsafe fn multiply(self, factor: Self::Factor) -> Self {
-        Self(self.0.map(|byte| factor[usize::from(byte)]))
+    unsafe fn add_product(self, other: Self, factor: Self::Factor) -> Self {
+        self.add(Self(other.0.map(|byte| factor[usize::from(byte)])))
     }
 }

@@ -178,18 +178,17 @@ impl<V: Bits> Symbols for Planes<V> {
     }
 
     #[inline(always)]
-    unsafe fn multiply(self, factor: &'static Positions) -> Self {
+    unsafe fn add_product(mut self, other: Self, factor: &'static Positions) -> Self {
         // SAFETY: `self` proves the instructions.
         let mut sums: Sums<V> = [unsafe { V::zero() }; 1 + 3 * PAIRS];
         for pair in 0..PAIRS {
-            let (a, b) = (self.0[2 * pair], self.0[2 * pair + 1]);
+            let (a, b) = (other.0[2 * pair], other.0[2 * pair + 1]);
             sums[3 * pair + 1] = a;
             sums[3 * pair + 2] = b;
             sums[3 * pair + 3] = a.xor(b);
         }
         let base: *const u8 = sums.as_ptr().cast();
-        let mut products = self.0;
-        for (product, &[a, b, c, d]) in products.iter_mut().zip(factor) {
+        for (plane, &[a, b, c, d]) in self.0.iter_mut().zip(factor) {
             // SAFETY: `self` proves the instructions, and positions are those of sums.
             let a = unsafe { V::load(base.wrapping_add(usize::from(a) * UNIT)) };
             // SAFETY: as above.
@@ -198,8 +197,8 @@ impl<V: Bits> Symbols for Planes<V> {
             let c = unsafe { V::load(base.wrapping_add(usize::from(c) * UNIT)) };
             // SAFETY: as above.
             let d = unsafe { V::load(base.wrapping_add(usize::from(d) * UNIT)) };
-            *product = a.xor(b).xor3(c, d);
+            *plane = plane.xor3(a, b).xor3(c, d);
         }
-        Self(products)
+        self
     }
 }

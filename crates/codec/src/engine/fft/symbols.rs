@@ -108,12 +108,12 @@ pub(in crate::engine) trait Symbols: Copy {
     /// Returns the sums of symbols.
     fn add(self, other: Self) -> Self;
 
-    /// Returns the products of all symbols and a factor.
+    /// Returns these symbols plus the products of others and a factor.
     ///
     /// # Safety
     ///
     /// The CPU must have the instructions of multiplication, too.
-    unsafe fn multiply(self, factor: Self::Factor) -> Self;
+    unsafe fn add_product(self, other: Self, factor: Self::Factor) -> Self;
 }
 
 /// All elements as the instruction takes them.
@@ -184,10 +184,10 @@ impl<V: Affine> Symbols for V {
     }
 
     #[inline(always)]
-    unsafe fn multiply(self, factor: u64) -> Self {
+    unsafe fn add_product(self, other: Self, factor: u64) -> Self {
         // SAFETY: `self` proves the instructions of the register.
         let matrix = unsafe { V::matrix(factor) };
         // SAFETY: the caller vouches for GFNI.
-        unsafe { <V as Affine>::multiply(self, matrix) }
+        self.xor(unsafe { other.multiply(matrix) })
     }
 }

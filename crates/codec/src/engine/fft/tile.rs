@@ -13,6 +13,7 @@ use crate::{
 };
 
 use super::{
+    columns::Columns,
     symbols::Symbols,
     transform::{Butterflies, follow_in_memory},
 };
@@ -21,34 +22,6 @@ use super::{
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 pub(super) struct Line(pub(super) [u8; 64]);
-
-/// Some neighbouring columns of all places.
-#[derive(Clone, Copy)]
-pub(super) struct Columns {
-    /// The number of columns, which are a byte wide: a multiple of what symbols take.
-    pub(super) bytes: usize,
-    /// True if targets are written past the caches.
-    pub(super) is_streaming: bool,
-}
-
-impl Columns {
-    /// Writes symbols to a target.
-    ///
-    /// # Safety
-    ///
-    /// The symbols' bytes must be writable, and aligned if they are to be streamed.
-    #[expect(unsafe_code, reason = "writes through a pointer")]
-    #[inline(always)]
-    pub(super) unsafe fn write_shard<S: Symbols>(self, symbols: S, to: *mut u8) {
-        if self.is_streaming {
-            // SAFETY: the caller vouches for these bytes and their alignment; `run` fences.
-            unsafe { symbols.stream_shard(to) };
-        } else {
-            // SAFETY: the caller vouches for these bytes.
-            unsafe { symbols.store_shard(to) };
-        }
-    }
-}
 
 /// The places of a program, at the columns that are next.
 pub(super) struct Tile<'a> {
@@ -205,8 +178,8 @@ impl<'a> Tile<'a> {
             // SAFETY: as above.
             let added = unsafe { S::load(added.wrapping_add(offset)) };
             // SAFETY: as above.
-            let product = unsafe { input.add(other).multiply(factor) };
-            let (sum, to) = (product.add(added), output.wrapping_add(offset));
+            let sum = unsafe { added.add_product(input.add(other), factor) };
+            let to = output.wrapping_add(offset);
             if writes_target {
                 // SAFETY: the caller vouches for these columns and their alignment.
                 unsafe { columns.write_shard(sum, to) };

@@ -7,7 +7,7 @@
 
 use crate::fft::{Kind, MOST_PLACES, Transform};
 
-use super::{symbols::Symbols, tile::Columns};
+use super::{columns::Columns, symbols::Symbols};
 
 /// Follows a step whose symbols do not fit the registers: one butterfly after the other.
 ///
@@ -94,7 +94,7 @@ unsafe fn butterflies_in_memory<S: Symbols>(step: &Transform, symbols: &mut [S])
                 }
                 if factor != 0 {
                     // SAFETY: the caller vouches for the CPU.
-                    *a = a.add(unsafe { b.multiply(S::factor(factor)) });
+                    *a = unsafe { a.add_product(*b, S::factor(factor)) };
                 }
                 if is_forward {
                     *b = b.add(*a);
@@ -241,9 +241,9 @@ impl<S: Symbols, const R: usize, const ZERO: bool, const SHARDS: bool>
                 let sum = symbols[a].add(symbols[b]);
                 symbols[b] = sum;
                 if !(ZERO && block == 0) {
+                    let factor = self.factors[blocks + block];
                     // SAFETY: the caller vouches for the CPU.
-                    let product = unsafe { sum.multiply(self.factors[blocks + block]) };
-                    symbols[a] = symbols[a].add(product);
+                    symbols[a] = unsafe { symbols[a].add_product(sum, factor) };
                 }
             }
         }
@@ -265,9 +265,9 @@ impl<S: Symbols, const R: usize, const ZERO: bool, const SHARDS: bool>
                 );
                 let mut sum = symbols[a];
                 if !(ZERO && block == 0) {
+                    let factor = self.factors[blocks + block];
                     // SAFETY: the caller vouches for the CPU.
-                    let product = unsafe { symbols[b].multiply(self.factors[blocks + block]) };
-                    sum = sum.add(product);
+                    sum = unsafe { sum.add_product(symbols[b], factor) };
                 }
                 symbols[a] = sum;
                 symbols[b] = symbols[b].add(sum);

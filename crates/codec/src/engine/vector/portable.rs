@@ -38,8 +38,10 @@ impl Vector for Portable {
     #[cfg(target_arch = "x86_64")]
     unsafe fn prefetch_to_write(_to: *mut u8) {}
 
+    // Not made part of loops, whose compilation would take minutes.
+    #[inline(never)]
     fn xor(self, other: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] ^ other.0[i]))
+        Self((u64::from_le_bytes(self.0) ^ u64::from_le_bytes(other.0)).to_le_bytes())
     }
 }
 
@@ -50,6 +52,7 @@ impl Affine for Portable {
         Self(map.to_le_bytes())
     }
 
+    #[inline(never)]
     unsafe fn multiply(self, matrix: Self) -> Self {
         let bit = |byte: u8, i: usize| (matrix.0[7 - i] & byte).count_ones() & 1 == 1;
         let product = |byte| (0..8).fold(0, |sum, i| sum | u8::from(bit(byte, i)) << i);
@@ -63,7 +66,7 @@ impl Bits for Portable {
     }
 
     fn and(self, other: Self) -> Self {
-        Self(std::array::from_fn(|i| self.0[i] & other.0[i]))
+        Self((u64::from_le_bytes(self.0) & u64::from_le_bytes(other.0)).to_le_bytes())
     }
 
     fn shift_right(self, distance: Distance) -> Self {
