@@ -77,7 +77,8 @@ pub(super) struct CreateArguments {
     /// Bytes of a full stripe in each of its directories.
     #[arg(long, value_name = "SIZE", default_value = "1MiB", value_parser = parse_size)]
     pub(super) stripe_unit: u64,
-    /// The erasure code. rs-cauchy is for any K+M up to 255. crs-w4, crs-w5, crs-w6, crs-w7 and crs-w8 compute with XOR
+    /// The erasure code. rs-cauchy and rs-fft are for any K+M up to 255; rs-fft takes less time if M is about 8 or
+    /// more, and builds of this program that do not know it refuse the volume. crs-w4, crs-w5, crs-w6, crs-w7 and crs-w8 compute with XOR
     /// alone, and are for K+M up to 16, 32, 64, 128 and 255.
     #[arg(long, default_value = "rs-cauchy", value_name = "CODE")]
     pub(super) code: String,

@@ -43,6 +43,16 @@ pub(super) fn run(arguments: &CreateArguments) -> Result<Outcome, Failure> {
         }
         create(&stores(directories)?, &options, &executor(MEMBER_TIMEOUT))
     })?;
+    if options.code == CodeId::RS_CAUCHY && CodeId::RS_FFT.is_proposed_for(options.geometry) {
+        let parity = arguments.parity;
+        let text = format_args!(
+            "with {parity} parity shards, rs-fft takes less time than rs-cauchy on CPUs with GFNI"
+        );
+        terminal::error_lines(
+            text,
+            Some("to have it, create the volume with --code rs-fft"),
+        );
+    }
     if let Some(warning) = devices::warning(&arguments.directories, arguments.parity) {
         warn(warning);
     }

@@ -353,6 +353,7 @@ fn bench_refuses_impossible_measurements() {
         (&["bench", "codec", "--shard-bytes", "0"], "0 bytes"),
         (&["bench", "codec", "--seconds", "0"], "no time"),
         (&["bench", "schedule", "--code", "rs-cauchy"], "no schedule"),
+        (&["bench", "schedule", "--code", "rs-fft"], "no schedule"),
         (&["bench", "schedule", "--data", "3"], "no such geometry"),
         (&["bench", "schedule", "--new-points"], "--search"),
     ];

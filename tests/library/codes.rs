@@ -14,19 +14,22 @@ use crate::calls::{self, create, read, sound, write};
 use cauchyfs::format::Ino;
 use cauchyfs_testkit::{disks, executor, pattern, stores};
 
-const DATA: usize = 5;
-const PARITY: usize = 3;
+/// Data and parity shards of most volumes here.
+const SMALL: (usize, usize) = (5, 3);
+
+/// So many that most engines compute `rs-fft` by transforms.
+const WIDE: (usize, usize) = (32, 32);
 
 /// Bytes of a file, which end in the middle of a block.
 const LEN: usize = 3_333_333;
 
-fn volume_of(code: CodeId) -> Vec<MemDisk> {
-    let disks = disks(DATA + PARITY, 1 << 30);
+fn volume_of(code: CodeId, (data, parity): (usize, usize)) -> Vec<MemDisk> {
+    let disks = disks(data + parity, 1 << 30);
     let options = CreateOptions {
         code,
         unit_bytes: 64 << 10,
         segment_bytes: 2 << 20,
-        ..CreateOptions::new(Geometry::new(DATA, PARITY).unwrap())
+        ..CreateOptions::new(Geometry::new(data, parity).unwrap())
     };
     let executor = executor(Duration::from_secs(30));
     Transactions::create(&stores(&disks), &options, executor).unwrap();
@@ -58,44 +61,55 @@ fn first_blocks(disk: &MemDisk) -> Vec<(String, Vec<u8>)> {
         .collect()
 }
 
-#[test]
-fn every_code_recovers_the_bytes_of_lost_and_damaged_members() {
+/// Writes a file with every engine, and reads it by another one. Meanwhile one member less is lost than may be,
+/// and of one more, a block of each segment file is changed.
+fn check_with_every_engine(code: CodeId, shape: (usize, usize), round: usize) {
     let names: Vec<&str> = engines().map(Engine::name).collect();
     let content = pattern(1, LEN);
-    for (round, code) in CodeId::all().enumerate() {
-        let mut repaired = 0;
-        for (turn, written_by) in names.iter().enumerate() {
-            let read_by = names[(turn + round + 1) % names.len()];
-            let what = format!("{code}, written by {written_by}, read by {read_by}");
-            let disks = volume_of(code);
-            let fs = open(&disks, written_by);
-            let (_, handle) = create(&fs, "file");
-            assert_eq!(write(&fs, handle, 0, &content).unwrap(), content.len());
-            fs.syncfs().unwrap();
-            sound(&fs);
-            fs.close().unwrap();
-            fs.maintenance().close().unwrap();
-            drop(fs);
+    let (_, parity) = shape;
+    let mut repaired = 0;
+    for (turn, written_by) in names.iter().enumerate() {
+        let read_by = names[(turn + round + 1) % names.len()];
+        let what = format!("{code}, written by {written_by}, read by {read_by}");
+        let disks = volume_of(code, shape);
+        let fs = open(&disks, written_by);
+        let (_, handle) = create(&fs, "file");
+        assert_eq!(write(&fs, handle, 0, &content).unwrap(), content.len());
+        fs.syncfs().unwrap();
+        sound(&fs);
+        fs.close().unwrap();
+        fs.maintenance().close().unwrap();
+        drop(fs);
 
-            // One less than may be lost, and one more with a wrong block in each of its files.
-            let lost = (turn..turn + PARITY - 1).map(|index| index % disks.len());
-            lost.for_each(|index| disks[index].wipe());
-            let damaged = &disks[(turn + PARITY) % disks.len()];
-            let blocks = first_blocks(damaged);
-            assert!(!blocks.is_empty(), "{what}");
-            for (name, _) in &blocks {
-                assert!(damaged.corrupt(name, 17, |bytes| bytes[0] ^= 1, 1));
-            }
-            let fs = open(&disks, read_by);
-            let ino = fs.names().lookup(Ino::ROOT, b"file").unwrap().ino;
-            let handle = fs
-                .open_files()
-                .open(calls::ROOT, ino, cauchyfs::fs::OpenFlags::read_only())
-                .unwrap();
-            assert!(read(&fs, handle, 0, content.len()) == content, "{what}");
-            // A parity shard may not have been looked at.
-            repaired += usize::from(first_blocks(damaged) == blocks);
+        let lost = (turn..turn + parity - 1).map(|index| index % disks.len());
+        lost.for_each(|index| disks[index].wipe());
+        let damaged = &disks[(turn + parity) % disks.len()];
+        let blocks = first_blocks(damaged);
+        assert!(!blocks.is_empty(), "{what}");
+        for (name, _) in &blocks {
+            assert!(damaged.corrupt(name, 17, |bytes| bytes[0] ^= 1, 1));
         }
-        assert!(repaired > 0, "{code}: nothing was repaired on a member");
+        let fs = open(&disks, read_by);
+        let ino = fs.names().lookup(Ino::ROOT, b"file").unwrap().ino;
+        let handle = fs
+            .open_files()
+            .open(calls::ROOT, ino, cauchyfs::fs::OpenFlags::read_only())
+            .unwrap();
+        assert!(read(&fs, handle, 0, content.len()) == content, "{what}");
+        // A parity shard may not have been looked at.
+        repaired += usize::from(first_blocks(damaged) == blocks);
     }
+    assert!(repaired > 0, "{code}: nothing was repaired on a member");
+}
+
+#[test]
+fn every_code_recovers_the_bytes_of_lost_and_damaged_members() {
+    for (round, code) in CodeId::all().enumerate() {
+        check_with_every_engine(code, SMALL, round);
+    }
+}
+
+#[test]
+fn transforms_recover_the_bytes_of_half_of_64_members() {
+    check_with_every_engine(CodeId::RS_FFT, WIDE, 0);
 }

@@ -57,9 +57,13 @@ fn count(code: CodeId, geometry: Geometry) -> Result<usize, CodecError> {
 fn cases(arguments: &ScheduleArguments) -> Result<Vec<Case>, Failure> {
     let code = arguments.code.as_deref().map(CodeId::from_name);
     let code = code.transpose().map_err(Failure::usage)?;
-    if code == Some(CodeId::RS_CAUCHY) {
+    let of_bytes = [CodeId::RS_CAUCHY, CodeId::RS_FFT];
+    if let Some(code) = of_bytes
+        .into_iter()
+        .find(|&of_bytes| code == Some(of_bytes))
+    {
         return Err(
-            Failure::usage("rs-cauchy multiplies bytes; it has no schedule")
+            Failure::usage(format!("{code} multiplies bytes; it has no schedule"))
                 .advise("the codes with one are crs-w4 to crs-w8"),
         );
     }
