@@ -29,6 +29,7 @@ const SHAPE: Shape = Shape {
     members: 2,
     segment: "4MiB",
     unit: "64KiB",
+    ..Shape::FOUR_TWO
 };
 
 fn path(volume: &TestVolume, number: u64) -> PathBuf {
@@ -371,6 +372,7 @@ fn disks_that_others_fill_cost_nothing_as_long_as_enough_have_room() {
             members: 5,
             segment: "4MiB",
             unit: "64KiB",
+            ..Shape::FOUR_TWO
         };
         let disks = (0..5).map(|_| Disk::new(kind, 320)).collect();
         let volume = TestVolume::create_over(shape, disks);

@@ -14,6 +14,7 @@ const SHAPE: Shape = Shape {
     members: 4,
     segment: "4MiB",
     unit: "256KiB",
+    ..Shape::FOUR_TWO
 };
 
 /// The smallest that all kinds can be.

@@ -10,6 +10,7 @@ mod birth;
 mod branches;
 mod chaos;
 mod check;
+mod codes;
 mod control;
 mod crash;
 mod daemon;

@@ -572,6 +572,7 @@ fn a_member_replaced_by_a_too_small_directory_stays_and_both_are_named() {
         members: 3,
         segment: "4MiB",
         unit: "64KiB",
+        ..Shape::FOUR_TWO
     };
     let disks = (0..3).map(|_| Disk::new(DiskKind::Tmpfs, 320)).collect();
     let volume = TestVolume::create_over(shape, disks);

@@ -113,6 +113,7 @@ fn many_directories_and_wide_stripes_bear_all_the_losses_they_were_made_for() {
         members: 80,
         segment: "2MiB",
         unit: "64KiB",
+        ..Shape::FOUR_TWO
     };
     for shape in [many, wide] {
         // Journals of 80 directories take 5 GiB.

@@ -119,6 +119,7 @@ pub(crate) struct Shape {
     pub(crate) members: usize,
     pub(crate) segment: &'static str,
     pub(crate) unit: &'static str,
+    pub(crate) code: &'static str,
 }
 
 impl Shape {
@@ -129,6 +130,7 @@ impl Shape {
         members: 6,
         segment: "16MiB",
         unit: "256KiB",
+        code: "rs-cauchy",
     };
 
     /// The same over one directory more than a stripe needs.
@@ -224,7 +226,7 @@ impl TestVolume {
         let output = Command::new(CAUCHYFS)
             .args(["create", "--label", "test"])
             .args(["--data", &shape.data.to_string()])
-            .args(["--parity", &shape.parity.to_string()])
+            .args(["--parity", &shape.parity.to_string(), "--code", shape.code])
             .args(["--segment-size", shape.segment, "--stripe-unit", shape.unit])
             .args(&self.members)
             .output()

@@ -84,6 +84,7 @@ impl Seed {
             members,
             segment: "4MiB",
             unit: "128KiB",
+            ..Shape::FOUR_TWO
         }
     }
 }
