@@ -14,13 +14,18 @@ mod packets;
 mod plain;
 mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod tables;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod vector;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
 use std::fmt;
 
-use crate::Job;
+use crate::{
+    Job,
+    rateless::{BitRows, SelectionJob},
+};
 
 pub use candidates::{Candidate, candidates, engines, select};
 
@@ -45,4 +50,18 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// traffic as [`Self::run`], with the least arithmetic there can be. Hardly any code can be faster
     /// on these registers, so `bench` holds engines against it.
     fn run_plain(&self, job: &mut Job<'_, '_>);
+
+    /// Writes the sums of packets that the job's selection calls for to all targets.
+    fn run_selection(&self, job: &mut SelectionJob<'_, '_>);
+
+    /// Eliminates the rows of a random code in place, as Gauss and Jordan do, and returns their rank. `order` begins as
+    /// any labels, one to a row, and moves with the rows.
+    ///
+    /// If the rank is the number of columns, row c of the result is the combination of packets that gives source packet
+    /// c. Its column p stands for the packet with label `order[p]`. Otherwise the content is meaningless.
+    ///
+    /// # Panics
+    ///
+    /// If there are not as many labels as rows.
+    fn eliminate(&self, rows: &mut BitRows, order: &mut [usize]) -> usize;
 }

@@ -22,6 +22,7 @@ mod pass;
 mod plan;
 mod points;
 mod random;
+pub mod rateless;
 mod run;
 mod schedule;
 mod search;

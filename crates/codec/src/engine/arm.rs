@@ -2,9 +2,12 @@
 
 use std::arch::is_aarch64_feature_detected;
 
-use crate::job::Job;
+use crate::{
+    job::Job,
+    rateless::{BitRows, SelectionJob, eliminate},
+};
 
-use super::{Engine, bitsliced, packets, plain, scalar, vector::arm::Neon16};
+use super::{Engine, bitsliced, packets, plain, scalar, tables, vector::arm::Neon16};
 
 /// XOR and multiplication by x on registers of 16 bytes. A value of this type is the proof that
 /// this CPU has NEON: [`Self::detect`] is the only way to get one.
@@ -42,5 +45,14 @@ impl Engine for Neon {
         // SAFETY: as in `run`.
         let done = unsafe { plain::run::<Neon16>(job) };
         scalar::finish_plain(job, done);
+    }
+    #[expect(unsafe_code, reason = "the loop demands a CPU feature")]
+    fn run_selection(&self, job: &mut SelectionJob<'_, '_>) {
+        // SAFETY: as in `run`.
+        unsafe { tables::run::<Neon16, 4>(job) };
+    }
+
+    fn eliminate(&self, rows: &mut BitRows, order: &mut [usize]) -> usize {
+        eliminate(rows, order)
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     field::PRODUCTS,
     job::{Job, Mode},
     packets::PACKETS,
+    rateless::{BitRows, SelectionJob, eliminate},
     schedule::StepPlace,
 };
 
@@ -68,6 +69,26 @@ impl Engine for Scalar {
 
     fn run_plain(&self, job: &mut Job<'_, '_>) {
         finish_plain(job, 0);
+    }
+
+    fn run_selection(&self, job: &mut SelectionJob<'_, '_>) {
+        let (selection, sources) = (job.selection(), job.sources());
+        let (bits, at_once) = (selection.table_bits(), selection.tables_at_once());
+        for target in 0..job.target_count() {
+            job.target(target).fill(0);
+        }
+        for (pass, entries) in selection.passes().enumerate() {
+            for (index, &entry) in entries.iter().enumerate() {
+                let table = pass * at_once + index % at_once;
+                for bit in (0..bits).filter(|bit| entry >> bit & 1 == 1) {
+                    add(1, sources[table * bits + bit], job.target(index / at_once));
+                }
+            }
+        }
+    }
+
+    fn eliminate(&self, rows: &mut BitRows, order: &mut [usize]) -> usize {
+        eliminate(rows, order)
     }
 }
 

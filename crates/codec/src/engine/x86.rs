@@ -1,9 +1,13 @@
 //! The engines of x86-64: which instructions each needs, and which loop it runs.
 
-use crate::job::Job;
+use crate::{
+    job::Job,
+    rateless::{BitRows, SelectionJob, eliminate},
+};
 
 use super::{
     Engine, affine, bitsliced, packets, plain, scalar,
+    tables::{self, STRIP_BYTES},
     vector::x86::{Bytes16, Bytes32, Bytes64},
 };
 
@@ -62,6 +66,27 @@ macro_rules! engine {
                 // SAFETY: as in `run`.
                 let done = unsafe { whole_registers(job) };
                 scalar::finish_plain(job, done);
+            }
+
+            #[expect(unsafe_code, reason = "calls a function compiled for CPU features")]
+            fn run_selection(&self, job: &mut SelectionJob<'_, '_>) {
+                #[target_feature(enable = $features)]
+                fn all_strips(job: &mut SelectionJob<'_, '_>) {
+                    // SAFETY: as in `run`.
+                    unsafe { tables::run::<$register, { STRIP_BYTES / size_of::<$register>() }>(job) }
+                }
+                // SAFETY: as in `run`.
+                unsafe { all_strips(job) };
+            }
+
+            #[expect(unsafe_code, reason = "calls a function compiled for CPU features")]
+            fn eliminate(&self, rows: &mut BitRows, order: &mut [usize]) -> usize {
+                #[target_feature(enable = $features)]
+                fn compiled(rows: &mut BitRows, order: &mut [usize]) -> usize {
+                    eliminate(rows, order)
+                }
+                // SAFETY: as in `run`.
+                unsafe { compiled(rows, order) }
             }
         }
     };
