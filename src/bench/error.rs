@@ -1,7 +1,8 @@
 //! The reasons why nothing could be measured.
 
-use crate::codec::{CodecError, Geometry};
+use crate::codec::{CodecError, Geometry, rateless::RatelessError};
 use crate::cuda::DeviceError;
+use crate::workers::WorkersError;
 
 /// The most threads that are measured at once.
 pub(super) const MOST_THREADS: usize = 256;
@@ -67,6 +68,34 @@ pub enum BenchError {
     /// The GPU failed, and what was measured was in part done by the CPU.
     #[error("a GPU failed while it was measured")]
     NotOnGpu,
+
+    /// No random code can do what was asked for.
+    #[error(transparent)]
+    Rateless(#[from] RatelessError),
+
+    /// A decoder of the random code gave wrong bytes.
+    #[error("a decoder gave other bytes than were encoded")]
+    NotDecoded,
+
+    /// Messages in bulk do not fit this machine.
+    #[error("{needed} bytes are needed for the messages, and this machine has {limit} to spare")]
+    MessageMemory {
+        /// Bytes for all packets and targets.
+        needed: usize,
+        /// A quarter of this machine's memory, in bytes.
+        limit: usize,
+    },
+
+    /// The system gave less memory than that.
+    #[error("the system does not give {bytes} bytes for messages")]
+    NoRoom {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+
+    /// The system gave no pool of threads.
+    #[error(transparent)]
+    NoWorkers(#[from] WorkersError),
 
     /// The system gave no thread to measure on.
     #[error("the system gives no more threads")]

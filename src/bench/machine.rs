@@ -93,7 +93,7 @@ pub(super) fn memory_bytes() -> usize {
 }
 
 /// Returns what Linux calls the CPU.
-fn cpu_name() -> Option<String> {
+pub(super) fn cpu_name() -> Option<String> {
     let text = fs::read_to_string("/proc/cpuinfo").ok()?;
     let line = text.lines().find(|line| line.starts_with("model name"))?;
     Some(line.split_once(':')?.1.trim().to_owned())

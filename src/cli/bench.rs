@@ -2,6 +2,7 @@
 
 mod arguments;
 mod fs;
+mod rateless;
 mod schedule;
 
 use indicatif::{ProgressBar, ProgressStyle};
@@ -23,6 +24,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     match &arguments.what {
         What::Codec(arguments) => codec(arguments),
         What::Fs(arguments) => fs::run(arguments),
+        What::Rateless(arguments) => rateless::run(arguments),
         What::Schedule(arguments) => schedule::run(arguments),
     }
 }

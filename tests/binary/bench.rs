@@ -113,3 +113,79 @@ fn schedules_are_counted_and_the_result_of_a_search_can_be_checked_in() {
         "points are kept unless others are asked for: {found}"
     );
 }
+
+/// The shortest run of the random code.
+const QUICK_RATELESS: [&str; 10] = [
+    "bench",
+    "rateless",
+    "--packets",
+    "32,300",
+    "--messages",
+    "1,9",
+    "--trials",
+    "100",
+    "--seconds",
+    "0.001",
+];
+
+#[test]
+fn the_random_code_is_measured_beside_the_exact_probability_and_the_base_case() {
+    let output = run(CAUCHYFS, &[&QUICK_RATELESS[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        output.stderr.is_empty(),
+        "no progress without a terminal: {output:?}"
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    assert_eq!(report["packet_bits"], 8192);
+
+    let completeness = report["completeness"].as_array().expect("rows");
+    let received: Vec<u64> = completeness
+        .iter()
+        .filter_map(|row| row["received"].as_u64())
+        .collect();
+    let expected: Vec<u64> = (32..=45).collect();
+    assert_eq!(received, expected, "only of k = 32: 300 are too many");
+    let exact = completeness[10]["exact"].as_f64().expect("a number");
+    assert!((exact - 0.999_023).abs() < 1e-5, "{exact}");
+
+    let single = report["single"].as_array().expect("rows");
+    for packets in [32, 300] {
+        for decoder in ["serial", "words", "parts", "tables", "incremental"] {
+            let is_row = |row: &&Value| {
+                row["packets"] == packets && row["decoder"] == decoder && row["threads"] == 1
+            };
+            let rows: Vec<&Value> = single.iter().filter(is_row).collect();
+            assert_eq!(rows.len(), 1, "{packets} {decoder}");
+            let [time, base, speed_up] = ["median_us", "base_us", "speed_up"]
+                .map(|key| rows[0][key].as_f64().expect("a number"));
+            assert!(
+                time > 0.0 && (speed_up - base / time).abs() < 1e-6 * speed_up,
+                "{rows:?}"
+            );
+        }
+    }
+    let bulk = report["bulk"].as_array().expect("rows");
+    for numbers in ["different", "equal"] {
+        for messages in [1, 9] {
+            let is_row = |row: &&Value| {
+                row["numbers"] == numbers && row["messages"] == messages && row["threads"] == 1
+            };
+            let rows: Vec<&Value> = bulk.iter().filter(is_row).collect();
+            assert_eq!(rows.len(), 1, "{numbers} {messages}");
+            assert!(rows[0]["speed_up"].as_f64() > Some(0.0), "{rows:?}");
+        }
+    }
+}
+
+#[test]
+fn the_tables_of_the_random_code_have_a_line_per_row() {
+    let table = must(CAUCHYFS, &QUICK_RATELESS);
+    let lines = |needle: &str| table.lines().filter(|line| line.contains(needle)).count();
+    assert_eq!(lines("  serial  "), 2, "{table}");
+    assert!(
+        lines("  different  ") >= 2 && lines("  equal  ") >= 2,
+        "{table}"
+    );
+    assert_eq!(lines("messages  complete     exact"), 1, "{table}");
+}

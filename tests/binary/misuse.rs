@@ -337,7 +337,7 @@ fn mount_refuses_bad_options_places_and_members() {
 
 #[test]
 fn bench_refuses_impossible_measurements() {
-    let cases: [(&[&str], &str); 14] = [
+    let cases: [(&[&str], &str); 17] = [
         (&["bench"], "no command given after `bench`"),
         (&["bench", "disk"], "disk"),
         (&["bench", "codec", "--data", "3"], "these shards"),
@@ -356,6 +356,23 @@ fn bench_refuses_impossible_measurements() {
         (&["bench", "schedule", "--code", "rs-fft"], "no schedule"),
         (&["bench", "schedule", "--data", "3"], "no such geometry"),
         (&["bench", "schedule", "--new-points"], "--search"),
+        (&["bench", "rateless", "--packets", "1"], "2 to 4096"),
+        (&["bench", "rateless", "--messages", "0"], "0"),
+        (
+            &[
+                "bench",
+                "rateless",
+                "--packets",
+                "2",
+                "--messages",
+                "9999999",
+                "--seconds",
+                "0.001",
+                "--trials",
+                "1",
+            ],
+            "bytes are needed",
+        ),
     ];
     for (arguments, needle) in cases {
         refused(&cauchyfs(arguments), 1, needle);

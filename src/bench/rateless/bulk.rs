@@ -1,0 +1,185 @@
+//! The time of decoding many messages by one call.
+
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+
+use super::{
+    report::{BulkRow, Pattern},
+    site::{BULK_PACKETS, EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
+    timing::median_us,
+};
+use crate::bench::{BenchError, machine::memory_bytes, row::to_f64};
+use crate::codec::WorkerPool;
+use crate::codec::rateless::{Bulk, Form, Numbers, RandomCode, RandomCodec, RatelessError};
+
+/// Packets that arrive of each message.
+const RECEIVED: usize = BULK_PACKETS + EXTRA_PACKETS;
+
+/// Alignment of targets: a cache line, so that they can be written past the caches.
+const LINE_BYTES: usize = 64;
+
+/// The share of the machine's memory that messages may take.
+const MEMORY_SHARE: usize = 4;
+
+/// Messages whose result is compared with what was encoded.
+const COMPARED: usize = 64;
+
+/// Messages in memory, and room for the result.
+struct Messages<'s> {
+    codec: RandomCodec<'s>,
+    pattern: Pattern,
+    numbers: Vec<u64>,
+    packets: Vec<u8>,
+    targets: Vec<u8>,
+}
+
+impl<'s> Messages<'s> {
+    /// Returns room for so many messages.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::NoRoom`] if the system does not give the memory.
+    fn new(codec: RandomCodec<'s>, messages: usize) -> Result<Self, BenchError> {
+        let room = |bytes: usize| {
+            let mut room = Vec::new();
+            let given = room.try_reserve_exact(bytes);
+            given.map_err(|_| BenchError::NoRoom { bytes })?;
+            room.resize(bytes, 0);
+            Ok::<Vec<u8>, BenchError>(room)
+        };
+        Ok(Self {
+            codec,
+            pattern: Pattern::Different,
+            numbers: Vec::new(),
+            packets: room(messages * RECEIVED * PACKET_BYTES)?,
+            targets: room(messages * BULK_PACKETS * PACKET_BYTES + LINE_BYTES)?,
+        })
+    }
+
+    /// Replaces all messages by new ones of noise.
+    fn fill(&mut self, pattern: Pattern) -> Result<(), RatelessError> {
+        self.pattern = pattern;
+        self.numbers.clear();
+        let messages = self.packets.chunks_exact_mut(RECEIVED * PACKET_BYTES);
+        for (message, packets) in messages.enumerate() {
+            let first = match pattern {
+                Pattern::Different => message as u64 * RECEIVED as u64,
+                Pattern::Equal => 0,
+            };
+            let numbers: Vec<u64> = (first..first + RECEIVED as u64).collect();
+            let sources = source(message);
+            let sources: Vec<&[u8]> = sources.chunks_exact(PACKET_BYTES).collect();
+            let mut targets: Vec<&mut [u8]> = packets.chunks_exact_mut(PACKET_BYTES).collect();
+            self.codec.encode(&numbers, &sources, &mut targets)?;
+            if pattern == Pattern::Different || message == 0 {
+                self.numbers.extend(numbers);
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns the median time of decoding the first `messages`, in microseconds, and how many of them were complete.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::NotDecoded`] if the result is not what was encoded.
+    fn time(
+        &mut self,
+        site: Site<'_>,
+        messages: usize,
+        threads: usize,
+    ) -> Result<(f64, usize), BenchError> {
+        let codec = match threads {
+            1 => self.codec,
+            _ => self.codec.with_workers(site.workers),
+        };
+        let numbers = match self.pattern {
+            Pattern::Different => Numbers::Different(&self.numbers[..messages * RECEIVED]),
+            Pattern::Equal => Numbers::Equal(&self.numbers),
+        };
+        let bulk = Bulk {
+            messages,
+            packets_per_message: RECEIVED,
+            packet_bytes: PACKET_BYTES,
+            numbers,
+            packets: &self.packets[..messages * RECEIVED * PACKET_BYTES],
+        };
+        let start = self.targets.as_ptr().align_offset(LINE_BYTES);
+        let message_bytes = BULK_PACKETS * PACKET_BYTES;
+        let targets = &mut self.targets[start..start + messages * message_bytes];
+        let mut ranks = Vec::new();
+        let time = median_us(site.time, || {
+            ranks = codec.decode_bulk(&bulk, targets)?;
+            Ok(())
+        })?;
+        let is_complete = |rank: &usize| *rank == BULK_PACKETS;
+        for (message, found) in targets
+            .chunks_exact(message_bytes)
+            .take(COMPARED)
+            .enumerate()
+        {
+            if is_complete(&ranks[message]) && found != source(message) {
+                return Err(BenchError::NotDecoded);
+            }
+        }
+        let complete = ranks.iter().copied().filter(|rank| is_complete(rank));
+        Ok((time, complete.count()))
+    }
+}
+
+/// Returns the source packets of a message.
+fn source(message: usize) -> Vec<u8> {
+    let mut bytes = vec![0; BULK_PACKETS * PACKET_BYTES];
+    SmallRng::seed_from_u64(SEED ^ message as u64).fill_bytes(&mut bytes);
+    bytes
+}
+
+/// Measures calls of so many messages each. `base_us` is the time of the base case for one of them.
+///
+/// # Errors
+///
+/// [`BenchError`] if a quarter of the machine's memory does not hold them, or the result is wrong.
+pub(super) fn measure(
+    site: Site<'_>,
+    counts: &[usize],
+    base_us: f64,
+    progress: impl Fn(usize),
+) -> Result<Vec<BulkRow>, BenchError> {
+    let Some(&most) = counts.iter().max() else {
+        return Ok(Vec::new());
+    };
+    let needed = most.saturating_mul((RECEIVED + BULK_PACKETS) * PACKET_BYTES);
+    let limit = memory_bytes() / MEMORY_SHARE;
+    if needed > limit {
+        return Err(BenchError::MessageMemory { needed, limit });
+    }
+    let code = RandomCode::new(Form::Plain, BULK_PACKETS, SEED)?;
+    let mut messages = Messages::new(RandomCodec::new(code, site.engine), most)?;
+    let mut threads = vec![1, site.workers.width()];
+    threads.dedup();
+    let mut rows = Vec::new();
+    for pattern in Pattern::ALL {
+        messages.fill(pattern)?;
+        for &count in counts {
+            progress(count);
+            for &threads in &threads {
+                let (time, complete) = messages.time(site, count, threads)?;
+                let message_us = time / to_f64(count);
+                rows.push(BulkRow {
+                    packets: BULK_PACKETS,
+                    received: RECEIVED,
+                    messages: count,
+                    numbers: pattern,
+                    threads,
+                    complete,
+                    median_us: time,
+                    message_us,
+                    base_us,
+                    speed_up: base_us / message_us,
+                    gb_per_s: to_f64(BULK_PACKETS * PACKET_BYTES) / message_us / 1e3,
+                });
+            }
+        }
+    }
+    Ok(rows)
+}

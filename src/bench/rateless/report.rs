@@ -1,0 +1,208 @@
+//! The results of a run, for machines (serde) and for people (Display).
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Everything that one run measured. Serialized, it is what `bench rateless --json` prints.
+#[derive(Debug, Clone, Serialize)]
+pub struct RatelessReport {
+    /// Name of the CPU, if the system tells it.
+    pub cpu: Option<String>,
+    /// Threads that run at once.
+    pub threads: usize,
+    /// The engine of the decoders by tables.
+    pub engine: &'static str,
+    /// Bits of a packet.
+    pub packet_bits: usize,
+    /// How many messages so many packets complete.
+    pub completeness: Vec<CompletenessRow>,
+    /// One message at a time.
+    pub single: Vec<SingleRow>,
+    /// Many messages by one call.
+    pub bulk: Vec<BulkRow>,
+}
+
+/// The share of messages that so many packets complete.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct CompletenessRow {
+    /// Source packets: k.
+    pub packets: usize,
+    /// Packets that arrived: n.
+    pub received: usize,
+    /// Messages that were tried.
+    pub messages: usize,
+    /// The share of them that could be decoded.
+    pub complete: f64,
+    /// The probability of it: the product of 1 − 2⁻ⁱ for i from n − k + 1 to n.
+    pub exact: f64,
+}
+
+/// A way to decode one message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Decoder {
+    /// Elimination on (G|X), one bit a step: the base case.
+    Serial,
+    /// The same, 64 bits a step.
+    Words,
+    /// The message in eight parts of shorter packets.
+    Parts,
+    /// Elimination of G, then a product, both by tables.
+    Tables,
+    /// The same for packets that arrive one by one.
+    Incremental,
+}
+
+impl Decoder {
+    /// All of them, the base case first.
+    pub const ALL: [Self; 5] = [
+        Self::Serial,
+        Self::Words,
+        Self::Parts,
+        Self::Tables,
+        Self::Incremental,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Serial => "serial",
+            Self::Words => "words",
+            Self::Parts => "parts",
+            Self::Tables => "tables",
+            Self::Incremental => "incremental",
+        }
+    }
+}
+
+/// The time of one decoder for one message.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct SingleRow {
+    /// Source packets.
+    pub packets: usize,
+    /// Packets that arrived.
+    pub received: usize,
+    /// The decoder.
+    pub decoder: Decoder,
+    /// Threads.
+    pub threads: usize,
+    /// Median time, in microseconds.
+    pub median_us: f64,
+    /// The same of the base case.
+    pub base_us: f64,
+    /// The time of the base case, divided by this one.
+    pub speed_up: f64,
+    /// Bytes of source packets, in 10⁹ a second.
+    pub gb_per_s: f64,
+}
+
+/// The numbers of the packets of messages in bulk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// Each message has other ones.
+    Different,
+    /// All messages have the same ones.
+    Equal,
+}
+
+impl Pattern {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Different, Self::Equal];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::Different => "different",
+            Self::Equal => "equal",
+        }
+    }
+}
+
+/// The time of one call for many messages.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct BulkRow {
+    /// Source packets of a message.
+    pub packets: usize,
+    /// Packets that arrived of each.
+    pub received: usize,
+    /// Messages of the call.
+    pub messages: usize,
+    /// The numbers of their packets.
+    pub numbers: Pattern,
+    /// Threads.
+    pub threads: usize,
+    /// Messages that could be decoded.
+    pub complete: usize,
+    /// Median time of a call, in microseconds.
+    pub median_us: f64,
+    /// The same for one message.
+    pub message_us: f64,
+    /// Median time of the base case for one message.
+    pub base_us: f64,
+    /// The time of the base case, divided by that of one message here.
+    pub speed_up: f64,
+    /// Bytes of source packets, in 10⁹ a second.
+    pub gb_per_s: f64,
+}
+
+/// Three tables.
+impl fmt::Display for RatelessReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cpu = self.cpu.as_deref().unwrap_or("unknown CPU");
+        let (threads, engine) = (self.threads, self.engine);
+        writeln!(f, "{cpu}, {threads} threads, engine {engine}")?;
+        if !self.completeness.is_empty() {
+            writeln!(f, "\n     k      n   messages  complete     exact")?;
+        }
+        for row in &self.completeness {
+            writeln!(
+                f,
+                "{:>6} {:>6} {:>10}  {:.6}  {:.6}",
+                row.packets, row.received, row.messages, row.complete, row.exact
+            )?;
+        }
+        let bits = self.packet_bits;
+        writeln!(f, "\none message, packets of {bits} bits")?;
+        writeln!(
+            f,
+            "     k      n  decoder      threads          µs  speed-up    GB/s"
+        )?;
+        for row in &self.single {
+            writeln!(
+                f,
+                "{:>6} {:>6}  {:<11}  {:>7} {:>11.1} {:>8.1}× {:>7.3}",
+                row.packets,
+                row.received,
+                row.decoder.name(),
+                row.threads,
+                row.median_us,
+                row.speed_up,
+                row.gb_per_s
+            )?;
+        }
+        if !self.bulk.is_empty() {
+            writeln!(
+                f,
+                "\nmany messages by one call\n     k      n  messages  numbers    threads  µs each  speed-up    GB/s"
+            )?;
+        }
+        for row in &self.bulk {
+            writeln!(
+                f,
+                "{:>6} {:>6} {:>9}  {:<9}  {:>7} {:>8.2} {:>8.1}× {:>7.3}",
+                row.packets,
+                row.received,
+                row.messages,
+                row.numbers.name(),
+                row.threads,
+                row.message_us,
+                row.speed_up,
+                row.gb_per_s
+            )?;
+        }
+        writeln!(
+            f,
+            "\nmedians; speed-up: over serial elimination on (G|X), one bit a step, in this run; GB/s of source packets"
+        )
+    }
+}
