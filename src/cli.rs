@@ -40,6 +40,7 @@ mod terminal;
 mod time;
 mod trust;
 mod unmount;
+mod usage;
 mod volume;
 mod warnings;
 
@@ -56,9 +57,9 @@ use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 11] = [
-    "create", "mount", "unmount", "status", "check", "extract", "scrub", "rebuild", "balance",
-    "member", "bench",
+const COMMANDS: [&str; 12] = [
+    "create", "mount", "unmount", "status", "usage", "check", "extract", "scrub", "rebuild",
+    "balance", "member", "bench",
 ];
 
 /// Runs the program with the arguments that it was started with.
@@ -126,6 +127,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Create(create) => create::run(&create),
         Command::Unmount(unmount) => unmount::run(&unmount),
         Command::Status(status) => status::run(&status),
+        Command::Usage(usage) => usage::run(&usage),
         Command::Check(check) => check::run(&check),
         Command::Extract(extract) => extract::run(&extract),
         Command::Scrub(scrub) => scrub::run(&scrub),

@@ -35,5 +35,6 @@ pub(crate) mod scrub;
 pub(crate) mod scrubbed;
 pub(crate) mod server;
 pub(crate) mod summary;
+pub(crate) mod usage;
 pub(crate) mod volume;
 pub(crate) mod volume_failure;

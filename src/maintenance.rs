@@ -40,6 +40,7 @@ mod scheduler;
 mod scrub;
 mod stale_copies;
 mod superblock_recovery;
+mod usage;
 
 use candidates::Candidates;
 pub use compaction::{Compaction, InodeLocks};
@@ -56,6 +57,7 @@ pub use scheduler::{OrderNumber, RebuildOrders, Schedule, Scheduler};
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, Scrubber, WrongShards};
 pub use stale_copies::StaleCopies;
 pub use superblock_recovery::identify_members;
+pub use usage::{FileStripes, FilesUsage, MemberUsage, UsageCounter, VolumeUsage};
 
 /// An open volume: its transactions, and the parts that maintain it.
 pub struct Maintenance {
@@ -69,6 +71,7 @@ pub struct Maintenance {
     pub(super) draining: Arc<Draining>,
     pub(super) rebuild: Arc<Rebuild>,
     pub(super) scrubber: Arc<Scrubber>,
+    usage: UsageCounter,
 }
 
 impl Maintenance {
@@ -161,7 +164,14 @@ impl Maintenance {
             draining: Arc::clone(&draining),
             status,
         }));
+        let usage = UsageCounter::new(
+            Arc::clone(&transactions.members),
+            Arc::clone(&transactions.stripes),
+            Arc::clone(&transactions.records),
+            Arc::clone(&transactions.catalog),
+        );
         Self {
+            usage,
             scrubber: scrubber(
                 &transactions,
                 compaction,
@@ -263,6 +273,12 @@ impl Maintenance {
     #[must_use]
     pub fn stale_copies(&self) -> &Arc<StaleCopies> {
         &self.stale_copies
+    }
+
+    /// Returns the counter of the space that data and metadata take on the members.
+    #[must_use]
+    pub fn usage(&self) -> &UsageCounter {
+        &self.usage
     }
 
     /// Returns the scrubber.

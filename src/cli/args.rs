@@ -48,6 +48,7 @@ pub(super) enum Command {
     Mount(Box<MountArguments>),
     Unmount(UnmountArguments),
     Status(StatusArguments),
+    Usage(UsageArguments),
     Check(CheckArguments),
     Extract(ExtractArguments),
     Scrub(ScrubArguments),
@@ -232,6 +233,42 @@ pub(super) struct StatusArguments {
     /// A mountpoint, or the directories of an unmounted volume.
     #[arg(value_name = "MOUNTPOINT | DIR", required = true)]
     pub(super) paths: Vec<PathBuf>,
+}
+
+/// Show where the space of a mounted volume goes, member by member. With the path of a file in it, show the size of
+/// that file, its stripes, the members that hold it, and the losses that it survives now; with a directory, the same
+/// for everything below it. Exits with 3 if the file survives fewer losses than it should, with 4 if bytes of it are lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs usage /mnt/photos
+  cauchyfs usage /mnt/photos/2024/beach.jpg
+  cauchyfs usage --json /mnt/photos 2024          # a path after the mountpoint begins there
+
+The columns of a member sum to the bytes that its files take on their filesystem, as `du` counts them, but for
+the directories themselves.
+  data          bytes of files, in whole blocks
+  parity        shards that make up for lost members
+  dead          replaced or deleted bytes; those of dead stripes come free within seconds, the others by compaction
+                when room is needed
+  preallocated  room of the segments that are being written, so that accepted bytes always find room
+  journal       two files of equal length on every member, each 1/64 of the smallest member and at most 32 MiB,
+                so that an fsync never waits for room
+  index         a copy of the records of all files, on M+1 members
+  held back     beside each copy of the index 1/64 of the member and at most 64 MiB, with which a full volume can
+                still be freed by deleting; and where nothing can be reserved, the room of all stripes in memory
+  other         the superblock, and small files
+So an empty volume takes up to 64 MiB on each member, and up to 130 MiB on each with a copy of the index. Both
+are fixed: they do not grow with the data.")]
+pub(super) struct UsageArguments {
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Where the volume is mounted, or a path inside.
+    #[arg(value_name = "MOUNTPOINT | PATH")]
+    pub(super) mountpoint: PathBuf,
+    /// A path below the mountpoint.
+    #[arg(value_name = "PATH")]
+    pub(super) path: Option<PathBuf>,
 }
 
 /// Read every shard, every copy of the index and every superblock of a mounted volume, verify them, and

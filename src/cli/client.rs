@@ -3,6 +3,7 @@
 //! Commands that work on directories also find a daemon whose mount was taken away, by its socket (`unlisted`).
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::slice;
@@ -385,6 +386,40 @@ impl LiveMount {
                 ),
             ),
         }
+    }
+
+    /// Finds the mount in which `path` lies. Returns it with the number of the inode there, or with none if the path is
+    /// the mountpoint itself.
+    ///
+    /// # Errors
+    ///
+    /// If there is nothing at `path`, or it lies in no mount of ours.
+    pub(super) fn holding(path: &Path) -> Result<(Self, Option<u64>), Failure> {
+        let shown = path.display();
+        let unreadable =
+            |error| Failure::environment(format!("cannot read the mount table: {error}"));
+        let located = mountinfo::locate(path)
+            .map_err(|error| Failure::usage(format!("cannot find {shown}: {error}")))?;
+        if mountinfo::mount_at(&located).map_err(unreadable)?.is_some() {
+            return Ok((Self::at(path)?, None));
+        }
+        let found = std::fs::symlink_metadata(path)
+            .map_err(|error| Failure::environment(format!("cannot look at {shown}: {error}")))?;
+        let device = found.dev();
+        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+        let device = format!("{major}:{minor}");
+        let entries = mountinfo::mounts().map_err(unreadable)?.into_iter();
+        let mut entries = entries.filter(|entry| entry.is_ours() && entry.device == device);
+        // The first is the daemon's own; later ones are bound to other places.
+        let Some(entry) = entries.next() else {
+            return Err(
+                Failure::usage(format!("{shown} lies in no mounted volume")).advise(
+                    "this works on a mounted volume: `cauchyfs mount DIR... MOUNTPOINT` first",
+                ),
+            );
+        };
+        let mountpoint = entry.mountpoint.clone();
+        Ok((Self { mountpoint, entry }, Some(found.ino())))
     }
 
     /// Returns where it is mounted.

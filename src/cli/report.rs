@@ -3,6 +3,7 @@
 mod advice;
 mod lost;
 mod text;
+mod usage;
 
 /// The defects that a volume may have although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";

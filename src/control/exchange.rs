@@ -81,7 +81,7 @@ impl Limits {
                 answer: Some(ANSWER_TIMEOUT),
                 ..bounded
             },
-            Request::Status => Self {
+            Request::Status | Request::Usage { .. } => Self {
                 bytes: MOST_REPORT_BYTES,
                 ..bounded
             },

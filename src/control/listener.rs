@@ -18,8 +18,9 @@ use super::report::StatusReport;
 use super::scrub;
 use super::server::{self, Announced, ControlSocket, meanwhile};
 use super::summary::{rebuild_report, report};
+use super::usage::{files_usage, volume_usage};
 use super::volume_failure::VolumeFailure;
-use crate::format::MemberIndex;
+use crate::format::{Ino, MemberIndex};
 use crate::maintenance::{OrderNumber, RebuildOrders};
 use crate::membership::{Access, JoinAs, Members, MembersError, directory};
 use crate::store::StoreRef;
@@ -205,6 +206,10 @@ impl Commands {
             Request::Membership => {
                 server::answer(client, &Answer::Membership(self.membership()));
             }
+            Request::Usage { ino } => {
+                let answer = meanwhile(client, || self.usage(ino.map(Ino)));
+                server::answer(client, &answer);
+            }
             Request::Scrub { bytes_per_second } => {
                 let volume = &self.volume;
                 scrub::serve(&volume.fs, &volume.maintenance, client, bytes_per_second);
@@ -264,9 +269,21 @@ impl Commands {
         let OrderNumber(order) = orders.order(bytes_per_second, false);
         Ok(Answer::Ordered(order))
     }
+
     fn orders(&self) -> Result<&RebuildOrders, DaemonFailure> {
         let orders = self.volume.orders.as_deref();
         orders.ok_or(DaemonFailure::MountedReadOnly)
+    }
+
+    /// Says where the space of the volume goes, or where an inode is with everything in it.
+    fn usage(&self, ino: Option<Ino>) -> Answer {
+        let maintenance = &self.volume.maintenance;
+        let answer = match ino {
+            None => volume_usage(maintenance).map(|usage| Answer::VolumeUsage(Box::new(usage))),
+            Some(ino) => files_usage(&self.volume.fs, maintenance, ino)
+                .map(|usage| Answer::FilesUsage(Box::new(usage))),
+        };
+        answer.unwrap_or_else(|failure| Answer::Failed(failure.into()))
     }
 
     fn membership(&self) -> Membership {

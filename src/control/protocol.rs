@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::failure::{DaemonFailure, NotDurable};
-use super::report::{RebuildReport, StatusReport};
+use super::report::{FilesUsageReport, RebuildReport, StatusReport, VolumeUsageReport};
 use super::scrubbed::{Progress, Scrubbed};
 use crate::fuse::mount::Mount;
 
@@ -109,6 +109,11 @@ pub(crate) enum Request {
     Directories,
     /// Which volume is it, and which members is it without?
     Membership,
+    /// Where does the space go?
+    Usage {
+        /// The inode to ask for, with everything in it; all members without.
+        ino: Option<u64>,
+    },
     /// Verify everything and repair what is wrong; goes on as long as the client is there.
     Scrub {
         /// The most that may be read in a second.
@@ -167,6 +172,10 @@ pub(crate) enum Answer {
     Directories(Vec<PathBuf>),
     /// The volume.
     Membership(Membership),
+    /// The space that the volume takes.
+    VolumeUsage(Box<VolumeUsageReport>),
+    /// The place of a file, or of all files in a directory.
+    FilesUsage(Box<FilesUsageReport>),
     /// The progress of a scrub; the answer is yet to come.
     Scrubbing(Progress),
     /// Result of a scrub.

@@ -10,8 +10,13 @@ use crate::store::PageCacheUse;
 use crate::transaction::FullMembers;
 
 mod lost;
+mod usage;
 
 pub(crate) use lost::LostFiles;
+pub(crate) use usage::{
+    FilesUsageReport, MemberShardsReport, MemberUsageReport, StripesReport, UsesReport,
+    VolumeUsageReport,
+};
 
 /// The document that `status --json` prints; its shape is a contract.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

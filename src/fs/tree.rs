@@ -64,13 +64,20 @@ pub fn walk<'a>(fs: &'a Fs, from: &[u8]) -> Result<Walk<'a>, FsError> {
         path: normal(from),
         attr: resolve(fs, from)?,
     };
-    Ok(Walk {
-        fs,
-        first: Some(first),
+    Ok(Walk::starting_at(fs, first))
+}
+
+/// Walks an inode and everything in it, like [`walk`]; paths begin below it, and its own is empty.
+///
+/// # Errors
+///
+/// [`FsError::NotFound`], or a failure of the index.
+pub fn walk_from(fs: &Fs, ino: Ino) -> Result<Walk<'_>, FsError> {
+    let first = TreeEntry {
         path: Vec::new(),
-        open: Vec::new(),
-        entered: HashSet::new(),
-    })
+        attr: fs.attributes().get(ino)?,
+    };
+    Ok(Walk::starting_at(fs, first))
 }
 
 /// A path with single slashes between its names, and none around them.
@@ -98,6 +105,18 @@ struct Open {
     path_len: usize,
     after: Cookie,
     page: std::vec::IntoIter<<Listing as IntoIterator>::Item>,
+}
+
+impl<'a> Walk<'a> {
+    fn starting_at(fs: &'a Fs, first: TreeEntry) -> Self {
+        Self {
+            fs,
+            first: Some(first),
+            path: Vec::new(),
+            open: Vec::new(),
+            entered: HashSet::new(),
+        }
+    }
 }
 
 impl Walk<'_> {

@@ -281,7 +281,7 @@ impl RedundancyCounter {
 }
 
 /// Returns whether some of a file's bytes are among those that are lost.
-fn is_hit(backref: &Backref, lost: &[Range<u32>]) -> bool {
+pub(super) fn is_hit(backref: &Backref, lost: &[Range<u32>]) -> bool {
     let (start, end) = ends_of(backref);
     lost.iter()
         .any(|lost| u64::from(lost.start) < end && start < u64::from(lost.end))

@@ -103,6 +103,19 @@ impl MemberIo {
         self.measured(index, |measured| &mut measured.taken, measure)
     }
 
+    /// Returns the files of a live member with the bytes that each takes, in no order.
+    ///
+    /// # Errors
+    ///
+    /// As for [`MemberIo::call`].
+    pub fn taken_by_file(&self, index: MemberIndex) -> Result<Vec<(String, u64)>, StoreError> {
+        self.call(index, "measure", |store| {
+            let mut files = store.taken_by_file("")?;
+            files.extend(store.taken_by_file(files::SEGMENTS)?);
+            Ok(files)
+        })
+    }
+
     /// Measures a property of a member, and remembers it for when the member is slow. Waits for a property that was
     /// never measured.
     fn measured<T: Copy + Send + 'static>(

@@ -289,6 +289,17 @@ impl Buffers {
         OpenStripe::restored(stripe, reservation, buffer, data.len())
     }
 
+    /// Returns how many bytes of stripes are in memory and not on the members yet.
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        let open = self.open.lock().as_ref().map_or(0, OpenStripe::len);
+        let state = self.state.lock();
+        let sealed = state.table.values().map(|stripe| match stripe {
+            BufferedStripe::Open => 0,
+            BufferedStripe::Sealed(sealed) => sealed.payload_len as u64,
+        });
+        open as u64 + sealed.sum::<u64>()
+    }
+
     /// Returns what was appended to the open stripe since the last call, if that is at most `limit`
     /// bytes, and takes it for journaled.
     pub(crate) fn unjournaled(&self, limit: usize) -> Fresh {

@@ -160,6 +160,18 @@ impl Writer {
         self.buffers.capacity()
     }
 
+    /// Returns how many bytes were accepted that are not on the members yet.
+    #[must_use]
+    pub(crate) fn unwritten_bytes(&self) -> u64 {
+        self.buffers.unwritten_bytes()
+    }
+
+    /// Returns whether a stripe is in memory, because it is not on the members yet.
+    #[must_use]
+    pub(crate) fn has_in_memory(&self, stripe: StripeId) -> bool {
+        self.buffers.has(stripe)
+    }
+
     /// Seals the open stripe, however short, so that it is flushed.
     pub(crate) fn seal(&self) {
         self.buffers.seal();

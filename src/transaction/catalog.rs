@@ -7,7 +7,7 @@ use super::CommitError;
 use super::live::LiveBytes;
 use crate::format::record::{Backref, SegmentStripe, Stripe};
 use crate::format::{Record, SegmentId, StripeId, key};
-use crate::metadata::Meta;
+use crate::metadata::{Key, Meta, Value};
 use crate::stripes::StripeRecords;
 
 /// Records read at once.
@@ -141,6 +141,51 @@ impl Catalog {
             visit(key::parse_stripe(key)?, Stripe::decode(value)?);
             Ok(ControlFlow::Continue(()))
         })
+    }
+
+    /// Calls `visit` like [`Self::for_each_stripe`], also with the runs of each stripe's bytes that files hold: start and
+    /// end of each, in order and apart.
+    pub(crate) fn for_each_stripe_with_live(
+        &self,
+        mut visit: impl FnMut(&Stripe, &[(u64, u64)]),
+    ) -> Result<(), CommitError> {
+        let (mut from, end) = key::stripes();
+        loop {
+            let stripes = self.stripes_from(&from, &end)?;
+            let (Some((first, _)), Some((last, _))) = (stripes.first(), stripes.last()) else {
+                return Ok(());
+            };
+            from = successor(&key::stripe(*last));
+            let (backrefs, backrefs_end) = (key::backrefs(*first).0, key::backrefs(*last).1);
+            let mut left = stripes.iter().peekable();
+            let mut live = LiveBytes::default();
+            self.visit(&backrefs, &backrefs_end, |key, value| {
+                let (stripe, _, _) = key::parse_backref(key)?;
+                while let Some((_, before)) = left.next_if(|(id, _)| *id < stripe) {
+                    visit(before, &live.take_runs());
+                }
+                // One without a record is in memory.
+                if left.peek().is_some_and(|(id, _)| *id == stripe) {
+                    live.add(&Backref::decode(value)?);
+                }
+                Ok::<_, CommitError>(ControlFlow::Continue(()))
+            })?;
+            for (_, stripe) in left {
+                visit(stripe, &live.take_runs());
+            }
+        }
+    }
+
+    /// Returns the first stripes of a range of their keys.
+    fn stripes_from(
+        &self,
+        from: &[u8],
+        end: &[u8],
+    ) -> Result<Vec<(StripeId, Stripe)>, CommitError> {
+        let found = self.meta.scan(from, end, RECORDS_AT_ONCE)?;
+        let parse =
+            |(key, value): &(Key, Value)| Ok((key::parse_stripe(key)?, Stripe::decode(value)?));
+        found.iter().map(parse).collect()
     }
 }
 

@@ -49,6 +49,13 @@ impl LiveBytes {
         bytes
     }
 
+    /// Returns the start and the end of each run, in order and apart from one another, and begins with the next stripe.
+    pub(crate) fn take_runs(&mut self) -> Vec<(u64, u64)> {
+        self.join();
+        self.joined = 0;
+        std::mem::take(&mut self.runs)
+    }
+
     /// Joins runs that overlap or touch.
     fn join(&mut self) {
         self.runs.sort_unstable();

@@ -38,3 +38,4 @@ mod scrub;
 mod session;
 mod support;
 mod transport;
+mod usage;

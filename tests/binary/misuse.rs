@@ -254,8 +254,8 @@ fn nonsense_is_refused_and_help_is_not() {
     refused(&cauchyfs(&["member", "add", "/"]), 1, "DIR");
     refused(&cauchyfs(&["rebuild", "/"]), 1, "no volume is mounted");
     for command in [
-        "create", "mount", "unmount", "status", "check", "extract", "scrub", "rebuild", "balance",
-        "member",
+        "create", "mount", "unmount", "status", "usage", "check", "extract", "scrub", "rebuild",
+        "balance", "member",
     ] {
         let help = cauchyfs(&[command, "--help"]);
         assert!(help.status.success());

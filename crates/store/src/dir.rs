@@ -509,6 +509,10 @@ impl Store for DirStore {
         self.look_into(dir, |tree| tree.visit(dir, look))
     }
 
+    fn taken_by_file(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError> {
+        self.look_into(dir, |tree| tree.taken_by_file(dir))
+    }
+
     fn taken(&self, dir: &str) -> Result<u64, StoreError> {
         self.look_into(dir, |tree| tree.taken(dir))
     }

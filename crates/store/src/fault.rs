@@ -170,6 +170,11 @@ impl Store for FaultStore {
         self.inner.visit(dir, look)
     }
 
+    fn taken_by_file(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError> {
+        self.gate(CallKind::List, "list", dir)?;
+        self.inner.taken_by_file(dir)
+    }
+
     fn taken(&self, dir: &str) -> Result<u64, StoreError> {
         self.gate(CallKind::List, "list", dir)?;
         self.inner.taken(dir)

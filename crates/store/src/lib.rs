@@ -220,13 +220,23 @@ pub trait Store: Send + Sync + Debug {
     /// Only those of a failing directory.
     fn visit(&self, dir: &str, look: &mut Visitor<'_>) -> Result<(), StoreError>;
 
-    /// Returns the bytes that the files which [`Store::list`] returns take on the backing filesystem:
-    /// holes take none, what is reserved for a file it takes.
+    /// Returns the files that [`Store::list`] returns, in no order, with the bytes that each takes on the backing
+    /// filesystem: holes take none, what is reserved for a file it takes.
     ///
     /// # Errors
     ///
     /// Only those of a failing directory.
-    fn taken(&self, dir: &str) -> Result<u64, StoreError>;
+    fn taken_by_file(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError>;
+
+    /// Returns the bytes that all these files take together.
+    ///
+    /// # Errors
+    ///
+    /// Only those of a failing directory.
+    fn taken(&self, dir: &str) -> Result<u64, StoreError> {
+        let files = self.taken_by_file(dir)?;
+        Ok(files.iter().map(|(_, taken)| taken).sum())
+    }
 
     /// Gives back the space of a range, which then reads as zeros or the old bytes. Where the filesystem has no holes,
     /// this does nothing and succeeds. The length stays.

@@ -371,13 +371,15 @@ impl Store for MemStore {
         Ok(())
     }
 
-    fn taken(&self, dir: &str) -> Result<u64, StoreError> {
+    fn taken_by_file(&self, dir: &str) -> Result<Vec<(String, u64)>, StoreError> {
         if !is_dir(dir) {
             return Err(invalid(dir, &self.disk.label, "list"));
         }
         let state = self.state("list", dir)?;
         let files = state.files.iter().filter(|(name, _)| dir_of(name) == dir);
-        Ok(files.map(|(_, file)| file.used_bytes()).sum())
+        Ok(files
+            .map(|(name, file)| (name.clone(), file.used_bytes()))
+            .collect())
     }
 
     fn punch(&self, name: &str, offset: u64, len: u64) -> Result<(), StoreError> {

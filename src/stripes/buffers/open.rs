@@ -87,6 +87,11 @@ impl OpenStripe {
         self.stripe
     }
 
+    /// Returns the bytes that were appended, and those between them.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.len == 0
     }

@@ -260,19 +260,21 @@ impl Tree {
     /// no store takes are left out.
     pub(super) fn list(&self, dir: &str) -> Result<Vec<(String, u64)>, Failed> {
         let mut files = Vec::new();
-        self.for_each_file(dir, |base, seen| {
-            let name = if dir.is_empty() {
-                base.to_owned()
-            } else {
-                format!("{dir}/{base}")
-            };
-            files.push((name, seen.len));
-        })?;
+        self.for_each_file(dir, |base, seen| files.push((joined(dir, base), seen.len)))?;
         files.sort_unstable();
         Ok(files)
     }
 
-    /// Returns the bytes that the same files take.
+    /// Returns the same names in no order, with the bytes that each file takes.
+    pub(super) fn taken_by_file(&self, dir: &str) -> Result<Vec<(String, u64)>, Failed> {
+        let mut files = Vec::new();
+        self.for_each_file(dir, |base, seen| {
+            files.push((joined(dir, base), taken_by(seen)));
+        })?;
+        Ok(files)
+    }
+
+    /// Returns the bytes that the same files take together.
     pub(super) fn taken(&self, dir: &str) -> Result<u64, Failed> {
         let mut taken = 0;
         self.for_each_file(dir, |_, seen| {
@@ -378,6 +380,15 @@ impl Tree {
         let subdir = subdirs.entry(dir.to_owned());
         let subdir = subdir.or_insert(Subdirectory { held, inode });
         Ok(Arc::clone(&subdir.held))
+    }
+}
+
+/// Returns the name of a file as a store takes it.
+fn joined(dir: &str, base: &str) -> String {
+    if dir.is_empty() {
+        base.to_owned()
+    } else {
+        format!("{dir}/{base}")
     }
 }
 

@@ -279,7 +279,7 @@ impl Store for Pipe {
         rename(from: &str, to: &str) -> ();
         list(dir: &str) -> Vec<(String, u64)>;
         visit(dir: &str, look: &mut Visitor<'_>) -> ();
-        taken(dir: &str) -> u64;
+        taken_by_file(dir: &str) -> Vec<(String, u64)>;
         punch(name: &str, offset: u64, len: u64) -> ();
         read_at(name: &str, offset: u64, buf: &mut [u8]) -> ();
         write_at(name: &str, offset: u64, data: &[u8]) -> ();
@@ -317,7 +317,7 @@ impl Store for Noting {
         rename(from: &str, to: &str) -> ();
         list(dir: &str) -> Vec<(String, u64)>;
         visit(dir: &str, look: &mut Visitor<'_>) -> ();
-        taken(dir: &str) -> u64;
+        taken_by_file(dir: &str) -> Vec<(String, u64)>;
         punch(name: &str, offset: u64, len: u64) -> ();
         read_at(name: &str, offset: u64, buf: &mut [u8]) -> ();
         sync(name: &str) -> ();

@@ -1,0 +1,153 @@
+//! The stripes that hold some files, and the losses that these survive.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::ops::{ControlFlow, Range};
+
+use super::UsageCounter;
+use crate::format::record::{Backref, Extent, Stripe};
+use crate::format::{Ino, MemberIndex, Record, SegmentId, ShardIndex, StripeId, key};
+use crate::maintenance::redundancy::is_hit;
+use crate::stripes::{SegmentCensus, member_of};
+use crate::transaction::CommitError;
+
+/// Files that are looked at together, and the stripes that hold them.
+#[derive(Debug, Default)]
+pub struct FileStripes {
+    inos: HashSet<Ino>,
+    stripes: BTreeSet<StripeId>,
+    extents: u64,
+}
+
+/// The place of some files, and the losses that they survive now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FilesUsage {
+    /// The runs of bytes of which the files consist.
+    pub extents: u64,
+    /// The numbers of stripes on the members, by how many more losses each tolerates; negative if bytes of these files are
+    /// lost.
+    pub losses_tolerated: BTreeMap<i16, u64>,
+    /// The number of these stripes that lack shards.
+    pub below_full: u64,
+    /// The number of stripes that are in memory, not on the members yet.
+    pub unwritten: u64,
+    /// The number of shards that each member holds of these stripes, absent members included.
+    pub shards: BTreeMap<MemberIndex, u64>,
+}
+
+impl UsageCounter {
+    /// Adds the stripes of a file. Returns false if that was done before, under another name of the file.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn add_file(&self, ino: Ino, files: &mut FileStripes) -> Result<bool, CommitError> {
+        if !files.inos.insert(ino) {
+            return Ok(false);
+        }
+        let (from, end) = key::extents_from(ino, 0);
+        self.catalog.visit(&from, &end, |_, value| {
+            let extent = Extent::decode(value)?;
+            if extent.stripe != Extent::FAILED_WRITEBACK {
+                files.extents += 1;
+                files.stripes.insert(extent.stripe);
+            }
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        Ok(true)
+    }
+
+    /// Counts the losses that the stripes of some files tolerate now, by the files that the members list.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn count_stripes(&self, files: &FileStripes) -> Result<FilesUsage, CommitError> {
+        let mut usage = FilesUsage {
+            extents: files.extents,
+            ..FilesUsage::default()
+        };
+        let mut written = Vec::new();
+        for stripe in &files.stripes {
+            match self.records.stripe(*stripe)? {
+                Some(record) => written.push((*stripe, record)),
+                None if self.stripes.writer().has_in_memory(*stripe) => usage.unwritten += 1,
+                // It moved, or the file changed.
+                None => {}
+            }
+        }
+        // After the records, because a file is there before a record names it.
+        let segments = self.stripes.segments().records().into_iter();
+        let census = self.stripes.inventory().quick_census();
+        let segments: HashMap<SegmentId, SegmentCensus> = segments
+            .map(|(id, record)| (id, census.of_segment(id, record)))
+            .collect();
+        let unrecoverable = self.stripes.damage().unrecoverable().all();
+        for (stripe, record) in written {
+            let segment = segments.get(&record.segment);
+            let found = unrecoverable.get(&stripe).cloned().unwrap_or_default();
+            let tolerated = self.tolerated(files, (stripe, &record), segment, found)?;
+            *usage.losses_tolerated.entry(tolerated).or_default() += 1;
+            let is_whole = tolerated >= 0 && segment.is_some_and(|it| it.is_whole(&record));
+            usage.below_full += u64::from(!is_whole);
+            self.count_shards(&record, &mut usage.shards);
+        }
+        Ok(usage)
+    }
+
+    /// Returns how many more losses a stripe tolerates. `found` are ranges that turned out to be unrecoverable.
+    fn tolerated(
+        &self,
+        files: &FileStripes,
+        (stripe, record): (StripeId, &Stripe),
+        segment: Option<&SegmentCensus>,
+        found: Vec<Range<u32>>,
+    ) -> Result<i16, CommitError> {
+        // A stripe without a segment cannot be read at all.
+        let tolerated = segment.map_or(i16::MIN, |it| it.losses_surely_tolerated(record));
+        if tolerated >= 0 && found.is_empty() {
+            return Ok(tolerated);
+        }
+        let mut lost = found;
+        match segment {
+            Some(segment) => lost.extend(segment.lost_bytes(record)),
+            None => lost.push(0..u32::MAX),
+        }
+        let is_lost = self.holds_any(files, stripe, &lost)?;
+        // Other files may have lost bytes of it.
+        Ok(if is_lost { tolerated.min(-1) } else { 0 })
+    }
+
+    /// Returns whether the files hold any of these bytes of a stripe.
+    fn holds_any(
+        &self,
+        files: &FileStripes,
+        stripe: StripeId,
+        lost: &[Range<u32>],
+    ) -> Result<bool, CommitError> {
+        let (from, end) = key::backrefs(stripe);
+        let mut holds = false;
+        self.catalog.visit(&from, &end, |key, value| {
+            let (_, ino, _) = key::parse_backref(key)?;
+            holds |= files.inos.contains(&ino) && is_hit(&Backref::decode(value)?, lost);
+            Ok::<_, CommitError>(if holds {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        })?;
+        Ok(holds)
+    }
+
+    /// Counts the shards of a stripe for the members that hold them.
+    fn count_shards(&self, record: &Stripe, shards: &mut BTreeMap<MemberIndex, u64>) {
+        let Some(segment) = self.stripes.segments().record(record.segment) else {
+            return;
+        };
+        let total = segment.data_shards.saturating_add(segment.parity_shards);
+        let written = (0..total).map(ShardIndex);
+        let written = written.filter(|shard| record.written.contains(*shard));
+        for member in written.filter_map(|shard| member_of(&segment, record, shard)) {
+            *shards.entry(member).or_default() += 1;
+        }
+    }
+}
