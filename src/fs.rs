@@ -447,16 +447,13 @@ impl Fs {
             .sync_for(may_commit, |outcome| answer(outcome.map_err(FsError::from)));
     }
 
-    /// Reports how full the volume is. Inodes have no limit but space: none are counted, which `df -i`
-    /// shows as a dash.
-    ///
-    /// # Errors
-    ///
-    /// None at present; an index that counts inodes may fail.
-    pub fn statfs(&self) -> Result<SpaceReport, FsError> {
+    /// Reports how full the volume is, and asks the members for that. Inodes have no limit but space: none are counted,
+    /// which `df -i` shows as a dash.
+    #[must_use]
+    pub fn statfs(&self) -> SpaceReport {
         let space = self.transactions.space();
         let blocks = |bytes: u64| bytes / BLOCK_SIZE as u64;
-        Ok(SpaceReport {
+        SpaceReport {
             block_size: BLOCK_BYTES,
             blocks: blocks(space.usable_total),
             blocks_free: blocks(space.usable_free),
@@ -464,7 +461,7 @@ impl Fs {
             files: 0,
             files_free: 0,
             name_max: NAME_BYTES,
-        })
+        }
     }
 
     /// Returns the paths of inodes, by whatever names they have, from the root on and without a leading

@@ -254,11 +254,12 @@ the directories themselves.
   journal       two files of equal length on every member, each 1/64 of the smallest member and at most 32 MiB,
                 so that an fsync never waits for room
   index         a copy of the records of all files, on M+1 members
-  held back     beside each copy of the index 1/64 of the member and at most 64 MiB, with which a full volume can
-                still be freed by deleting; and where nothing can be reserved, the room of all stripes in memory
+  held back     beside each copy of the index 1/64 of the member and at most 64 MiB, as much as the journal: when
+                other programs fill the disk, the index still takes in all of the journal, and a full volume can
+                be freed by deleting; and where nothing can be reserved, the room of all stripes in memory
   other         the superblock, and small files
-So an empty volume takes up to 64 MiB on each member, and up to 130 MiB on each with a copy of the index. Both
-are fixed: they do not grow with the data.")]
+So an empty volume takes up to 64 MiB on each member, and up to 130 MiB on each with a copy of the index. That is
+less on small members, and does not grow with the data.")]
 pub(super) struct UsageArguments {
     /// Print one JSON document.
     #[arg(long)]

@@ -80,7 +80,12 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
         // Shards that were missing may be there by now.
         check::check_again(&volume.maintenance, &mut checked).map_err(VolumeFailure::from)?;
     }
-    let report = volume.report(false)?;
+    let report = volume.report(false);
+    if let Some(reason) = report.why_uncounted("redundancy") {
+        return Err(Failure::environment(format!(
+            "the redundancy cannot be counted: {reason}"
+        )));
+    }
     for finding in &checked.findings {
         terminal::line(finding);
     }

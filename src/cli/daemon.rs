@@ -426,7 +426,7 @@ impl Daemon<'_> {
             control,
             Arc::clone(self.volume),
             self.confined.is_foreign(),
-            Box::new(move || survey.report()),
+            Box::new(move |reason| survey.report(reason)),
             Box::new(end),
         )
     }

@@ -58,7 +58,7 @@ impl Failure {
     pub(super) fn exit_code(fault: Fault) -> u8 {
         match fault {
             Fault::Usage => 1,
-            Fault::Environment | Fault::TooFew => 2,
+            Fault::Environment | Fault::TooFew | Fault::Unreadable => 2,
             Fault::Incomplete => 3,
             Fault::Loss => 4,
         }

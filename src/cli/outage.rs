@@ -20,13 +20,13 @@ use super::survey::survey_members;
 use super::volume::VolumeOptions;
 use crate::control::in_time::Silent;
 use crate::control::mounted::{MountedVolume, OpenVolume};
-use crate::control::report::StatusReport;
-use crate::control::summary::blank_report;
+use crate::control::report::{self, StatusReport, UncountedReport};
+use crate::control::summary::{TOO_FEW, blank_report, blank_report_of};
 use crate::control::volume::{AbandonedVolume, Volume, VolumeRest};
 use crate::format::MemberIndex;
 use crate::fs::{FsOptions, LostChanges};
 use crate::fuse::KernelCache;
-use crate::membership::{MemberState, MemberStatus};
+use crate::membership::{AbsenceReason, Access, MemberState, MemberStatus};
 use crate::workers::Threads;
 
 /// The interval at which a volume is looked at.
@@ -47,46 +47,82 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The parts of an outage that look at directories.
 pub(super) struct OutageSurvey {
     volume: Arc<MountedVolume>,
-    /// The directories of the members when the volume was last open.
-    paths: Mutex<Vec<PathBuf>>,
+    known: Mutex<LastKnown>,
     member_timeout: Duration,
+}
+
+/// The volume as it was when it was last open.
+#[derive(Default)]
+struct LastKnown {
+    /// The directories of the members.
+    paths: Vec<PathBuf>,
+    report: Option<StatusReport>,
 }
 
 impl OutageSurvey {
     /// Returns a survey of the directories of this volume.
     pub(super) fn new(volume: &Arc<MountedVolume>, member_timeout: Duration) -> Self {
-        Self {
+        let survey = Self {
             volume: Arc::clone(volume),
-            paths: Mutex::default(),
+            known: Mutex::default(),
             member_timeout,
+        };
+        if let Some(volume) = volume.now() {
+            survey.note(&volume);
         }
+        survey
     }
 
-    /// Notes the directories of an open volume, but those of members that were left out.
-    fn note_paths(&self, volume: &OpenVolume) {
-        let members = volume.fs.transactions().members().known_members();
-        let members = members
-            .into_iter()
-            .filter(|member| !volume.left_out.contains(&member.index));
-        *self.paths.lock() = members.map(|member| PathBuf::from(member.path)).collect();
+    /// Notes the members of an open volume, and the directories of those that were not left out. Asks none of them.
+    fn note(&self, volume: &OpenVolume) {
+        let transactions = volume.fs.transactions();
+        let members = transactions.members();
+        let found = members.known_members();
+        let named = found.iter();
+        let named = named.filter(|member| !volume.left_out.contains(&member.index));
+        let paths = named.map(|member| PathBuf::from(&member.path)).collect();
+        let report = StatusReport {
+            mounted: true,
+            read_only: true,
+            mounted_read_only: transactions.access() == Access::ReadOnly,
+            ..blank_report_of(members, found, (volume.notes.as_slice(), 0), TOO_FEW)
+        };
+        *self.known.lock() = LastKnown {
+            paths,
+            report: Some(report),
+        };
     }
 
     /// Finds the directories that were noted last.
     fn directories(&self) -> Result<Directories, Failure> {
-        let paths = self.paths.lock().clone();
+        let paths = self.known.lock().paths.clone();
         Directories::find_within(&paths, self.member_timeout, Silent::default())
     }
 
-    /// Reports on the volume by what its directories tell now. Returns none if none of them tells anything.
-    pub(super) fn report(&self) -> Option<StatusReport> {
+    /// Reports on the volume by what its directories tell now; `reason` says why nothing else can be counted. If none of
+    /// them tells anything, all members that were known are missing. Returns none if the volume was never open.
+    pub(super) fn report(&self, reason: &str) -> Option<StatusReport> {
         if let Some(volume) = self.volume.now() {
-            self.note_paths(&volume);
+            self.note(&volume);
         }
-        let directories = self.directories().ok()?;
-        let (members, notes) = survey_members(&directories, self.member_timeout).ok()?;
-        Some(StatusReport {
-            mounted: true,
-            ..blank_report(&members, &notes, 0)
+        let known = self.known.lock().report.clone()?;
+        let surveyed = self
+            .directories()
+            .and_then(|directories| survey_members(&directories, self.member_timeout));
+        Some(match surveyed {
+            Ok((members, notes)) => StatusReport {
+                mounted: true,
+                read_only: true,
+                mounted_read_only: known.mounted_read_only,
+                ..blank_report(&members, &notes, 0, reason)
+            },
+            Err(failure) => {
+                tracing::debug!(
+                    "no directory of the volume tells anything: {}",
+                    failure.message
+                );
+                without_members(known, reason)
+            }
         })
     }
 
@@ -97,6 +133,20 @@ impl OutageSurvey {
             .and_then(|directories| survey_members(&directories, self.member_timeout));
         surveyed.map_or(0, |(members, _)| count_online(&members.known_members()))
     }
+}
+
+/// Returns the report on a volume of which no member is there.
+fn without_members(mut known: StatusReport, reason: &str) -> StatusReport {
+    for member in &mut known.members {
+        if member.is_here() {
+            member.state = report::MemberState::Missing;
+            member.reason = Some(AbsenceReason::NoDirectory);
+        }
+    }
+    let of_members = known.members.iter().filter_map(UncountedReport::of_member);
+    let mut uncounted = UncountedReport::of_records(reason);
+    uncounted.extend(of_members);
+    StatusReport { uncounted, ..known }
 }
 
 fn count_online(members: &[MemberStatus]) -> usize {
@@ -181,7 +231,7 @@ impl Watcher {
             let members = failed.fs.transactions().members();
             fewest = fewest.min(count_online(&members.known_members()));
             let needed = members.shape().geometry().data_shards();
-            self.survey.note_paths(&failed);
+            self.survey.note(&failed);
             if self.survey.count_present() < needed.max(fewest + 1) {
                 continue;
             }

@@ -27,7 +27,7 @@ use crate::maintenance::RebuildKind;
 struct Document<'a> {
     #[serde(flatten)]
     rebuild: &'a RebuildReport,
-    redundancy: &'a [RedundancyReport],
+    redundancy: Option<&'a [RedundancyReport]>,
     #[serde(flatten)]
     lost: &'a LostFiles,
 }
@@ -98,7 +98,7 @@ pub(super) fn follow(
     if json {
         let document = Document {
             rebuild: &rebuild,
-            redundancy: &report.redundancy,
+            redundancy: report.redundancy.as_deref(),
             lost: &report.lost,
         };
         terminal::json(&document).map_err(Failure::environment)?;
@@ -203,10 +203,11 @@ fn for_people(rebuild: &RebuildReport, report: &StatusReport, mountpoint: &Path)
 fn outcome(report: &StatusReport) -> Outcome {
     let lacks_copies = report.index.as_ref().is_some_and(IndexReport::is_short);
     let full = i64::try_from(report.geometry.parity).unwrap_or(i64::MAX);
-    let mut rows = report.redundancy.iter().filter(|row| row.stripes > 0);
+    let is_counted = report.redundancy.is_some();
+    let mut rows = report.rows().iter().filter(|row| row.stripes > 0);
     if rows.clone().any(|row| row.losses_tolerated < 0) {
         Outcome::Lost
-    } else if rows.all(|row| row.losses_tolerated >= full) && !lacks_copies {
+    } else if is_counted && rows.all(|row| row.losses_tolerated >= full) && !lacks_copies {
         Outcome::Done
     } else {
         Outcome::Degraded

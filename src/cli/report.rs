@@ -13,7 +13,7 @@ pub(super) const LACKS_SHARDS: &str = "some stripes lack shards";
 mod tests {
     use crate::coding::{Coded, Coding};
     use crate::control::report::report_without as report;
-    use crate::control::report::{CodingReport, StatusReport};
+    use crate::control::report::{CapacityReport, CodingReport, StatusReport, UncountedReport};
 
     #[test]
     fn a_volume_that_lacks_copies_of_its_index_counts_them_and_names_their_members() {
@@ -91,6 +91,30 @@ mod tests {
     }
 
     #[test]
+    fn what_is_not_counted_is_shown_with_the_reason() {
+        let mut report = report(&[2], &[(1, 7)], &[0, 1, 3]);
+        report.redundancy = None;
+        report.index = None;
+        report.scrub = None;
+        report.capacity = CapacityReport::default();
+        report.members[2].bytes_used = None;
+        report.members[2].bytes_free = None;
+        report.uncounted = UncountedReport::of_records("the index is gone");
+        report
+            .uncounted
+            .push(UncountedReport::new("members.2", "it is away"));
+        let text = report.for_people(None);
+        let line = "not counted: redundancy, index, unrecoverable files, capacity, scrub: the index is gone";
+        assert!(text.lines().any(|it| it == line), "{text}");
+        assert!(text.contains("\n? of ? used\n"), "{text}");
+        assert!(
+            text.contains("2       missing    ?           ?  "),
+            "{text}"
+        );
+        assert!(!text.contains("no stripes"), "{text}");
+    }
+
+    #[test]
     fn members_that_share_a_device_qualify_what_survives() {
         let mut shared = report(&[], &[(2, 9)], &[0, 1, 2]);
         let line = "but members 0, 3 share a device, whose failure is the loss of 2 members";
@@ -98,7 +122,8 @@ mod tests {
         assert!(!says(&shared));
         shared.shared_devices = vec![vec![0, 3]];
         assert!(says(&shared), "{}", shared.for_people(None));
-        shared.redundancy[0].losses_tolerated = 0;
+        let rows = shared.redundancy.as_mut().expect("they were counted");
+        rows[0].losses_tolerated = 0;
         assert!(!says(&shared), "nothing is said to survive");
     }
 }

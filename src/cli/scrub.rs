@@ -285,7 +285,7 @@ mod tests {
         let lost = Scrubbed {
             bytes_lost: 4096,
             lost: LostFiles {
-                paths: vec!["/a".to_owned()],
+                paths: Some(vec!["/a".to_owned()]),
                 are_all: true,
             },
             ..stopped

@@ -126,31 +126,39 @@ fn of_unmounted(
     survey.narrow(directories, &elsewhere)?;
     let volume = match Volume::open_to_look(directories) {
         Ok(volume) => volume,
-        Err(failure) if failure.fault == Fault::TooFew => {
+        // The members are there to be listed, whatever became of the records.
+        Err(failure)
+            if matches!(
+                failure.fault,
+                Fault::TooFew | Fault::Unreadable | Fault::Loss
+            ) =>
+        {
             failure.print();
-            return survey_with_elsewhere(directories);
+            return survey_with_elsewhere(directories, &failure.message);
         }
         Err(failure) => return Err(failure),
     };
     let measured = volume.maintenance.reaper().measure_segments();
     let elsewhere = superseded::look_elsewhere(volume.transactions.members(), directories);
-    let report = measured
-        .map_err(VolumeFailure::from)
-        .and_then(|()| volume.report(false));
+    let mut report = volume.report(false);
+    if let Err(error) = measured {
+        let reason = VolumeFailure::from(error).error;
+        report.leave_out_capacity(&reason);
+    }
     volume.close()?;
     Ok(StatusReport {
         elsewhere,
-        ..report?
+        ..report
     })
 }
 
-/// Says how a volume is of which too few members are there to read anything.
-fn survey_with_elsewhere(directories: &Directories) -> Result<StatusReport, Failure> {
+/// Says how a volume is of which nothing can be read, for this reason.
+fn survey_with_elsewhere(directories: &Directories, reason: &str) -> Result<StatusReport, Failure> {
     let (members, notes) = survey_members(directories, MEMBER_TIMEOUT)?;
     let elsewhere = superseded::look_elsewhere(&members, directories);
     Ok(StatusReport {
         elsewhere,
-        ..blank_report(&members, &notes, 0)
+        ..blank_report(&members, &notes, 0, reason)
     })
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::directories::Directories;
 use super::failure::Failure;
 use crate::control::report::StatusReport;
-use crate::control::summary::blank_report;
+use crate::control::summary::{TOO_FEW, blank_report};
 use crate::control::volume_failure::VolumeFailure;
 use crate::membership::{AbsenceReason, Members, Unusable, directory};
 use crate::store::{Executor, ExecutorKind, StoreRef};
@@ -86,7 +86,7 @@ pub(super) fn survey(
     member_timeout: Duration,
 ) -> Result<StatusReport, Failure> {
     let (members, notes) = survey_members(directories, member_timeout)?;
-    Ok(blank_report(&members, &notes, 0))
+    Ok(blank_report(&members, &notes, 0, TOO_FEW))
 }
 
 /// Looks at the members, however few are there, and says which directories could not be used.

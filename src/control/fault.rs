@@ -12,6 +12,8 @@ pub(crate) enum Fault {
     Environment,
     /// Exit code 2: there are too few members to read anything, which may be a matter of paths.
     TooFew,
+    /// Exit code 2: the records of the volume cannot be read, or make no sense.
+    Unreadable,
     /// Exit code 3: it is done in part, and cannot be finished now.
     Incomplete,
     /// Exit code 4: data is lost.

@@ -17,7 +17,7 @@ use super::protocol::{Absentee, Answer, Membership, Request};
 use super::report::StatusReport;
 use super::scrub;
 use super::server::{self, Announced, ControlSocket, meanwhile};
-use super::summary::{rebuild_report, report};
+use super::summary::{TOO_FEW, rebuild_report, report};
 use super::usage::{files_usage, volume_usage};
 use super::volume_failure::VolumeFailure;
 use crate::format::{Ino, MemberIndex};
@@ -44,8 +44,8 @@ pub(crate) enum EndRequest {
 /// Passes a command about the end on, with the connection that waits for the answer.
 type End = Box<dyn Fn(EndRequest, UnixStream) + Send + Sync>;
 
-/// Reports on a volume of which too many members are away by what its directories alone tell.
-type Survey = Box<dyn Fn() -> Option<StatusReport> + Send + Sync>;
+/// Reports on a volume of which nothing can be counted by what its directories alone tell. It gets the reason.
+type Survey = Box<dyn Fn(&str) -> Option<StatusReport> + Send + Sync>;
 
 /// Answers commands.
 struct Listener {
@@ -152,24 +152,21 @@ impl Listener {
         }
     }
 
-    /// Says how the volume is. If it has failed, the directories themselves are looked at, because members may be back.
+    /// Says how the volume is. If too many members are away, the directories themselves are looked at, because members may
+    /// be back. The same holds if nothing can be counted.
     fn status(&self) -> Answer {
         let volume = self.volume.open();
-        let has_failed = volume.as_ref();
-        let has_failed = has_failed.is_none_or(|volume| volume.fs.transactions().has_failed());
-        if has_failed && let Some(report) = (self.survey)() {
+        let is_away = volume.as_ref().is_none_or(is_away);
+        if is_away && let Some(report) = (self.survey)(TOO_FEW) {
             return self.status_answer(report);
         }
         let Some(volume) = volume else {
             return Answer::Failed(DaemonFailure::VolumeAway);
         };
-        match report(&volume.fs, &volume.maintenance, &volume.notes, true) {
-            Ok(report) => self.status_answer(report),
-            Err(failure) => match (self.survey)() {
-                Some(report) => self.status_answer(report),
-                None => Answer::Failed(failure.into()),
-            },
-        }
+        let report = report(&volume.fs, &volume.maintenance, &volume.notes, true);
+        let survey = |reason| (self.survey)(reason);
+        let surveyed = report.why_uncounted("redundancy").and_then(survey);
+        self.status_answer(surveyed.unwrap_or(report))
     }
 
     fn status_answer(&self, mut report: StatusReport) -> Answer {

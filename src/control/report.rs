@@ -10,9 +10,11 @@ use crate::store::PageCacheUse;
 use crate::transaction::FullMembers;
 
 mod lost;
+mod uncounted;
 mod usage;
 
 pub(crate) use lost::LostFiles;
+pub(crate) use uncounted::UncountedReport;
 pub(crate) use usage::{
     FilesUsageReport, MemberShardsReport, MemberUsageReport, StripesReport, UsesReport,
     VolumeUsageReport,
@@ -28,9 +30,12 @@ pub(crate) struct StatusReport {
     /// The way on which requests of the kernel come; nothing if it is not mounted.
     #[serde(default)]
     pub(crate) transport: Option<Transport>,
-    /// True if it is mounted, and not to be written to.
+    /// True if it is mounted and takes no writes now: it was mounted so, or too much failed.
     #[serde(default)]
     pub(crate) read_only: bool,
+    /// True if it was mounted read-only. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) mounted_read_only: bool,
     /// The course of writes while members are full.
     #[serde(default)]
     pub(crate) full_member: FullMembers,
@@ -42,7 +47,8 @@ pub(crate) struct StatusReport {
     /// Nothing where the volume is not open.
     pub(crate) coding: Option<CodingReport>,
     pub(crate) members: Vec<MemberReport>,
-    pub(crate) redundancy: Vec<RedundancyReport>,
+    /// None if it cannot be counted, as all that follows; `uncounted` has the reasons.
+    pub(crate) redundancy: Option<Vec<RedundancyReport>>,
     /// Members that share a device, by number: its failure is the loss of all of them. `redundancy` counts members.
     #[serde(default)]
     pub(crate) shared_devices: Vec<Vec<u16>>,
@@ -51,8 +57,11 @@ pub(crate) struct StatusReport {
     #[serde(flatten)]
     pub(crate) lost: LostFiles,
     pub(crate) capacity: CapacityReport,
-    pub(crate) scrub: ScrubReport,
+    pub(crate) scrub: Option<ScrubReport>,
     pub(crate) rebuild: RebuildReport,
+    /// The values that could not be counted.
+    #[serde(default)]
+    pub(crate) uncounted: Vec<UncountedReport>,
 }
 
 /// Members that were not given, and are enough to be written to without those that were, or were so.
@@ -138,8 +147,9 @@ pub(crate) struct MemberReport {
     /// The reason for its state. JSON has the sentence as well.
     #[serde(flatten, with = "reason_and_cause")]
     pub(crate) reason: Option<AbsenceReason>,
-    pub(crate) bytes_used: u64,
-    pub(crate) bytes_free: u64,
+    /// None if the member does not answer, as the next.
+    pub(crate) bytes_used: Option<u64>,
+    pub(crate) bytes_free: Option<u64>,
     /// The way from its large files to their device, if it is online. Daemons before this field do not tell.
     #[serde(default)]
     pub(crate) page_cache: Option<PageCacheReport>,
@@ -276,8 +286,8 @@ impl IndexReport {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct CapacityReport {
-    pub(crate) bytes_usable: u64,
-    pub(crate) bytes_used: u64,
+    pub(crate) bytes_usable: Option<u64>,
+    pub(crate) bytes_used: Option<u64>,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -359,15 +369,19 @@ impl MemberReport {
 }
 
 impl StatusReport {
-    /// Judges the parts: the one place that says what `healthy` means.
+    /// Judges the parts: the one place that says what `healthy` means. A volume of which nothing can be counted cannot be
+    /// read.
     pub(crate) fn judge(
         members: &[MemberReport],
-        redundancy: &[RedundancyReport],
+        redundancy: Option<&[RedundancyReport]>,
         index: Option<&IndexReport>,
         geometry: &GeometryReport,
     ) -> VolumeState {
         let online = members.iter().filter(|member| member.is_here()).count();
         let full = i64::try_from(geometry.parity).unwrap_or(i64::MAX);
+        let Some(redundancy) = redundancy else {
+            return VolumeState::Failed;
+        };
         let is_lost = redundancy
             .iter()
             .any(|row| row.losses_tolerated < 0 && row.stripes > 0);
@@ -383,6 +397,22 @@ impl StatusReport {
         } else {
             VolumeState::Healthy
         }
+    }
+
+    /// Returns the rows of the redundancy; none if it was not counted.
+    pub(crate) fn rows(&self) -> &[RedundancyReport] {
+        self.redundancy.as_deref().unwrap_or_default()
+    }
+
+    /// Says whether a scrub is under way.
+    pub(crate) fn is_scrubbing(&self) -> bool {
+        let scrub = self.scrub.as_ref();
+        scrub.is_some_and(|scrub| scrub.state == ScrubState::Running)
+    }
+
+    /// Says whether a volume that was mounted to be written to takes no writes any more.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.mounted && self.read_only && !self.mounted_read_only
     }
 
     /// Says whether what has gone on elsewhere lacks what is here, as that lacks it.
@@ -422,8 +452,8 @@ mod tests {
             path: Some(format!("/srv/d{index}")),
             state,
             reason: None,
-            bytes_used: 0,
-            bytes_free: 0,
+            bytes_used: Some(0),
+            bytes_free: Some(0),
             page_cache: None,
             errors: ErrorCounts::default(),
             suspect: false,
@@ -465,23 +495,28 @@ mod tests {
         StatusReport {
             volume: "v".to_owned(),
             label: "photos".to_owned(),
-            state: StatusReport::judge(&members, &redundancy, Some(&index), &geometry),
+            state: StatusReport::judge(&members, Some(&redundancy), Some(&index), &geometry),
             mounted: true,
             transport: None,
             read_only: false,
+            mounted_read_only: false,
             full_member: FullMembers::Stop,
             elsewhere: None,
             geometry,
             engine: "scalar".to_owned(),
             coding: None,
             members,
-            redundancy,
+            redundancy: Some(redundancy),
             shared_devices: Vec::new(),
             index: Some(index),
             lost: LostFiles::default(),
-            capacity: CapacityReport::default(),
-            scrub: ScrubReport::default(),
+            capacity: CapacityReport {
+                bytes_usable: Some(0),
+                bytes_used: Some(0),
+            },
+            scrub: Some(ScrubReport::default()),
             rebuild: RebuildReport::default(),
+            uncounted: Vec::new(),
         }
     }
 
@@ -498,6 +533,50 @@ mod tests {
         assert_eq!(state(&[], &[(-1, 1)]), VolumeState::Failed);
         let short = report(&[], &[(2, 9)], &[0, 4]);
         assert_eq!(short.state, VolumeState::Degraded);
+        let StatusReport {
+            members,
+            index,
+            geometry,
+            ..
+        } = report(&[], &[(2, 9)], &[0, 1, 2]);
+        let uncounted = StatusReport::judge(&members, None, index.as_ref(), &geometry);
+        assert_eq!(uncounted, VolumeState::Failed);
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_counted_is_null_and_its_reason_is_listed() {
+        let mut report = report(&[2], &[(1, 7)], &[0, 1, 3]);
+        report.redundancy = None;
+        report.scrub = None;
+        report.lost = LostFiles::uncounted();
+        report.capacity = CapacityReport::default();
+        report.members[2].bytes_used = None;
+        report.members[2].reason = Some(AbsenceReason::NoDirectory);
+        report.uncounted = UncountedReport::of_records("the index is gone");
+        let of_member = UncountedReport::of_member(&report.members[2]);
+        report.uncounted.extend(of_member);
+        let value = serde_json::to_value(&report).unwrap();
+        for path in [
+            "/redundancy",
+            "/scrub",
+            "/unrecoverable_files",
+            "/capacity/bytes_used",
+            "/members/2/bytes_used",
+        ] {
+            assert!(
+                value.pointer(path).is_some_and(serde_json::Value::is_null),
+                "{path}"
+            );
+        }
+        assert_eq!(
+            report.why_uncounted("redundancy"),
+            Some("the index is gone")
+        );
+        let reason = AbsenceReason::NoDirectory.to_string();
+        assert_eq!(report.why_uncounted("members.2"), Some(reason.as_str()));
+        assert_eq!(report.why_uncounted("members.1"), None);
+        let read: StatusReport = serde_json::from_value(value).unwrap();
+        assert_eq!(read, report);
     }
 
     #[test]

@@ -5,7 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
-    PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport, VolumeState,
+    PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport, UncountedReport,
+    VolumeState,
 };
 use super::scrubbed::{MemberDefects, Scrubbed, UnverifiedMember};
 use super::volume_failure::VolumeFailure;
@@ -16,72 +17,129 @@ use crate::maintenance::{
     ScrubStatus,
 };
 use crate::membership::{self, Access, Members, Unusable};
-use crate::transaction::FullMembers;
+use crate::transaction::{FullMembers, Transactions};
 
 /// Files that are listed by name at most.
 const MOST_LISTED: usize = 100_000;
 
-/// Says how an open volume is, counted and not remembered; `notes` say why directories were left out.
-///
-/// # Errors
-///
-/// If its records cannot be read.
+/// The reason why nothing can be counted of a volume with too few members.
+pub(crate) const TOO_FEW: &str = "too few members are online to read the records of the volume";
+
+/// Says how an open volume is, counted and not remembered; `notes` say why directories were left out. A value that cannot
+/// be counted is left out, with the reason.
 pub(crate) fn report(
     fs: &Fs,
     maintenance: &Maintenance,
     notes: &[Unusable],
     mounted: bool,
-) -> Result<StatusReport, VolumeFailure> {
+) -> StatusReport {
     let transactions = fs.transactions();
     let members = transactions.members();
     members.io().probe_hedged();
-    let counted = maintenance
-        .redundancy()
-        .redundancy()
-        .map_err(VolumeFailure::from)?;
-    let redundancy: Vec<RedundancyReport> = counted.rows.iter().map(row_report).collect();
-    let scrub = maintenance
-        .scrubber()
-        .scrub_status()
-        .map_err(VolumeFailure::from)?;
-    let mut blank = blank_report(members, notes, scrub.record.last_finished);
-    let rebuilding = maintenance.rebuild().status().members();
-    let full = if mounted {
-        transactions.full_members()
-    } else {
-        BTreeSet::new()
+    let counted = count(fs, maintenance);
+    let scrub = maintenance.scrubber().scrub_status();
+    let last_finished = scrub.as_ref().map(|scrub| scrub.record.last_finished);
+    let mut blank = blank_report(members, notes, last_finished.unwrap_or_default(), TOO_FEW);
+    blank
+        .uncounted
+        .retain(|it| it.field.starts_with("members."));
+    note_work(&mut blank.members, maintenance, mounted);
+    let mut uncounted = |field: &str, failure: &VolumeFailure| {
+        let reason = failure.error.clone();
+        blank.uncounted.push(UncountedReport::new(field, reason));
     };
-    for member in &mut blank.members {
-        member.full = full.contains(&MemberIndex(member.index));
-        if member.state == MemberState::Online && rebuilding.contains(&MemberIndex(member.index)) {
-            member.state = MemberState::Rebuilding;
+    let (redundancy, lost) = match counted {
+        Ok((rows, lost)) => (Some(rows), lost),
+        Err(failure) => {
+            uncounted("redundancy", &failure);
+            uncounted("unrecoverable_files", &failure);
+            (None, LostFiles::uncounted())
         }
-    }
-    let lost = files_in(fs, maintenance.redundancy(), &counted)?;
-    let copies = transactions.index_copies();
-    let index = IndexReport {
-        copies_wanted: copies.wanted,
-        members: copies.members.iter().map(|member| member.0).collect(),
     };
-    let space = transactions.space();
-    Ok(StatusReport {
-        state: StatusReport::judge(&blank.members, &redundancy, Some(&index), &blank.geometry),
+    let scrub = match scrub {
+        Ok(scrub) => Some(scrub_report(&scrub)),
+        Err(error) => {
+            uncounted("scrub", &error.into());
+            None
+        }
+    };
+    let capacity = capacity(transactions);
+    if capacity.bytes_usable.is_none() {
+        blank
+            .uncounted
+            .push(UncountedReport::new("capacity", TOO_FEW));
+    }
+    let index = index_report(transactions);
+    let mounted_read_only = mounted && members.access() == Access::ReadOnly;
+    let has_failed = transactions.has_failed();
+    let rows = redundancy.as_deref();
+    let mut state = StatusReport::judge(&blank.members, rows, Some(&index), &blank.geometry);
+    if mounted && has_failed && state == VolumeState::Healthy {
+        // Nothing is lost, and nothing can be written.
+        state = VolumeState::Degraded;
+    }
+    StatusReport {
+        state,
         mounted,
-        read_only: mounted && members.access() == Access::ReadOnly,
+        read_only: mounted_read_only || mounted && has_failed,
+        mounted_read_only,
         full_member: transactions.on_full_members(),
         engine: transactions.engine_name().to_owned(),
         coding: Some(transactions.coding().into()),
         redundancy,
         index: Some(index),
         lost,
-        scrub: scrub_report(&scrub),
-        capacity: CapacityReport {
-            bytes_usable: space.usable_total,
-            bytes_used: space.usable_used,
-        },
+        scrub,
+        capacity,
         rebuild: rebuild_report(&maintenance.rebuild().status().progress()),
         ..blank
-    })
+    }
+}
+
+/// Counts the redundancy, and lists the files that are lost.
+fn count(
+    fs: &Fs,
+    maintenance: &Maintenance,
+) -> Result<(Vec<RedundancyReport>, LostFiles), VolumeFailure> {
+    let counted = maintenance.redundancy().redundancy();
+    let counted = counted.map_err(VolumeFailure::from)?;
+    let lost = files_in(fs, maintenance.redundancy(), &counted)?;
+    Ok((counted.rows.iter().map(row_report).collect(), lost))
+}
+
+/// Looks for the copies of the index.
+pub(super) fn index_report(transactions: &Transactions) -> IndexReport {
+    let copies = transactions.index_copies();
+    IndexReport {
+        copies_wanted: copies.wanted,
+        members: copies.members.iter().map(|member| member.0).collect(),
+    }
+}
+
+/// Measures the capacity; there is none to tell while too few members are online for a stripe.
+fn capacity(transactions: &Transactions) -> CapacityReport {
+    let space = transactions.space();
+    let is_measured = space.usable_total > 0;
+    CapacityReport {
+        bytes_usable: is_measured.then_some(space.usable_total),
+        bytes_used: is_measured.then_some(space.usable_used),
+    }
+}
+
+/// Notes which members are full, and which are being rebuilt.
+fn note_work(members: &mut [MemberReport], maintenance: &Maintenance, mounted: bool) {
+    let rebuilding = maintenance.rebuild().status().members();
+    let full = if mounted {
+        maintenance.transactions().full_members()
+    } else {
+        BTreeSet::new()
+    };
+    for member in members {
+        member.full = full.contains(&MemberIndex(member.index));
+        if member.state == MemberState::Online && rebuilding.contains(&MemberIndex(member.index)) {
+            member.state = MemberState::Rebuilding;
+        }
+    }
 }
 
 /// Returns a row of what was counted as it is shown.
@@ -93,17 +151,41 @@ pub(crate) fn row_report(row: &RedundancyRow) -> RedundancyReport {
     }
 }
 
-/// Makes a report of what the members alone tell; `scrubbed` is when they were last verified, in seconds since 1970.
-pub(crate) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64) -> StatusReport {
-    let found = members.status();
+/// Makes a report of what the members alone tell, and asks each of them; `scrubbed` is when they were last verified, in
+/// seconds since 1970. `reason` says why nothing else can be counted.
+pub(crate) fn blank_report(
+    members: &Members,
+    notes: &[Unusable],
+    scrubbed: u64,
+    reason: &str,
+) -> StatusReport {
+    blank_report_of(members, members.status(), (notes, scrubbed), reason)
+}
+
+/// Makes the same report of members that were `found` so.
+pub(crate) fn blank_report_of(
+    members: &Members,
+    found: Vec<membership::MemberStatus>,
+    (notes, scrubbed): (&[Unusable], u64),
+    reason: &str,
+) -> StatusReport {
+    let shared_devices = shared_devices(&found);
+    let found = found.into_iter();
+    let reports: Vec<MemberReport> = found
+        .map(|status| member_report(status, notes, scrubbed))
+        .collect();
+    let of_members = reports.iter().filter_map(UncountedReport::of_member);
+    let mut uncounted = UncountedReport::of_records(reason);
+    uncounted.extend(of_members);
     StatusReport {
-        shared_devices: shared_devices(&found),
+        shared_devices,
         volume: members.shape().volume_id().to_string(),
         label: members.shape().label().to_owned(),
         state: VolumeState::Failed,
         mounted: false,
         transport: None,
         read_only: false,
+        mounted_read_only: false,
         full_member: FullMembers::Stop,
         elsewhere: None,
         geometry: GeometryReport {
@@ -113,16 +195,14 @@ pub(crate) fn blank_report(members: &Members, notes: &[Unusable], scrubbed: u64)
         },
         engine: "none".to_owned(),
         coding: None,
-        members: found
-            .into_iter()
-            .map(|status| member_report(status, notes, scrubbed))
-            .collect(),
-        redundancy: Vec::new(),
+        members: reports,
+        redundancy: None,
         index: None,
-        lost: LostFiles::default(),
+        lost: LostFiles::uncounted(),
         capacity: CapacityReport::default(),
-        scrub: ScrubReport::default(),
+        scrub: None,
         rebuild: RebuildReport::default(),
+        uncounted,
     }
 }
 
@@ -190,8 +270,8 @@ pub(crate) fn member_report(
             membership::MemberState::Faulted => MemberState::Faulted,
         },
         reason,
-        bytes_used: status.bytes_used,
-        bytes_free: status.bytes_free,
+        bytes_used: status.page_cache.map(|_| status.bytes_used),
+        bytes_free: status.page_cache.map(|_| status.bytes_free),
         page_cache: status.page_cache.map(PageCacheReport::from),
         suspect: status.wrong_at > Some(scrubbed),
         full: false,
@@ -220,7 +300,7 @@ pub(crate) fn files_in(
         .map_err(VolumeFailure::from)?;
     let shown = paths.iter().map(|path| String::from_utf8_lossy(path));
     Ok(LostFiles {
-        paths: shown.map(Cow::into_owned).collect(),
+        paths: Some(shown.map(Cow::into_owned).collect()),
         are_all: redundancy.lists_all_lost() && inodes.len().max(paths.len()) < MOST_LISTED,
     })
 }

@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::report::{
-    FilesUsageReport, IndexReport, MemberShardsReport, MemberUsageReport, StripesReport,
-    UsesReport, VolumeUsageReport,
+    FilesUsageReport, MemberShardsReport, MemberUsageReport, StripesReport, UsesReport,
+    VolumeUsageReport,
 };
+use super::summary::index_report;
 use super::volume_failure::VolumeFailure;
 use crate::format::record::FileKind;
 use crate::format::{Ino, MemberIndex};
@@ -112,8 +113,8 @@ impl Sum {
         let counted = maintenance.usage().count_stripes(&self.stripes);
         let counted = counted.map_err(VolumeFailure::from)?;
         let transactions = maintenance.transactions();
-        let copies = transactions.index_copies();
-        let of_index = i64::try_from(copies.members.len()).unwrap_or(i64::MAX) - 1;
+        let index = index_report(transactions);
+        let of_index = i64::try_from(index.members.len()).unwrap_or(i64::MAX) - 1;
         let fewest = counted.losses_tolerated.keys().next().copied();
         let rows = counted.losses_tolerated.iter();
         Ok(FilesUsageReport {
@@ -133,10 +134,7 @@ impl Sum {
                     stripes: *stripes,
                 })
                 .collect(),
-            index: IndexReport {
-                copies_wanted: copies.wanted,
-                members: copies.members.iter().map(|member| member.0).collect(),
-            },
+            index,
             members: holders(transactions.members(), &counted.shards),
         })
     }

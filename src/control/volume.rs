@@ -141,12 +141,8 @@ impl Volume {
         self.scheduler.as_ref()?.orders()
     }
 
-    /// Says how it is.
-    ///
-    /// # Errors
-    ///
-    /// As [`report`].
-    pub(crate) fn report(&self, mounted: bool) -> Result<StatusReport, VolumeFailure> {
+    /// Says how it is, as [`report`].
+    pub(crate) fn report(&self, mounted: bool) -> StatusReport {
         report(&self.fs, &self.maintenance, &self.notes, mounted)
     }
 

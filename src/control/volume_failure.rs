@@ -45,7 +45,13 @@ impl From<FsError> for VolumeFailure {
     fn from(error: FsError) -> Self {
         match error {
             FsError::Storage(error) => error.into(),
-            error => Self::new(&error, None),
+            error => {
+                let mut failure = Self::new(&error, None);
+                if matches!(error, FsError::Corrupt { .. } | FsError::Format(_)) {
+                    failure.fault = Fault::Unreadable;
+                }
+                failure
+            }
         }
     }
 }
@@ -64,6 +70,8 @@ impl From<&CommitError> for VolumeFailure {
         let mut failure = Self::new(error, error.remedy());
         if is_loss(error) {
             failure.fault = Fault::Loss;
+        } else if is_unreadable(error) {
+            failure.fault = Fault::Unreadable;
         }
         failure
     }
@@ -93,6 +101,21 @@ fn is_loss(error: &CommitError) -> bool {
         CommitError::Meta(error) => matches!(
             **error,
             MetaError::NoIndex { .. } | MetaError::OldIndex { .. } | MetaError::LostRecords { .. }
+        ),
+        _ => false,
+    }
+}
+
+/// Says whether records are there, and cannot be read.
+fn is_unreadable(error: &CommitError) -> bool {
+    match error {
+        CommitError::Format(_) => true,
+        CommitError::Meta(error) => matches!(
+            **error,
+            MetaError::Poisoned { .. }
+                | MetaError::DamagedIndex { .. }
+                | MetaError::RefusedRecord { .. }
+                | MetaError::TooLarge { .. }
         ),
         _ => false,
     }

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use arc_swap::{ArcSwapOption, Guard};
+use parking_lot::Mutex;
 
 use super::Fs;
 use super::kept::Kept;
+use super::types::SpaceReport;
 
 /// The filesystem that a mount serves. There is none while its volume is closed and opened again.
 pub struct ServedFs {
     current: ArcSwapOption<Fs>,
     kept: Kept,
+    /// The space that was measured last. A leaf.
+    last_space: Mutex<SpaceReport>,
 }
 
 impl ServedFs {
@@ -19,6 +23,7 @@ impl ServedFs {
     pub fn new(fs: Arc<Fs>) -> Self {
         Self {
             kept: fs.kept().clone(),
+            last_space: Mutex::new(fs.statfs()),
             current: ArcSwapOption::new(Some(fs)),
         }
     }
@@ -27,6 +32,26 @@ impl ServedFs {
     #[must_use]
     pub fn current(&self) -> Guard<Option<Arc<Fs>>> {
         self.current.load()
+    }
+
+    /// Reports how full the filesystem is, and asks the members for that. While it is away or has failed, it is as large
+    /// as it was measured last, and nothing of it is free.
+    #[must_use]
+    pub fn statfs(&self) -> SpaceReport {
+        let current = self.current.load_full();
+        let working = current.filter(|fs| !fs.transactions().has_failed());
+        let measured = working.map(|fs| fs.statfs());
+        let mut last = self.last_space.lock();
+        // Too few members for a stripe have no room that could be told.
+        if let Some(measured) = measured.filter(|space| space.blocks > 0) {
+            *last = measured;
+            return measured;
+        }
+        SpaceReport {
+            blocks_free: 0,
+            blocks_available: 0,
+            ..*last
+        }
     }
 
     /// Returns the references of callers, which outlive the filesystem.

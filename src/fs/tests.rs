@@ -4,6 +4,7 @@ mod cached_extents;
 mod damaged;
 mod parts;
 mod room;
+mod served;
 
 use std::sync::Arc;
 use std::time::Duration;

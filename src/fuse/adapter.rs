@@ -19,7 +19,8 @@ use super::negotiate::{Agreement, FileOpening};
 use super::page_cache::PageCache;
 use super::pool::{Apart, SlowPool};
 use super::protocol::{
-    Answer, FROM_PAGE_CACHE, Listing, OF_LOCK_OWNER, Operation, attributes, offset_found, written,
+    Answer, FROM_PAGE_CACHE, Listing, OF_LOCK_OWNER, Operation, attributes, offset_found, space,
+    written,
 };
 use super::request::{Context, InFlight, Request, Service, contain};
 use super::seek::{first_doubtful, seek_what_is_written};
@@ -108,7 +109,7 @@ impl Adapter {
         }
         let served = self.served.current();
         let Some(fs) = &*served else {
-            return answer_without_volume(self.served.kept(), request);
+            return answer_without_volume(&self.served, request);
         };
         let context = self.in_flight.begin(operation.name(), request.header());
         match operation {
@@ -148,8 +149,16 @@ impl Adapter {
             Operation::Fsync | Operation::FsyncDir => {
                 self.answer_when_durable(fs, context, request, Answer::EMPTY);
             }
-            // Every member, or as much data as the caller likes.
-            Operation::StatFs | Operation::Fallocate { .. } | Operation::CopyFileRange { .. } => {
+            // It asks every member.
+            Operation::StatFs => {
+                let served = Arc::clone(&self.served);
+                self.slow.run(move || {
+                    let measured = context.attempt(|| Ok(space(&served.statfs())));
+                    request.answer(measured);
+                });
+            }
+            // As much data as the caller likes.
+            Operation::Fallocate { .. } | Operation::CopyFileRange { .. } => {
                 self.perform_slowly(fs, context, request);
             }
             Operation::SetAttr(wanted)

@@ -6,7 +6,7 @@ use super::convert::{rename_mode, whence, xattr_mode};
 use super::negotiate::FileOpening;
 use super::protocol::{
     Answer, Directory, Malformed, Operation, RequestedAttributes, attributes, by_kernel, created,
-    entry, negative_entry, opened, size_needed, space, statx, written,
+    entry, negative_entry, opened, size_needed, statx, written,
 };
 use super::request::Request;
 use crate::format::Ino;
@@ -51,8 +51,7 @@ pub(super) fn perform(
         Operation::GetAttr { .. }
         | Operation::Statx { .. }
         | Operation::SetAttr(_)
-        | Operation::ReadLink
-        | Operation::StatFs => use_attributes(fs, request, operation),
+        | Operation::ReadLink => use_attributes(fs, request, operation),
         _ => use_files(fs, request, operation),
     }
 }
@@ -181,7 +180,6 @@ fn use_attributes(fs: &Fs, request: &Request, operation: Operation<'_>) -> Resul
             Ok(attributes(&attr))
         }
         Operation::ReadLink => Ok(Answer::Bytes(fs.attributes().read_link(ino)?)),
-        Operation::StatFs => Ok(space(&fs.statfs()?)),
         _ => Err(FsError::Invalid),
     }
 }

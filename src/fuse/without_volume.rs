@@ -3,14 +3,16 @@
 use rustix::io::Errno;
 
 use super::callbacks::forget;
-use super::protocol::{Answer, FROM_PAGE_CACHE, Operation};
+use super::protocol::{Answer, FROM_PAGE_CACHE, Operation, space};
 use super::request::Request;
-use crate::fs::Kept;
+use crate::fs::ServedFs;
 
-/// Answers a request while there is no volume. References that the kernel gives back are taken back; everything else
-/// fails with `EIO`.
-pub(super) fn answer_without_volume(kept: &Kept, request: Request) {
+/// Answers a request while there is no volume. References that the kernel gives back are taken back, and the space is
+/// what it was, with nothing free; everything else fails with `EIO`.
+pub(super) fn answer_without_volume(served: &ServedFs, request: Request) {
+    let kept = served.kept();
     match request.operation() {
+        Ok(Operation::StatFs) => request.answer(Ok(space(&served.statfs()))),
         Ok(operation @ (Operation::Forget { .. } | Operation::BatchForget(_))) => {
             forget(&request, operation, |ino, lookups| {
                 kept.forget(ino, lookups);

@@ -451,3 +451,92 @@ fn a_mount_says_that_data_is_lost_if_it_is() {
         volume.unmount();
     }
 }
+
+/// Checks that a report names the state, all members and a next step.
+fn check_complete(output: &Output, volume: &TestVolume) {
+    let said = String::from_utf8_lossy(&output.stdout);
+    let is_told = matches!(output.status.code(), Some(0 | 3 | 4));
+    assert!(is_told, "{output:?}");
+    for member in &volume.members {
+        assert!(said.contains(text(member)), "{said}");
+    }
+    let last = said.lines().last().unwrap_or_default();
+    let step = last.strip_prefix("next: ");
+    assert!(step.is_some_and(|step| !step.is_empty()), "{said}");
+}
+
+fn status_of_directories(volume: &TestVolume) -> Output {
+    let paths = volume.members.iter().map(|path| text(path));
+    let arguments: Vec<&str> = std::iter::once("status").chain(paths).collect();
+    run(CAUCHYFS, &arguments)
+}
+
+fn index_files(volume: &TestVolume) -> Vec<PathBuf> {
+    let files = volume.members.iter().map(|path| path.join("index"));
+    files.filter(|path| path.exists()).collect()
+}
+
+#[test]
+fn status_of_directories_whose_index_is_gone_or_damaged_shows_members_and_a_next_step() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    fs::write(volume.path("f"), pattern(1, 300_000)).unwrap();
+    volume.unmount();
+    let files = index_files(&volume);
+    assert_eq!(files.len(), 3, "{files:?}");
+    for file in &files {
+        let len = fs::metadata(file).unwrap().len();
+        fs::write(file, pattern(3, usize::try_from(len).unwrap())).unwrap();
+    }
+    let check_failed = || {
+        let output = status_of_directories(&volume);
+        check_complete(&output, &volume);
+        assert_eq!(output.status.code(), Some(4), "{output:?}");
+        let (status, _) = volume.status_of(&volume.members.iter().collect::<Vec<_>>());
+        assert_eq!(status["state"], "failed", "{status}");
+        assert!(status["redundancy"].is_null(), "{status}");
+        let reason = status["uncounted"][0]["reason"].as_str();
+        assert!(
+            reason.is_some_and(|reason| reason.contains("index")),
+            "{status}"
+        );
+        assert!(!said(&output).contains("some data is lost"), "{output:?}");
+    };
+    check_failed();
+    for file in &files {
+        fs::remove_file(file).unwrap();
+    }
+    check_failed();
+}
+
+#[test]
+fn status_of_a_mount_whose_index_is_gone_shows_members_and_a_next_step() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    fs::write(volume.path("f"), pattern(1, 300_000)).unwrap();
+    fs::File::open(volume.path("f"))
+        .unwrap()
+        .sync_all()
+        .unwrap();
+    let check = || {
+        let output = run(CAUCHYFS, &["status", text(&volume.mountpoint)]);
+        check_complete(&output, &volume);
+        output.status.code() == Some(4)
+    };
+    assert!(!check(), "it is healthy");
+    for file in index_files(&volume) {
+        fs::remove_file(file).unwrap();
+    }
+    eventually("the loss of the index is seen", check);
+    // While the volume is closed, and cannot be opened again.
+    for _ in 0..3 {
+        check();
+        std::thread::sleep(std::time::Duration::from_millis(300));
+    }
+}

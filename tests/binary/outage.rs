@@ -95,6 +95,43 @@ fn check_grown(grown: &File) {
     assert!(found[..4096] == pattern(7, 4096));
 }
 
+/// Checks what is said of a volume while these members are away: it is as large as it was, nothing of it is free, and
+/// nothing is said that cannot be known.
+fn check_present_state(volume: &TestVolume, away: &[PathBuf], size: &rustix::fs::StatVfs) {
+    let now = rustix::fs::statvfs(&volume.mountpoint).expect("df works at any time");
+    assert_eq!((now.f_bfree, now.f_bavail), (0, 0));
+    let (now, before) = (now.f_blocks, size.f_blocks);
+    assert!(now > before / 2, "{now} blocks, and {before} before");
+    let (status, code) = volume.status();
+    assert_eq!(code, 4, "{status}");
+    assert_eq!(status["read_only"], true, "{status}");
+    assert_eq!(status["mounted_read_only"], false, "{status}");
+    assert!(status["redundancy"].is_null(), "{status}");
+    assert!(status["capacity"]["bytes_usable"].is_null(), "{status}");
+    let uncounted = status["uncounted"].as_array().expect("they are listed");
+    let has_reason = |field: &str| {
+        let found = uncounted.iter().find(|it| it["field"] == field);
+        found.is_some_and(|it| {
+            it["reason"]
+                .as_str()
+                .is_some_and(|reason| !reason.is_empty())
+        })
+    };
+    assert!(
+        has_reason("redundancy") && has_reason("capacity"),
+        "{status}"
+    );
+    let members = status["members"].as_array().expect("members are listed");
+    assert_eq!(members.len(), volume.members.len(), "{status}");
+    for (index, (member, path)) in members.iter().zip(&volume.members).enumerate() {
+        let is_away = away.contains(path);
+        let state = if is_away { "missing" } else { "online" };
+        assert_eq!(member["state"], state, "{status}");
+        assert_eq!(member["bytes_used"].is_null(), is_away, "{status}");
+        assert_eq!(has_reason(&format!("members.{index}")), is_away, "{status}");
+    }
+}
+
 /// Works with files while members are away, and checks all of them once these are back.
 fn outage(away: &[usize]) {
     let volume = TestVolume::create(Shape::FOUR_TWO, 512);
@@ -109,6 +146,7 @@ fn outage(away: &[usize]) {
         .sync_all()
         .expect("the directories and the mount answer");
     let away: Vec<PathBuf> = away.iter().map(|at| volume.members[*at].clone()).collect();
+    let size = rustix::fs::statvfs(&volume.mountpoint).expect("the mount answers");
 
     let grown = written(&volume.path("grown"), 5);
     grown
@@ -129,6 +167,7 @@ fn outage(away: &[usize]) {
             .1
             .contains("goes on by itself")
     });
+    check_present_state(&volume, &away, &size);
     let tried = File::create(volume.path("dir/tried")).and_then(|file| file.sync_all());
     assert!(tried.is_err(), "nothing can be durable");
     let (code, said) = volume.command(&["status"], &[]);

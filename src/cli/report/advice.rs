@@ -8,7 +8,7 @@ use super::super::sentences::mountpoint_word;
 use super::super::shell::{quoted, quoted_words};
 use super::super::size::format_size;
 use crate::control::report::{IndexReport, MemberReport, MemberState, StatusReport, VolumeState};
-use crate::maintenance::{RebuildState, ScrubState};
+use crate::maintenance::RebuildState;
 use crate::transaction::FullMembers;
 
 #[cfg(test)]
@@ -43,12 +43,20 @@ impl NextStep<'_> {
             );
         }
         match self.report.state {
-            VolumeState::Healthy | VolumeState::Degraded if self.report.read_only && !self.is_fine() => {
+            VolumeState::Healthy | VolumeState::Degraded if self.report.mounted_read_only && !self.is_fine() => {
                 "unmount it, and mount it with all directories and without `-o ro`: while it is read only, nothing \
                  can be made up for"
                     .to_owned()
             }
+            VolumeState::Healthy | VolumeState::Degraded if self.report.has_stopped() => {
+                "unmount the volume, and mount it again with all directories: a write failed, and nothing is written \
+                 until then"
+                    .to_owned()
+            }
             VolumeState::Healthy => self.of_whole_volume(),
+            VolumeState::Failed if away.is_empty() && self.report.redundancy.is_none() => {
+                self.where_nothing_can_be_read()
+            }
             VolumeState::Failed if away.is_empty() => self.after_loss(),
             VolumeState::Failed if !self.report.mounted && self.recovery(&away).is_some() => {
                 self.recovery(&away).unwrap_or_default()
@@ -69,6 +77,22 @@ impl NextStep<'_> {
         }
     }
 
+    /// Says what to do where all members are there, and their records cannot be read.
+    fn where_nothing_can_be_read(&self) -> String {
+        if self.report.mounted {
+            return "wait: the volume goes on by itself once enough of its members answer; if it does not within a minute, \
+                    unmount it, and mount it with all directories"
+                .to_owned();
+        }
+        let paths = self.report.members.iter().filter_map(|it| it.path.clone());
+        let paths: Vec<String> = paths.collect();
+        format!(
+            "look for directories of the volume that were there last and are not among these, such as copies from a \
+             backup; `cauchyfs check {}` says what is damaged",
+            quoted_words(&paths)
+        )
+    }
+
     fn where_too_many_are_away(&self, away: &[&MemberReport]) -> String {
         let is_left_out = |member: &&MemberReport| member.reason == Some(AbsenceReason::NotGiven);
         // A mounted volume that fails, with fewer members than it takes to read anything, is opened again when enough are
@@ -85,7 +109,7 @@ impl NextStep<'_> {
             others.filter(|member| step_of(member).is_none()).collect();
         let again = if !self.report.mounted {
             ""
-        } else if self.report.read_only || others.iter().any(is_left_out) {
+        } else if self.report.mounted_read_only && !has_failed || others.iter().any(is_left_out) {
             ", unmount the volume and mount it with all directories"
         } else if has_failed {
             " (the volume then goes on by itself)"
@@ -147,7 +171,7 @@ impl NextStep<'_> {
             };
         }
         match of(&|member| member.suspect) {
-            Some(names) if self.report.scrub.state == ScrubState::Running => {
+            Some(names) if self.report.is_scrubbing() => {
                 format!("wait: everything is being verified; {names} gave wrong bytes")
             }
             Some(names) => format!(
@@ -161,7 +185,7 @@ impl NextStep<'_> {
             ),
             None if self.report.rebuild.bytes_waiting > 0 => self.make_room(),
             None if !self.blocking().is_empty() => self.unblock(),
-            None if self.is_nearly_full() && !self.report.read_only => format!(
+            None if self.is_nearly_full() && !self.report.mounted_read_only => format!(
                 "nothing is missing, but there is room for {} more: remove files, or add a directory with `cauchyfs \
                  member add {place} DIR`",
                 format_size(self.room())
@@ -181,7 +205,7 @@ impl NextStep<'_> {
             "wait: a mounted volume copies its index in the background; if it does not, make room on its members"
         } else if self.report.rebuild.state == RebuildState::Running {
             "wait: what is missing is being rebuilt"
-        } else if self.report.scrub.state == ScrubState::Running || self.is_to_be_verified() {
+        } else if self.report.is_scrubbing() || self.is_to_be_verified() {
             "wait: everything is being verified; what turns out to be missing is rebuilt then"
         } else if self.report.rebuild.bytes_waiting > 0 {
             return self.make_room();
@@ -245,12 +269,14 @@ impl NextStep<'_> {
 
     fn room(&self) -> u64 {
         let capacity = &self.report.capacity;
-        capacity.bytes_usable.saturating_sub(capacity.bytes_used)
+        let usable = capacity.bytes_usable.unwrap_or_default();
+        usable.saturating_sub(capacity.bytes_used.unwrap_or_default())
     }
 
     /// Says whether less than a twentieth of the room for data is left.
     fn is_nearly_full(&self) -> bool {
-        self.room() < self.report.capacity.bytes_usable / 20
+        let usable = self.report.capacity.bytes_usable;
+        usable.is_some_and(|usable| self.room() < usable / 20)
     }
 
     fn without(&self, away: &[&MemberReport]) -> String {
@@ -345,7 +371,7 @@ impl NextStep<'_> {
 
     fn lacks_shards(&self) -> bool {
         let full = i64::try_from(self.report.geometry.parity).unwrap_or(i64::MAX);
-        let mut rows = self.report.redundancy.iter();
+        let mut rows = self.report.rows().iter();
         rows.any(|row| row.losses_tolerated < full && row.stripes > 0)
     }
 

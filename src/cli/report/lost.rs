@@ -9,11 +9,14 @@ const MOST_NAMED: usize = 20;
 impl LostFiles {
     /// Names the files, in part or as a whole lost; of many, the first.
     pub(in crate::cli) fn lines(&self) -> Vec<String> {
-        let named = self.paths.iter().take(MOST_NAMED);
+        let Some(paths) = &self.paths else {
+            return Vec::new();
+        };
+        let named = paths.iter().take(MOST_NAMED);
         let mut lines: Vec<String> = named
             .map(|path| format!("cannot be read in full: {path}"))
             .collect();
-        let more = self.paths.len().saturating_sub(MOST_NAMED);
+        let more = paths.len().saturating_sub(MOST_NAMED);
         if more > 0 {
             let files = format_count(more as u64, "more file");
             lines.push(format!(
@@ -34,7 +37,7 @@ mod tests {
     #[test]
     fn of_many_files_the_first_are_named_and_the_others_counted() {
         let lost = |count: usize| LostFiles {
-            paths: (0..count).map(|number| format!("f{number}")).collect(),
+            paths: Some((0..count).map(|number| format!("f{number}")).collect()),
             are_all: true,
         };
         assert!(lost(0).is_empty());

@@ -1,5 +1,6 @@
 //! The text of `status` for people.
 
+use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
@@ -9,7 +10,7 @@ use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
 use crate::control::report::{
     CodedReport, CodingReport, IndexReport, MemberState, PageCacheReport, RebuildReport,
-    RedundancyReport, ScrubReport, StatusReport, VolumeState,
+    RedundancyReport, ScrubReport, StatusReport, UncountedReport, VolumeState,
 };
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
@@ -55,8 +56,8 @@ impl StatusReport {
             &mut text,
             format_args!(
                 "{} of {} used",
-                format_size(self.capacity.bytes_used),
-                format_size(self.capacity.bytes_usable),
+                size_or_unknown(self.capacity.bytes_used),
+                size_or_unknown(self.capacity.bytes_usable),
             ),
         );
         if let Some(words) = self.coding.as_ref().and_then(CodingReport::in_words) {
@@ -83,8 +84,14 @@ impl StatusReport {
         let members = self.members.len();
         match self.state {
             VolumeState::Healthy => "healthy".to_owned(),
+            VolumeState::Degraded if self.has_stopped() => {
+                "degraded, and nothing can be written since a failure".to_owned()
+            }
             VolumeState::Degraded if gone == 0 => format!("degraded, {}", self.shortage()),
             VolumeState::Degraded => format!("degraded, {gone} of {members} members are away"),
+            VolumeState::Failed if gone == 0 && self.redundancy.is_none() => {
+                "failed, its records cannot be read".to_owned()
+            }
             VolumeState::Failed if gone == 0 => "failed, some data is lost".to_owned(),
             VolumeState::Failed => format!("failed, {gone} of {members} members are away"),
         }
@@ -139,8 +146,8 @@ impl StatusReport {
                     "{:<7} {:<10} {:<11} {:<11} {errors:<7} {}{reason}",
                     member.index,
                     member.state.word(),
-                    format_size(member.bytes_used),
-                    format_size(member.bytes_free),
+                    size_or_unknown(member.bytes_used),
+                    size_or_unknown(member.bytes_free),
                     member.path.as_deref().unwrap_or("(unknown)"),
                 ),
             );
@@ -229,25 +236,37 @@ impl StatusReport {
         text.push('\n');
         self.push_rows(text);
         self.push_shared_devices(text);
-        match &self.index {
-            None => push(
-                text,
-                format_args!("too few members are here to count what they hold"),
-            ),
-            Some(_) if self.redundancy.is_empty() && self.mounted => push(
+        match self.redundancy.as_deref() {
+            Some([]) if self.mounted => push(
                 text,
                 format_args!(
                     "no stripes on the members: what is written gets there within five seconds"
                 ),
             ),
-            Some(_) if self.redundancy.is_empty() => push(text, format_args!("no stripes")),
-            Some(_) => {}
+            Some([]) => push(text, format_args!("no stripes")),
+            Some(_) | None => {}
         }
+        self.push_uncounted(text);
         self.push_rebuild(text);
         self.push_index(text);
         self.push_scrub(text);
         for line in self.lost.lines() {
             push(text, format_args!("{line}"));
+        }
+    }
+
+    /// Says what was not counted, in a line for each reason. The rows of members have their own.
+    fn push_uncounted(&self, text: &mut String) {
+        let fields = self.uncounted.iter();
+        let fields = fields.filter(|it| !it.field.starts_with("members."));
+        let mut by_reason: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for UncountedReport { field, reason } in fields {
+            let field = field.replace('_', " ");
+            by_reason.entry(reason).or_default().push(field);
+        }
+        for (reason, fields) in by_reason {
+            let fields = fields.join(", ");
+            push(text, format_args!("not counted: {fields}: {reason}"));
         }
     }
 
@@ -268,14 +287,14 @@ impl StatusReport {
     }
 
     fn push_rows(&self, text: &mut String) {
-        for row in &self.redundancy {
+        for row in self.rows() {
             push(text, format_args!("{row}"));
         }
     }
 
     /// Qualifies what the rows say: they count members, and a device may hold several.
     fn push_shared_devices(&self, text: &mut String) {
-        if self.redundancy.iter().all(|row| row.losses_tolerated < 1) {
+        if self.rows().iter().all(|row| row.losses_tolerated < 1) {
             return;
         }
         for members in &self.shared_devices {
@@ -291,12 +310,15 @@ impl StatusReport {
     }
 
     fn push_scrub(&self, text: &mut String) {
-        let ScrubReport {
+        let Some(ScrubReport {
             state,
             progress,
             repaired,
             finished_at,
-        } = &self.scrub;
+        }) = &self.scrub
+        else {
+            return;
+        };
         let percent = (progress * 100.0).floor();
         let repaired = format_count(*repaired, "piece");
         match state {
@@ -371,6 +393,11 @@ impl MemberState {
             Self::Removing => "removing",
         }
     }
+}
+
+/// Writes a size, or `?` if it was not counted.
+fn size_or_unknown(bytes: Option<u64>) -> String {
+    bytes.map_or_else(|| "?".to_owned(), format_size)
 }
 
 /// Adds one line, which stays one whatever the names in it contain.

@@ -22,6 +22,13 @@ const HEADS: [&str; 8] = [
     "other",
 ];
 
+/// The reasons for the space that also an empty volume takes.
+const NOTES: [&str; 3] = [
+    "the journal is two files, made with the volume and never longer: no fsync waits for room",
+    "what is held back, at most 64 MiB on a member with a copy of the index, lets a full volume be freed by deleting",
+    "`cauchyfs usage --help` explains the columns",
+];
+
 impl VolumeUsageReport {
     /// Writes it for people: the sum first, then a row for each member.
     pub(in crate::cli) fn for_people(&self) -> String {
@@ -51,7 +58,7 @@ impl VolumeUsageReport {
         lines.extend(self.members.iter().map(member_row));
         lines.push(row("all", &format_size(used), &sizes(&all), ""));
         lines.push(String::new());
-        lines.push("`cauchyfs usage --help` explains the columns".to_owned());
+        lines.extend(NOTES.map(str::to_owned));
         join_lines(&lines)
     }
 

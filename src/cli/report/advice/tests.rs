@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::control::report::report_without as report;
+use crate::maintenance::ScrubState;
 use crate::store::Holder;
 
 fn damaged_superblock() -> AbsenceReason {
@@ -73,8 +74,8 @@ fn a_full_member_that_keeps_the_others_from_taking_data_is_named_with_the_remedy
 fn status_reports_a_volume_that_is_nearly_full_or_lacks_room_for_waiting_data() {
     let used = |bytes_used| {
         move |report: &mut StatusReport| {
-            report.capacity.bytes_usable = 100 << 20;
-            report.capacity.bytes_used = bytes_used;
+            report.capacity.bytes_usable = Some(100 << 20);
+            report.capacity.bytes_used = Some(bytes_used);
         }
     };
     assert_eq!(advice(used(90 << 20), &[], &[(2, 7)]), "nothing to do");
@@ -86,7 +87,7 @@ fn status_reports_a_volume_that_is_nearly_full_or_lacks_room_for_waiting_data() 
     );
     let read_only = |report: &mut StatusReport| {
         used(98 << 20)(report);
-        report.read_only = true;
+        report.mounted_read_only = true;
     };
     assert_eq!(advice(read_only, &[], &[(2, 7)]), "nothing to do");
     let waiting = |report: &mut StatusReport| report.rebuild.bytes_waiting = 3 << 20;
@@ -168,7 +169,7 @@ fn repaired_bytes_call_for_a_scrub() {
     assert!(said.contains("`cauchyfs scrub MOUNTPOINT`"), "{said}");
     let under_way = |report: &mut StatusReport| {
         rotten(report);
-        report.scrub.state = ScrubState::Running;
+        report.scrub.as_mut().unwrap().state = ScrubState::Running;
     };
     let said = advice(under_way, &[], &[(2, 7)]);
     assert!(
@@ -179,7 +180,7 @@ fn repaired_bytes_call_for_a_scrub() {
 
 #[test]
 fn a_volume_that_is_only_read_gets_no_advice_that_would_be_refused() {
-    let read_only = |report: &mut StatusReport| report.read_only = true;
+    let read_only = |report: &mut StatusReport| report.mounted_read_only = true;
     assert_eq!(advice(read_only, &[], &[(2, 7)]), "nothing to do");
     for (away, rows) in [(&[][..], (1, 7)), (&[2], (1, 7)), (&[2], (2, 7))] {
         let said = advice(read_only, away, &[rows]);
@@ -471,4 +472,47 @@ fn the_commands_of_an_advice_name_the_mountpoint_where_it_is_known() {
             assert_eq!(known.replace("'/mnt/my photos'", "MOUNTPOINT"), unknown);
         }
     }
+}
+
+#[test]
+fn a_volume_that_stopped_writing_is_to_be_mounted_again() {
+    let stopped = |report: &mut StatusReport| {
+        report.mounted = true;
+        report.read_only = true;
+    };
+    for (away, state) in [
+        (&[][..], VolumeState::Healthy),
+        (&[2], VolumeState::Degraded),
+    ] {
+        let said = advice(
+            |report| {
+                stopped(report);
+                report.state = state;
+            },
+            away,
+            &[(2, 7)],
+        );
+        assert!(
+            said.starts_with("unmount the volume, and mount it again"),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn where_all_members_are_there_and_nothing_can_be_read_no_backup_is_advised() {
+    let unreadable = |mounted| {
+        move |report: &mut StatusReport| {
+            report.mounted = mounted;
+            report.redundancy = None;
+            report.state = VolumeState::Failed;
+        }
+    };
+    let said = advice(unreadable(true), &[], &[(2, 7)]);
+    assert!(
+        said.starts_with("wait: the volume goes on by itself"),
+        "{said}"
+    );
+    let said = advice(unreadable(false), &[], &[(2, 7)]);
+    assert!(said.contains("`cauchyfs check /srv/d0 /srv/d1"), "{said}");
 }
