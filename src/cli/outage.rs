@@ -57,6 +57,8 @@ struct LastKnown {
     /// The directories of the members.
     paths: Vec<PathBuf>,
     report: Option<StatusReport>,
+    /// The failure to open it since.
+    failure: Option<String>,
 }
 
 impl OutageSurvey {
@@ -90,7 +92,13 @@ impl OutageSurvey {
         *self.known.lock() = LastKnown {
             paths,
             report: Some(report),
+            failure: None,
         };
+    }
+
+    /// Notes why the volume could not be opened again.
+    fn note_failure(&self, failure: &str) {
+        self.known.lock().failure = Some(failure.to_owned());
     }
 
     /// Finds the directories that were noted last.
@@ -105,7 +113,11 @@ impl OutageSurvey {
         if let Some(volume) = self.volume.now() {
             self.note(&volume);
         }
-        let known = self.known.lock().report.clone()?;
+        let (known, failure) = {
+            let known = self.known.lock();
+            (known.report.clone()?, known.failure.clone())
+        };
+        let reason = failure.as_deref().unwrap_or(reason);
         let surveyed = self
             .directories()
             .and_then(|directories| survey_members(&directories, self.member_timeout));
@@ -283,6 +295,7 @@ impl Watcher {
                     return rest;
                 }
                 Err(failure) => {
+                    self.survey.note_failure(&failure.message);
                     if failure.message != told {
                         tracing::error!("the volume waits for its members: {}", failure.message);
                         told = failure.message;

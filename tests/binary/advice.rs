@@ -534,6 +534,11 @@ fn status_of_a_mount_whose_index_is_gone_shows_members_and_a_next_step() {
         fs::remove_file(file).unwrap();
     }
     eventually("the loss of the index is seen", check);
+    eventually("the reason is told", || {
+        let (status, _) = volume.status();
+        let reason = status["uncounted"][0]["reason"].as_str();
+        reason.is_some_and(|reason| reason.contains("holds a copy of the index"))
+    });
     // While the volume is closed, and cannot be opened again.
     for _ in 0..3 {
         check();
