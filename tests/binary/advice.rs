@@ -217,7 +217,8 @@ fn where_too_many_are_away_every_command_says_to_bring_them_back() {
         volume.members_in("missing") == 3
     });
     let new = volume.home.join("new");
-    let refused: [(&[&str], &[&str]); 4] = [
+    let refused: [(&[&str], &[&str]); 5] = [
+        (&["usage"], &[]),
         (&["scrub"], &[]),
         (&["rebuild"], &[]),
         (&["member", "add"], &[text(&new)]),

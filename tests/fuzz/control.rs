@@ -22,9 +22,10 @@ use super::run::Arena;
 use super::volumes::Base;
 
 /// Commands that talk to a daemon; `MOUNT` and `NEW` stand for paths. The last one ends it, or should.
-const COMMANDS: [&[&str]; 9] = [
+const COMMANDS: [&[&str]; 10] = [
     &["status", "MOUNT"],
     &["status", "--json", "MOUNT"],
+    &["usage", "MOUNT"],
     &["scrub", "MOUNT"],
     &["scrub", "--json", "MOUNT"],
     &["rebuild", "MOUNT"],
