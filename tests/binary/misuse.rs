@@ -337,7 +337,7 @@ fn mount_refuses_bad_options_places_and_members() {
 
 #[test]
 fn bench_refuses_impossible_measurements() {
-    let cases: [(&[&str], &str); 17] = [
+    let cases: [(&[&str], &str); 18] = [
         (&["bench"], "no command given after `bench`"),
         (&["bench", "disk"], "disk"),
         (&["bench", "codec", "--data", "3"], "these shards"),
