@@ -15,6 +15,7 @@
 //! | [`FileWriter`] | write, allocate, punch, copy ranges |
 //! | [`Attributes`] | read and change attributes, sizes included |
 //! | [`Xattrs`] | extended attributes and ACLs |
+//! | [`DirectoryQuotas`] | set, show and clear quotas of directories |
 //!
 //! # Invariants
 //!
@@ -49,6 +50,7 @@ mod names;
 mod nodes;
 mod open_files;
 mod paths;
+mod quotas;
 mod ranges;
 mod read_ahead;
 mod reader;
@@ -58,6 +60,7 @@ mod run;
 mod seek;
 mod served;
 mod spill;
+mod stored_inode;
 pub mod tree;
 mod types;
 mod writer;
@@ -68,7 +71,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
-use crate::format::{BLOCK_SIZE, Ino, key};
+use crate::format::{BLOCK_SIZE, Ino, QuotaId, key};
 use crate::maintenance::{InodeLocks, Maintenance};
 use crate::transaction::Transactions;
 
@@ -91,6 +94,7 @@ pub use kept::{Kept, LostChanges};
 pub use limits::{INLINE_MAX, LINKS_MAX, SIZE_MAX};
 pub use names::Names;
 pub use open_files::OpenFiles;
+pub use quotas::{DirectoryQuotas, LimitChange, QuotaLimits, QuotaReport};
 pub use reader::FileReader;
 pub use served::ServedFs;
 pub use types::{
@@ -117,6 +121,7 @@ pub struct Fs {
     writer: Arc<FileWriter>,
     attributes: Arc<Attributes>,
     xattrs: Arc<Xattrs>,
+    quotas: DirectoryQuotas,
 }
 
 impl Fs {
@@ -133,8 +138,10 @@ impl Fs {
     pub fn open(maintenance: Arc<Maintenance>, options: FsOptions) -> Result<Arc<Self>, FsError> {
         let root_owner = options.root_owner;
         let fs = Self::assemble(maintenance, options, Kept::none());
+        fs.inodes.quotas().load()?;
         fs.find_root(root_owner)?;
         fs.resume_removal()?;
+        fs.quotas.resume();
         Ok(Arc::new(fs))
     }
 
@@ -153,10 +160,12 @@ impl Fs {
     ) -> Result<Arc<Self>, FsError> {
         let root_owner = options.root_owner;
         let fs = Self::assemble(maintenance, options, kept.clone());
+        fs.inodes.quotas().load()?;
         fs.find_root(root_owner)?;
         fs.transactions.skip_inos(lost.next_ino);
         fs.adopt_losses(lost)?;
         fs.resume_removal()?;
+        fs.quotas.resume();
         Ok(Arc::new(fs))
     }
 
@@ -272,6 +281,7 @@ impl Fs {
         ));
         Self {
             maintenance,
+            quotas: DirectoryQuotas::new(&inodes, &transactions),
             names: Names::new(
                 &inodes,
                 &transactions,
@@ -312,6 +322,7 @@ impl Fs {
         if self.inodes.is_read_only() {
             return Ok(());
         }
+        self.quotas.stop();
         for ino in self.references.nodes.drain_unlinked() {
             self.removal.remove(ino)?;
         }
@@ -397,6 +408,12 @@ impl Fs {
         &self.xattrs
     }
 
+    /// Returns the part that sets quotas of directories.
+    #[must_use]
+    pub fn quotas(&self) -> &DirectoryQuotas {
+        &self.quotas
+    }
+
     /// Returns the locks of inodes, for maintenance that moves the data of files.
     #[must_use]
     pub fn inode_locks(&self) -> Arc<dyn InodeLocks> {
@@ -464,6 +481,22 @@ impl Fs {
         }
     }
 
+    /// Reports how much room is left below a directory, or for a file: as [`Fs::statfs`], or less where quotas leave less.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Storage`] if the index cannot be read.
+    pub fn statfs_below(&self, ino: Ino) -> Result<SpaceReport, FsError> {
+        self.within_quotas(self.statfs(), ino)
+    }
+
+    /// Returns the part of some space that quotas leave below a directory, or for a file.
+    fn within_quotas(&self, space: SpaceReport, ino: Ino) -> Result<SpaceReport, FsError> {
+        let mut report = space;
+        self.inodes.quotas().narrow(&mut report, ino)?;
+        Ok(report)
+    }
+
     /// Returns the paths of inodes, by whatever names they have, from the root on and without a leading
     /// slash, in order. Looks at all names there are if need be, and returns at most `most`.
     ///
@@ -513,6 +546,7 @@ fn root_inode(uid: u32, gid: u32, now: Timestamp) -> Inode {
         btime: now,
         parent: Ino::ROOT,
         next_cookie: FIRST_COOKIE,
+        quota: QuotaId::NONE,
         inline: Inline::None,
     }
 }

@@ -47,8 +47,10 @@ impl From<FsError> for VolumeFailure {
             FsError::Storage(error) => error.into(),
             error => {
                 let mut failure = Self::new(&error, None);
-                if matches!(error, FsError::Corrupt { .. } | FsError::Format(_)) {
-                    failure.fault = Fault::Unreadable;
+                match error {
+                    FsError::Corrupt { .. } | FsError::Format(_) => failure.fault = Fault::Unreadable,
+                    FsError::NoQuota => failure.fault = Fault::Usage,
+                    _ => {}
                 }
                 failure
             }

@@ -8,6 +8,7 @@
 
 mod checker;
 mod names;
+mod quotas;
 mod report;
 mod storage;
 
@@ -57,6 +58,8 @@ pub fn check(maintenance: &Maintenance, repair: bool) -> Result<CheckReport, FsE
     names::check_inodes(&mut check, &names)?;
     names::check_attributes(&mut check)?;
     storage::check_extents(&mut check)?;
+    // Once the inodes are right.
+    quotas::check_quotas(&mut check)?;
     storage::check_backrefs(&mut check)?;
     storage::check_stripes(&mut check)?;
     storage::check_segments(&mut check)?;

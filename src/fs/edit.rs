@@ -1,12 +1,17 @@
 //! One atomic change of the index, in the terms of a filesystem.
 
-use crate::format::record::{Backref, Dirent, Extent, Inode, Marker, Position, Xattr};
-use crate::format::{Cookie, Ino, Record, StripeId, key};
+use std::collections::BTreeMap;
+
+use crate::format::record::{
+    Backref, Counter, Dirent, Extent, Inode, Marker, Position, Quota, Xattr,
+};
+use crate::format::{Cookie, Ino, QuotaId, Record, StripeId, key};
 use crate::metadata::Batch;
 use crate::transaction::extent_cache::RunChanges;
 use crate::transaction::{CommitError, Transactions};
 
 use super::list_lens::ListLens;
+use super::quotas::Charge;
 use super::run::Run;
 
 /// Changes that become visible, and durable, all at once or not at all.
@@ -17,6 +22,8 @@ pub(super) struct Edit {
     runs: RunChanges,
     /// The inodes whose attributes change, some perhaps more than once.
     xattr_inodes: Vec<Ino>,
+    /// The inodes among them that name a quota, or did, and how they are charged then; `None` for one that is gone.
+    charges: BTreeMap<Ino, Option<Charge>>,
 }
 
 impl Edit {
@@ -39,12 +46,48 @@ impl Edit {
         self.batch
     }
 
+    /// Puts the record of an inode that names the same quota as before, or is new.
     pub(super) fn put_inode(&mut self, ino: Ino, inode: &Inode) {
+        if inode.quota == QuotaId::NONE && !self.charges.contains_key(&ino) {
+            self.batch.put(key::inode(ino), inode.encode());
+        } else {
+            self.put_recharged(ino, inode);
+        }
+    }
+
+    /// Puts the record of an inode that may name another quota than before.
+    pub(super) fn put_recharged(&mut self, ino: Ino, inode: &Inode) {
+        self.charges.insert(ino, Some(Charge::of(inode)));
         self.batch.put(key::inode(ino), inode.encode());
     }
 
-    pub(super) fn delete_inode(&mut self, ino: Ino) {
+    /// Deletes an inode, whose record was `inode`.
+    pub(super) fn delete_inode(&mut self, ino: Ino, inode: &Inode) {
+        if inode.quota != QuotaId::NONE {
+            self.charges.insert(ino, None);
+        }
         self.batch.delete(key::inode(ino));
+    }
+
+    /// Returns how inodes that concern quotas are charged after the changes.
+    pub(super) fn charges(&self) -> &BTreeMap<Ino, Option<Charge>> {
+        &self.charges
+    }
+
+    /// Puts quotas, and deletes those that are `None`.
+    pub(super) fn put_quotas(&mut self, quotas: &[(QuotaId, Option<Quota>)]) {
+        for (id, quota) in quotas {
+            match quota {
+                Some(quota) => self.batch.put(key::quota(*id), quota.encode()),
+                None => self.batch.delete(key::quota(*id)),
+            }
+        }
+    }
+
+    /// Notes that all numbers of quotas below `next` may have been used.
+    pub(super) fn put_next_quota(&mut self, next: u64) {
+        let key = key::counter(key::NEXT_QUOTA);
+        self.batch.put(key, Counter(next).encode());
     }
 
     /// Puts both records of a directory entry.

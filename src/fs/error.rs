@@ -27,6 +27,15 @@ pub enum FsError {
     /// No placement is left for the bytes, even after making room (`ENOSPC`).
     #[error("no space left on the volume")]
     NoSpace,
+    /// A quota of a directory has no room for it (`EDQUOT`).
+    #[error("the quota of a directory is used up")]
+    QuotaExceeded,
+    /// The names lie in different quotas (`EXDEV`): programs such as `mv` copy then.
+    #[error("a quota of a directory lies between the two names")]
+    CrossesQuota,
+    /// The directory has no quota (`ESRCH`).
+    #[error("the directory has no quota")]
+    NoQuota,
     /// The inode has as many links as can be counted (`EMLINK`).
     #[error("too many links")]
     TooManyLinks,

@@ -144,7 +144,8 @@ impl FailedWriteback {
                 spilled.replace_range(&self.transactions, &mut edit, file, &hole, &runs)?;
                 stored.size = stored.size.max(hole.end);
                 edit.put_inode(ino, &stored);
-                self.inodes.apply(edit)?;
+                // No quota can take back that the bytes are lost.
+                self.inodes.apply_in_any_case(edit)?;
                 self.clear(ino, &hole);
             }
             self.clear(ino, &part);

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::format::Ino;
 use crate::format::record::{FileKind, Inode, Timestamp};
-use crate::format::{Ino, Record, key};
 use crate::maintenance::Room;
 use crate::transaction::Transactions;
 
@@ -11,7 +11,10 @@ use super::edit::Edit;
 use super::error::FsError;
 use super::list_lens::ListLens;
 use super::locks::Locks;
+use super::quotas::{Book, Quotas};
 use super::types::Clock;
+
+pub(super) use super::stored_inode::read_inode;
 
 /// Times that making room is tried for one call before it fails for lack of space.
 const ROOM_ATTEMPTS: usize = 2;
@@ -23,6 +26,7 @@ pub(super) struct Inodes {
     locks: Arc<Locks>,
     clock: Clock,
     list_lens: ListLens,
+    quotas: Quotas,
     read_only: bool,
 }
 
@@ -40,6 +44,7 @@ impl Inodes {
             locks: Arc::new(Locks::new()),
             clock,
             list_lens: ListLens::default(),
+            quotas: Quotas::new(transactions),
             read_only,
         }
     }
@@ -52,6 +57,11 @@ impl Inodes {
     /// Returns the known lengths of lists of attributes.
     pub(super) fn list_lens(&self) -> &ListLens {
         &self.list_lens
+    }
+
+    /// Returns the quotas of directories.
+    pub(super) fn quotas(&self) -> &Quotas {
+        &self.quotas
     }
 
     /// Returns the time for a change that happens now.
@@ -88,7 +98,22 @@ impl Inodes {
 
     /// Applies an edit. The caller holds the locks of the inodes that it changes.
     pub(super) fn apply(&self, edit: Edit) -> Result<(), FsError> {
-        Ok(edit.apply(&self.transactions, &self.list_lens)?)
+        self.quotas.apply(edit, &self.list_lens)
+    }
+
+    /// Applies an edit that no quota may refuse. The caller holds the locks of the inodes that it changes.
+    pub(super) fn apply_in_any_case(&self, edit: Edit) -> Result<(), FsError> {
+        self.quotas.apply_in_any_case(edit, &self.list_lens)
+    }
+
+    /// Applies an edit together with a change of the quotas. The caller holds the lock of renames, and the locks of the
+    /// inodes that it changes.
+    pub(super) fn change_quotas(
+        &self,
+        edit: Edit,
+        change: impl FnOnce(&mut Book),
+    ) -> Result<(), FsError> {
+        self.quotas.change(edit, &self.list_lens, change)
     }
 
     /// Applies an edit that adds to the volume. Fails while there is no space for earlier edits.
@@ -114,13 +139,5 @@ impl Inodes {
             }
         }
         attempt()
-    }
-}
-
-/// Reads the record of an inode; `None` if there is none.
-pub(super) fn read_inode(transactions: &Transactions, ino: Ino) -> Result<Option<Inode>, FsError> {
-    match transactions.get(&key::inode(ino))? {
-        Some(value) => Ok(Some(Inode::decode(&value)?)),
-        None => Ok(None),
     }
 }

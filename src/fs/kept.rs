@@ -139,13 +139,14 @@ impl LostChanges {
         self.touched.insert(ino);
     }
 
-    /// Returns whether an inode lost more than a time of access, now that its record is `recovered`.
+    /// Returns whether an inode lost more than a time of access and its place in a count, now that its record is `recovered`.
     pub(super) fn is_loss(&self, ino: Ino, recovered: Option<&Inode>) -> bool {
         let (Some(old), Some(recovered)) = (self.records.get(&ino), recovered) else {
             return true;
         };
         let accessed = Inode {
             atime: old.atime,
+            quota: old.quota,
             ..recovered.clone()
         };
         self.touched.contains(&ino) || accessed != *old

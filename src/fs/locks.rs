@@ -7,10 +7,11 @@
 //! 1. [`RenameLock`]: at most one directory changes its parent at a time. So the chain of parents stands still while a
 //!    rename looks for cycles in it.
 //! 2. Inode locks, all that a call needs at once, in the order of their slots.
-//! 3. The tables of handles, of look-ups, of files that are being cut and of failed writeback ([`super::handles`],
+//! 3. The book of [`Quotas`](super::quotas::Quotas), held while a change that it counts is applied.
+//! 4. The tables of handles, of look-ups, of files that are being cut and of failed writeback ([`super::handles`],
 //!    [`super::nodes`], [`super::removal`], [`super::failed_writeback`]): held for a few instructions, never across a
 //!    call of the transactions.
-//! 4. The locks inside the transactions, but those of maintenance.
+//! 5. The locks inside the transactions, but those of maintenance.
 //!
 //! The locks of maintenance come before all of these, because their holders lock inodes through [`InodeLocks`]: the
 //! lock under which room is made (`making` of [`Room`](crate::maintenance::Room)), and those of scrub and rebuild. So no

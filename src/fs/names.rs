@@ -94,6 +94,13 @@ impl Names {
         self.find(ino, name)
     }
 
+    /// Runs `attempt`, which adds an inode or a name and holds no lock when it returns. If it finds no space, or no room in
+    /// a quota, makes some and tries again.
+    fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
+        self.removal
+            .with_quota(|| self.inodes.with_room(0, &mut attempt))
+    }
+
     fn entry(&self, parent: Ino, name: &[u8]) -> Result<Option<Dirent>, FsError> {
         read_entry(&self.transactions, parent, name)
     }

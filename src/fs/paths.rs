@@ -73,6 +73,25 @@ pub(super) fn find(
     Ok(paths)
 }
 
+/// Returns the path of each of some directories, from the root on and without a leading slash. Directories without a
+/// path are left out.
+///
+/// # Errors
+///
+/// If the index cannot be read.
+pub(super) fn of_directories(
+    transactions: &Transactions,
+    directories: &BTreeSet<Ino>,
+) -> Result<BTreeMap<Ino, Vec<u8>>, FsError> {
+    let mut ancestors = Ancestors::default();
+    for ino in directories {
+        ancestors.want(transactions, *ino)?;
+    }
+    ancestors.find_names(transactions)?;
+    let path = |ino: &Ino| Some((*ino, ancestors.path(*ino)?.join(&b'/')));
+    Ok(directories.iter().filter_map(path).collect())
+}
+
 /// Returns what an inode is, its links and its parent; nothing if it is gone or damaged.
 fn whole_inode(
     transactions: &Transactions,

@@ -166,6 +166,21 @@ impl Removal {
         Ok(())
     }
 
+    /// Runs `attempt`, which holds no lock when it returns. If a quota has no room, waits until everything is removed that
+    /// was handed to the background, and tries again.
+    pub(super) fn with_quota<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        match attempt() {
+            Err(FsError::QuotaExceeded) => {
+                self.wait();
+                attempt()
+            }
+            done => done,
+        }
+    }
+
     /// Waits until all that was handed to the background so far is done.
     pub(super) fn wait(&self) {
         let sender = self.queue.lock().clone();
@@ -310,7 +325,7 @@ impl Remover {
         }
         let finished = sweep.note(&whole, &runs) && xattrs.len() < PAGE;
         if finished {
-            edit.delete_inode(ino);
+            edit.delete_inode(ino, &inode);
             edit.delete_orphan(ino);
             self.cutting.lock().remove(&ino);
         } else {

@@ -6,8 +6,10 @@ use arc_swap::{ArcSwapOption, Guard};
 use parking_lot::Mutex;
 
 use super::Fs;
+use super::error::FsError;
 use super::kept::Kept;
 use super::types::SpaceReport;
+use crate::format::Ino;
 
 /// The filesystem that a mount serves. There is none while its volume is closed and opened again.
 pub struct ServedFs {
@@ -51,6 +53,19 @@ impl ServedFs {
             blocks_free: 0,
             blocks_available: 0,
             ..*last
+        }
+    }
+
+    /// Reports how much room is left below a directory, or for a file: as [`Self::statfs`], or less where quotas leave less.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Storage`] if the index cannot be read.
+    pub fn statfs_below(&self, ino: Ino) -> Result<SpaceReport, FsError> {
+        let space = self.statfs();
+        match self.current.load_full() {
+            Some(fs) if !fs.transactions().has_failed() => fs.within_quotas(space, ino),
+            _ => Ok(space),
         }
     }
 

@@ -39,7 +39,7 @@ impl Spilled {
     }
 
     /// Gives the place back, because no edit will refer to it.
-    pub(super) fn abandon(self, transactions: &Transactions) -> Result<(), FsError> {
+    pub(super) fn abandon(&self, transactions: &Transactions) -> Result<(), FsError> {
         if let Some(written) = &self.written {
             transactions.abandon(written)?;
         }

@@ -70,7 +70,7 @@ impl FileWriter {
     /// # Errors
     ///
     /// [`FsError::BadHandle`] if the handle is not open for writing, [`FsError::FileTooBig`],
-    /// [`FsError::NoSpace`] with nothing changed.
+    /// [`FsError::NoSpace`] and [`FsError::QuotaExceeded`] with nothing changed.
     pub fn write(
         &self,
         handle: Handle,
@@ -91,7 +91,8 @@ impl FileWriter {
                 return Err(FsError::NoSpace);
             }
             let written = self.write_once(&file, offset, data, flags);
-            let may_succeed_later = matches!(written, Err(FsError::NoSpace));
+            let may_succeed_later =
+                matches!(written, Err(FsError::NoSpace | FsError::QuotaExceeded));
             if written.is_err() && flags.from_page_cache && !may_succeed_later {
                 self.failed_writeback
                     .note(file.ino, offset, data.len() as u64);
@@ -99,9 +100,8 @@ impl FileWriter {
             written?;
         } else {
             let needed = data.len() as u64;
-            let written = self
-                .inodes
-                .with_room(needed, || self.write_once(&file, offset, data, flags));
+            let attempt = || self.write_once(&file, offset, data, flags);
+            let written = self.with_room(needed, attempt);
             if written.is_err() && flags.from_page_cache {
                 // Before the kernel hears of it, and goes on with what follows.
                 self.failed_writeback.note(file.ino, offset, needed);
@@ -123,12 +123,66 @@ impl FileWriter {
     ) -> Result<(), FsError> {
         // Much is placed before the file is locked; little may yet fit into its record.
         let early = if data.len() > INLINE_MAX {
+            self.check_quota(file, offset, data.len() as u64, flags)?;
             Some(self.transactions.write(data)?)
         } else {
             self.transactions.growth().check_growth()?;
             None
         };
-        self.with_open_stripe(|| self.write_locked(file, offset, data, flags, early.as_ref()))
+        let attempt = || self.write_locked(file, offset, data, flags, early.as_ref());
+        let written = self.with_open_stripe(attempt);
+        if let (Err(FsError::QuotaExceeded), Some(early)) = (&written, &early) {
+            self.transactions.abandon(early)?;
+        }
+        written
+    }
+
+    /// Runs `attempt`, which holds no lock when it returns. If it finds no space, or no room in a quota, makes some and
+    /// tries again.
+    fn with_room<T>(
+        &self,
+        needed: u64,
+        mut attempt: impl FnMut() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        self.removal
+            .with_quota(|| self.inodes.with_room(needed, &mut attempt))
+    }
+
+    /// Refuses a write that is sure to be more than a quota leaves, before its bytes are placed.
+    fn check_quota(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        len: u64,
+        flags: WriteFlags,
+    ) -> Result<(), FsError> {
+        if self.inodes.quotas().is_empty() {
+            return Ok(());
+        }
+        let _lock = self.inodes.locks().shared(file.ino);
+        let inode = self.inodes.get(file.ino)?;
+        let start = start_of(file, &inode, offset, flags);
+        self.check_growth_of(file.ino, &inode, &(start..end_of(start, len)?))
+    }
+
+    /// Checks that quotas let a file grow by the bytes that it lacks in a range. A write there puts lost bytes before it on
+    /// record, which count as well.
+    fn check_growth_of(&self, ino: Ino, inode: &Inode, range: &Range<u64>) -> Result<(), FsError> {
+        let Some(left) = self.inodes.quotas().bytes_left(inode) else {
+            return Ok(());
+        };
+        // What the record holds is counted already.
+        let in_record = match &inode.inline {
+            Inline::Data(data) => data.len() as u64,
+            Inline::None | Inline::Target(_) => 0,
+        };
+        let lost = self.failed_writeback.within(ino, &(0..range.start));
+        let lost: u64 = lost.iter().map(|part| part.end - part.start).sum();
+        let enough = left.saturating_sub(lost).saturating_add(in_record);
+        if range.end - range.start > enough && self.missing_in(ino, range, enough)? > enough {
+            return Err(FsError::QuotaExceeded);
+        }
+        Ok(())
     }
 
     /// Runs `attempt` until it returns something. In between it holds no lock, and a stripe is opened,
@@ -143,6 +197,15 @@ impl FileWriter {
             }
             self.transactions.open_stripe()?;
         }
+    }
+
+    /// Gives back what was placed for an edit that is not applied.
+    fn abandon(&self, (spilled, written): &(Spilled, Option<Written>)) -> Result<(), FsError> {
+        spilled.abandon(&self.transactions)?;
+        if let Some(written) = written {
+            self.transactions.abandon(written)?;
+        }
+        Ok(())
     }
 
     /// Prepares a file for a write to `range`, or for an end at `range.end`: removes what is left behind its end, and
@@ -178,18 +241,15 @@ impl FileWriter {
         let lock = self.inodes.locks().exclusive(&[file.ino]);
         let mut inode = self.inodes.get(file.ino)?;
         check_regular(&inode)?;
-        let start = if file.flags.append && !flags.from_page_cache {
-            inode.size
-        } else {
-            offset
-        };
+        let start = start_of(file, &inode, offset, flags);
         let end = end_of(start, data.len() as u64)?;
+        self.check_growth_of(file.ino, &inode, &(start..end))?;
         if !self.prepare(&lock, file.ino, &mut inode, &(start..end))? {
             return Ok(None);
         }
         let mut edit = Edit::default();
         // Until the batch is applied, nothing but these says that the bytes are needed.
-        let mut _holds = (Spilled::default(), None);
+        let mut holds = (Spilled::default(), None);
         if fits_inline(&inode, end) {
             write_inline(&mut inode, start, data);
         } else {
@@ -209,7 +269,7 @@ impl FileWriter {
             let runs = placed.map_or(Vec::new(), |placed| extents::placed_at(start, placed));
             let target = (file.ino, &mut inode);
             spilled.replace_range(&self.transactions, &mut edit, target, &range, &runs)?;
-            _holds = (spilled, written);
+            holds = (spilled, written);
         }
         inode.size = inode.size.max(end);
         if let Some(caller) = &flags.unprivileged {
@@ -221,9 +281,22 @@ impl FileWriter {
             inode.ctime = inode.mtime;
         }
         edit.put_inode(file.ino, &inode);
-        self.inodes.apply(edit)?;
+        let applied = self.inodes.apply(edit);
+        if let Err(FsError::QuotaExceeded) = applied {
+            self.abandon(&holds)?;
+        }
+        applied?;
         self.failed_writeback.clear(file.ino, &(start..end));
         Ok(Some(()))
+    }
+}
+
+/// Returns the offset to which a write goes.
+fn start_of(file: &OpenFile, inode: &Inode, offset: u64, flags: WriteFlags) -> u64 {
+    if file.flags.append && !flags.from_page_cache {
+        inode.size
+    } else {
+        offset
     }
 }
 

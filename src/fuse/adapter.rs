@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::callbacks::{changes, forget, perform, seek};
 use super::device::Device;
 use super::negotiate::{Agreement, FileOpening};
-use super::page_cache::PageCache;
+use super::page_cache::{Lack, PageCache};
 use super::pool::{Apart, SlowPool};
 use super::protocol::{
     Answer, FROM_PAGE_CACHE, Listing, OF_LOCK_OWNER, Operation, attributes, offset_found, space,
@@ -153,7 +153,8 @@ impl Adapter {
             Operation::StatFs => {
                 let served = Arc::clone(&self.served);
                 self.slow.run(move || {
-                    let measured = context.attempt(|| Ok(space(&served.statfs())));
+                    let measured =
+                        context.attempt(|| Ok(space(&served.statfs_below(request.ino())?)));
                     request.answer(measured);
                 });
             }
@@ -174,8 +175,8 @@ impl Adapter {
             }
             | Operation::Statx {
                 handle: Some(handle),
-            } if self.must_learn_of_full_volume(fs, &request, handle) => {
-                request.answer(context.attempt(|| Err(FsError::NoSpace)));
+            } if let Some(lack) = self.lack_to_learn_of(fs, &request, handle) => {
+                request.answer(context.attempt(|| Err(lack.error())));
             }
             Operation::Ioctl => request.answer(Err(Errno::NOTTY)),
             Operation::Open { .. } if self.opening == FileOpening::ByKernel => {
@@ -215,9 +216,10 @@ impl Adapter {
         }
     }
 
-    /// Returns whether a writer that asks for attributes is to hear that there is no room; see [`PageCache`].
-    fn must_learn_of_full_volume(&self, fs: &Fs, request: &Request, handle: Handle) -> bool {
-        self.page_cache.is_starved(request.ino()) && fs.open_files().only_writes(handle)
+    /// Returns what a writer that asks for attributes is to hear; see [`PageCache`].
+    fn lack_to_learn_of(&self, fs: &Fs, request: &Request, handle: Handle) -> Option<Lack> {
+        let lack = self.page_cache.starved(request.ino())?;
+        fs.open_files().only_writes(handle).then_some(lack)
     }
 
     fn answer_when_durable(
@@ -295,9 +297,9 @@ impl Adapter {
                 Ok(len) => {
                     answer_written(&page_cache, || apart, context, request, len as u64);
                 }
-                Err(Errno::NOSPC) if from_page_cache => {
-                    page_cache.note_starved(ino);
-                    request.answer(Err(Errno::NOSPC));
+                Err(errno) if from_page_cache && let Some(lack) = Lack::of(errno) => {
+                    page_cache.note_starved(ino, lack);
+                    request.answer(Err(errno));
                     apart.run(move || {
                         context.tell(|| page_cache.distrust_attributes(ino));
                     });
@@ -465,7 +467,7 @@ fn write_at_once(fs: &Fs, request: &Request) -> Result<Option<usize>, FsError> {
         ..write.how
     };
     match write.run(fs, at_once) {
-        Err(FsError::NoSpace) => Ok(None),
+        Err(FsError::NoSpace | FsError::QuotaExceeded) => Ok(None),
         outcome => outcome.map(Some),
     }
 }

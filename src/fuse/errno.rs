@@ -16,6 +16,9 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::IsDirectory => Errno::ISDIR,
         FsError::NotEmpty => Errno::NOTEMPTY,
         FsError::NoSpace => Errno::NOSPC,
+        FsError::QuotaExceeded => Errno::DQUOT,
+        FsError::CrossesQuota => Errno::XDEV,
+        FsError::NoQuota => Errno::SRCH,
         FsError::TooManyLinks => Errno::MLINK,
         FsError::NameTooLong => Errno::NAMETOOLONG,
         FsError::FileTooBig => Errno::FBIG,
@@ -62,6 +65,8 @@ mod tests {
         for (error, expected) in [
             (FsError::NotFound, Errno::NOENT),
             (FsError::NoSpace, Errno::NOSPC),
+            (FsError::QuotaExceeded, Errno::DQUOT),
+            (FsError::CrossesQuota, Errno::XDEV),
             (FsError::Unsupported, Errno::OPNOTSUPP),
             (FsError::Storage(CommitError::NoSpace), Errno::NOSPC),
             (FsError::Storage(CommitError::Closed), Errno::IO),

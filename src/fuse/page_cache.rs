@@ -4,7 +4,7 @@
 //! written back, and only fsync and close report it. A program that does neither would fill a full volume for ever. But
 //! before it takes a write, the kernel asks for the attributes of the file, unless it holds some to trust. So they are
 //! taken away from it when pages find no room. When it then asks on behalf of a handle that is known to be there for
-//! writing only, the answer is `ENOSPC`. Where the kernel opens files by itself, that is a file which was created so.
+//! writing only, the answer is `ENOSPC`, or `EDQUOT` if a quota has no room. Where the kernel opens files by itself, that is a file which was created so.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,10 +12,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use rustix::io::Errno;
 
 use super::cached_inodes::CachedInodes;
 use super::device::Device;
 use crate::format::Ino;
+use crate::fs::FsError;
 
 /// The time for which writers are refused after pages found no room. A writer that goes on meets it, and room that was
 /// made since does not stay unused for long.
@@ -24,13 +26,41 @@ const REFUSAL: Duration = Duration::from_secs(5);
 /// Most files that are remembered for it. Writers of others learn of it from fsync and close.
 const MOST_STARVED: usize = 1024;
 
+/// The lack because of which pages find no room.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    /// The volume is full.
+    Space,
+    /// A quota is used up.
+    Quota,
+}
+
+impl Lack {
+    /// Returns the lack that a write failed for, if it was one.
+    pub(super) fn of(errno: Errno) -> Option<Self> {
+        match errno {
+            Errno::NOSPC => Some(Self::Space),
+            Errno::DQUOT => Some(Self::Quota),
+            _ => None,
+        }
+    }
+
+    /// Returns the error that a writer learns of it by.
+    pub(super) fn error(self) -> FsError {
+        match self {
+            Self::Space => FsError::NoSpace,
+            Self::Quota => FsError::QuotaExceeded,
+        }
+    }
+}
+
 /// The kernel's page cache of one mount.
 pub(super) struct PageCache {
     device: Arc<Device>,
     /// The inodes of which it may hold pages.
     pub(super) inodes: CachedInodes,
-    /// The time when pages of an inode last found no room.
-    starved: Mutex<HashMap<Ino, Instant>>,
+    /// The time when pages of an inode last found no room, and the reason.
+    starved: Mutex<HashMap<Ino, (Instant, Lack)>>,
 }
 
 impl PageCache {
@@ -64,21 +94,21 @@ impl PageCache {
     }
 
     /// Notes that pages of an inode found no room just now.
-    pub(super) fn note_starved(&self, number: Ino) {
+    pub(super) fn note_starved(&self, number: Ino, lack: Lack) {
         let mut starved = self.starved.lock();
         if starved.len() >= MOST_STARVED {
-            starved.retain(|_, since| since.elapsed() < REFUSAL);
+            starved.retain(|_, (since, _)| since.elapsed() < REFUSAL);
         }
         if starved.len() < MOST_STARVED {
-            starved.insert(number, Instant::now());
+            starved.insert(number, (Instant::now(), lack));
         }
     }
 
-    /// Returns whether pages of an inode found no room lately.
-    pub(super) fn is_starved(&self, number: Ino) -> bool {
+    /// Returns the lack for which pages of an inode found no room lately.
+    pub(super) fn starved(&self, number: Ino) -> Option<Lack> {
         let starved = self.starved.lock();
-        let since = starved.get(&number);
-        since.is_some_and(|since| since.elapsed() < REFUSAL)
+        let (since, lack) = *starved.get(&number)?;
+        (since.elapsed() < REFUSAL).then_some(lack)
     }
 }
 

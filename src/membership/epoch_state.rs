@@ -141,6 +141,11 @@ impl EpochState {
         self.features
     }
 
+    /// Adds incompatible features, which the superblocks of the next epoch name.
+    pub(super) fn add_features(&mut self, incompat: u64) {
+        self.features.incompat |= incompat;
+    }
+
     pub(super) fn extension(&self) -> &[u8] {
         &self.extension
     }

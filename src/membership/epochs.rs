@@ -292,6 +292,35 @@ impl Epochs {
         self.set_given_up(away.map(|(index, _)| index).collect());
     }
 
+    /// Notes incompatible features that the volume is about to use, in an epoch of its own; durable on return. Older builds
+    /// then refuse the volume. Does nothing if they are noted already.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on, or nothing may be written.
+    pub fn use_features(&self, incompat: u64) -> Result<(), MembersError> {
+        let is_whole = {
+            let mut state = self.state.lock();
+            if state.features().incompat & incompat == incompat {
+                return Ok(());
+            }
+            if !self.may_write(&state) {
+                return Err(MembersError::NotNow);
+            }
+            state.add_features(incompat);
+            let target = state.admitted.clone();
+            let raised = self.raise(&mut state, target);
+            self.publish(&state);
+            raised?;
+            // Into the other slots as well.
+            self.writer.renew_all(&mut state)
+        };
+        if !is_whole {
+            self.publish_failures();
+        }
+        Ok(())
+    }
+
     /// Rewrites the superblocks of the members in the epoch, durably. From then on an earlier copy is known to be
     /// stale, also after the member is left out of an epoch. Call it from time to time.
     pub fn renew_superblocks(&self) {

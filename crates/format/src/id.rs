@@ -53,6 +53,10 @@ number! {
     Cookie(u64)
 }
 number! {
+    /// A quota's number: counted up over the life of a volume, never used twice. [`QuotaId::NONE`] stands for no quota.
+    QuotaId(u64)
+}
+number! {
     /// Tells one life of a superblock slot from another: the slot with the higher one is newer.
     Generation(u64)
 }
@@ -60,6 +64,11 @@ number! {
 impl Ino {
     /// The root directory.
     pub const ROOT: Self = Self(1);
+}
+
+impl QuotaId {
+    /// No quota.
+    pub const NONE: Self = Self(0);
 }
 
 macro_rules! identity {

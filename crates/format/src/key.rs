@@ -18,7 +18,8 @@
 use bytes::Bytes;
 
 use super::{
-    Cookie, FormatError, Ino, NAME_MAX, NameFault, SegmentId, ShardIndex, StripeId, wire::Reader,
+    Cookie, FormatError, Ino, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeId,
+    wire::Reader,
 };
 
 /// A range of keys: the first key in it, and the first key after it.
@@ -35,6 +36,7 @@ mod tag {
     pub(super) const REPAIR: u8 = b'l';
     pub(super) const COUNTER: u8 = b'n';
     pub(super) const ORPHAN: u8 = b'o';
+    pub(super) const QUOTA: u8 = b'p';
     pub(super) const PERHAPS_DEAD: u8 = b'q';
     pub(super) const BACKREF: u8 = b'r';
     pub(super) const SEGMENT: u8 = b's';
@@ -52,6 +54,9 @@ pub const NEXT_STRIPE: &str = "next-stripe";
 
 /// Name of the counter of segment numbers, all below it may have been used.
 pub const NEXT_SEGMENT: &str = "next-segment";
+
+/// Name of the counter of quota numbers, all below it may have been used.
+pub const NEXT_QUOTA: &str = "next-quota";
 
 /// Returns the key of an [`Inode`](super::record::Inode).
 #[must_use]
@@ -340,6 +345,27 @@ pub fn orphans() -> KeyRange {
 /// [`FormatError`] if it is none.
 pub fn parse_orphan(key: &[u8]) -> Result<Ino, FormatError> {
     parse_one("orphan key", tag::ORPHAN, key).map(Ino)
+}
+
+/// Returns the key of a [`Quota`](super::record::Quota).
+#[must_use]
+pub fn quota(quota: QuotaId) -> Bytes {
+    one(tag::QUOTA, quota.0)
+}
+
+/// Returns the range of all quotas.
+#[must_use]
+pub fn quotas() -> KeyRange {
+    below(vec![tag::QUOTA])
+}
+
+/// Reads a quota's key.
+///
+/// # Errors
+///
+/// [`FormatError`] if it is none.
+pub fn parse_quota(key: &[u8]) -> Result<QuotaId, FormatError> {
+    parse_one("quota key", tag::QUOTA, key).map(QuotaId)
 }
 
 /// Returns the key that marks a stripe which may have lost its last backref. The value is a

@@ -12,8 +12,8 @@ pub mod wire;
 
 pub use error::{FormatError, NameFault};
 pub use id::{
-    Cookie, Epoch, Generation, Ino, Lsn, MemberId, MemberIndex, SegmentId, ShardIndex, StripeId,
-    VolumeId,
+    Cookie, Epoch, Generation, Ino, Lsn, MemberId, MemberIndex, QuotaId, SegmentId, ShardIndex,
+    StripeId, VolumeId,
 };
 pub use record::Record;
 

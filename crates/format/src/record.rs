@@ -6,6 +6,7 @@
 mod directory;
 mod extent;
 mod inode;
+mod quota;
 mod scrub;
 mod segment;
 mod small;
@@ -18,6 +19,7 @@ use super::FormatError;
 pub use directory::{Dirent, Position};
 pub use extent::{Backref, Extent};
 pub use inode::{FileKind, Inline, Inode, Timestamp};
+pub use quota::{Quota, QuotaState, QuotaUsage};
 pub use scrub::{LostBytes, Scrub};
 pub use segment::{MAX_SEGMENT_BYTES, Segment, SegmentStripe};
 pub use small::{Counter, Marker, Xattr};

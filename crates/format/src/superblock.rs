@@ -39,11 +39,14 @@ pub const MAX_HISTORY: usize = 256;
 /// Most bytes of fields.
 pub const MAX_EXTENSION: usize = 4096;
 
-/// The features that this build knows; none so far.
+/// The incompatible feature of a volume on which a quota was set once: inodes name quotas.
+pub const QUOTAS: u64 = 1;
+
+/// The features that this build knows.
 pub const KNOWN: Features = Features {
     compat: 0,
     read_only: 0,
-    incompat: 0,
+    incompat: QUOTAS,
 };
 
 const MAGIC: [u8; 8] = *b"CauchyFS";

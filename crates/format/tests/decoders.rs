@@ -19,15 +19,15 @@ use cauchyfs_format::journal::{
 };
 use cauchyfs_format::record::{
     Backref, Counter, Dirent, Extent, FileKind, Inline, Inode, LostBytes, MAX_STRIPE_BYTES, Marker,
-    Position, RepairNote, Scrub, Segment, SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp,
-    Xattr,
+    Position, Quota, QuotaState, QuotaUsage, RepairNote, Scrub, Segment, SegmentStripe, ShardSet,
+    ShardSums, Stripe, Timestamp, Xattr,
 };
 use cauchyfs_format::superblock::{
     EpochMark, KNOWN, LastRecord, LastSeen, MemberEntry, Replaced, Superblock,
 };
 use cauchyfs_format::{
-    BLOCK_SIZE, Cookie, Epoch, FormatError, Generation, Ino, Lsn, MemberId, MemberIndex, Record,
-    SegmentId, ShardIndex, StripeId, VolumeId, files, key,
+    BLOCK_SIZE, Cookie, Epoch, FormatError, Generation, Ino, Lsn, MemberId, MemberIndex, QuotaId,
+    Record, SegmentId, ShardIndex, StripeId, VolumeId, files, key,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -201,6 +201,7 @@ fn records() -> Vec<Decoder> {
         btime: time,
         parent: Ino(7),
         next_cookie: Cookie(9),
+        quota: QuotaId(4),
         inline,
     };
     let inodes = [
@@ -271,6 +272,38 @@ fn records() -> Vec<Decoder> {
         record("record::Counter", &[Counter(1 << 63)]),
         record("record::Xattr", &[Xattr(b"value".to_vec())]),
     ]
+}
+
+fn records_of_quotas() -> Vec<Decoder> {
+    let limited = Quota {
+        root: Ino(7),
+        outer: QuotaId(3),
+        state: QuotaState::Counting,
+        usage: QuotaUsage {
+            bytes: 1 << 40,
+            files: 12,
+        },
+        max_bytes: Some(1 << 50),
+        max_files: Some(u64::MAX),
+    };
+    let lifted = Quota {
+        state: QuotaState::Lifted,
+        max_bytes: None,
+        max_files: None,
+        ..limited
+    };
+    vec![record(
+        "record::Quota",
+        &[Quota::default(), limited, lifted],
+    )]
+}
+
+fn keys_of_quotas() -> Decoder {
+    Decoder::plain(
+        "key::parse_quota",
+        |k| key::parse_quota(k).map(|q| key::quota(q).to_vec()),
+        vec![key::quota(QuotaId(5)).to_vec()],
+    )
 }
 
 fn records_of_scrubs() -> Vec<Decoder> {
@@ -642,11 +675,12 @@ fn names() -> Decoder {
 
 pub(crate) fn decoders() -> Vec<Decoder> {
     let mut all = records();
+    all.extend(records_of_quotas());
     all.extend(records_of_scrubs());
     all.extend(keys());
     all.extend(journal_records());
     all.extend(frames());
-    all.extend([superblock(), names()]);
+    all.extend([superblock(), names(), keys_of_quotas()]);
     all
 }
 

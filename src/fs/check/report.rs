@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
+use crate::format::record::QuotaUsage;
 use crate::format::{FormatError, Ino, NameFault, StripeId};
 
 /// The disagreement of two records.
@@ -83,6 +84,19 @@ pub enum FindingKind {
         found: Option<u64>,
         /// The number of missing shards.
         shards: u64,
+    },
+    /// A quota of a directory that is not there.
+    QuotaWithoutDirectory,
+    /// A quota whose way to the outermost quota around it has no end, or leads to no quota.
+    WrongOuterQuota,
+    /// A directory does not name the quota in which it lies.
+    WrongQuota,
+    /// A quota does not count what the inodes that name it add up to.
+    WrongUsage {
+        /// The usage in the record.
+        recorded: QuotaUsage,
+        /// The usage counted.
+        counted: QuotaUsage,
     },
     /// The index has fewer copies than it should.
     CopiesMissing {
@@ -211,6 +225,16 @@ impl fmt::Display for FindingKind {
             } => write!(
                 f,
                 "{file} ends after {len} bytes: {shards} shards are missing"
+            ),
+            Self::QuotaWithoutDirectory => {
+                f.write_str("a quota is of a directory that is not there")
+            }
+            Self::WrongOuterQuota => f.write_str("the quota lies in one that is not there"),
+            Self::WrongQuota => f.write_str("the directory belongs to another quota"),
+            Self::WrongUsage { recorded, counted } => write!(
+                f,
+                "the quota has {} bytes and {} files recorded, {} and {} counted",
+                recorded.bytes, recorded.files, counted.bytes, counted.files
             ),
             Self::CopiesMissing { found, wanted } => {
                 write!(f, "the index has {found} of {wanted} copies")

@@ -37,7 +37,7 @@ impl Names {
     /// # Errors
     ///
     /// [`FsError::Exists`], [`FsError::Invalid`] for a mode that is none of these,
-    /// [`FsError::NameTooLong`], [`FsError::NotFound`] if the directory was removed.
+    /// [`FsError::NameTooLong`], [`FsError::NotFound`] if the directory was removed, [`FsError::QuotaExceeded`].
     pub fn mknod(
         &self,
         caller: &Caller,
@@ -105,16 +105,28 @@ impl Names {
     /// # Errors
     ///
     /// [`FsError::Exists`], [`FsError::NotPermitted`] for a directory, [`FsError::TooManyLinks`],
-    /// [`FsError::NotFound`] for an inode that lost its last name.
+    /// [`FsError::NotFound`] for an inode that lost its last name, [`FsError::CrossesQuota`] if the inode has a name in
+    /// another quota.
     pub fn link(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
         self.inodes.check_writable()?;
         check_new_name(name)?;
-        self.inodes
-            .with_room(0, || self.link_once(ino, parent, name))
+        self.with_room(|| {
+            loop {
+                if let Some(attr) = self.link_once(ino, parent, name)? {
+                    return Ok(attr);
+                }
+            }
+        })
     }
 
-    fn link_once(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Attr, FsError> {
+    /// Returns `None` if quotas began to count meanwhile, and another attempt is to hold the lock of renames.
+    fn link_once(&self, ino: Ino, parent: Ino, name: &[u8]) -> Result<Option<Attr>, FsError> {
+        let quotas = self.inodes.quotas();
+        let rename = quotas.is_counting().then(|| self.inodes.locks().rename());
         let _lock = self.inodes.locks().exclusive(&[ino, parent]);
+        if quotas.is_counting() && rename.is_none() {
+            return Ok(None);
+        }
         let mut inode = self.inodes.get(ino)?;
         if inode.kind == FileKind::Directory {
             return Err(FsError::NotPermitted);
@@ -124,6 +136,8 @@ impl Names {
         if was_nameless && !self.references.nodes.is_linkable(ino) {
             return Err(FsError::NotFound);
         }
+        let quota = quotas.check_link(&inode, parent)?;
+        quotas.note_moved(ino, parent)?;
         add_link(&mut inode)?;
         let now = self.inodes.now();
         inode.ctime = now;
@@ -132,7 +146,12 @@ impl Names {
         if was_nameless && !self.removal.is_cutting(ino) {
             edit.delete_orphan(ino);
         }
-        edit.put_inode(ino, &inode);
+        if quota == inode.quota {
+            edit.put_inode(ino, &inode);
+        } else {
+            inode.quota = quota;
+            edit.put_recharged(ino, &inode);
+        }
         directory.add(&mut edit, name, (ino, inode.kind), None)?;
         directory.put(&mut edit, now);
         self.inodes.apply_growth(edit)?;
@@ -140,7 +159,7 @@ impl Names {
             self.references.nodes.named(ino);
         }
         self.references.nodes.look_up(ino);
-        Ok(Attr::new(ino, &inode))
+        Ok(Some(Attr::new(ino, &inode)))
     }
 
     /// Makes a regular file and opens it; opens the one that is there unless `flags.exclusive`.
@@ -176,7 +195,7 @@ impl Names {
     ///
     /// # Errors
     ///
-    /// [`FsError::NotDirectory`], [`FsError::NotFound`] if the directory was removed.
+    /// [`FsError::NotDirectory`], [`FsError::NotFound`] if the directory was removed, [`FsError::QuotaExceeded`].
     pub fn tmpfile(
         &self,
         caller: &Caller,
@@ -185,8 +204,7 @@ impl Names {
         flags: OpenFlags,
     ) -> Result<(Attr, Handle), FsError> {
         self.inodes.check_writable()?;
-        self.inodes
-            .with_room(0, || self.tmpfile_once(caller, parent, mode, flags))
+        self.with_room(|| self.tmpfile_once(caller, parent, mode, flags))
     }
 
     fn tmpfile_once(
@@ -235,8 +253,7 @@ impl Names {
     ) -> Result<Attr, FsError> {
         self.inodes.check_writable()?;
         check_new_name(name)?;
-        self.inodes
-            .with_room(0, || self.make_once(caller, parent, name, fresh))
+        self.with_room(|| self.make_once(caller, parent, name, fresh))
     }
 
     fn make_once(
@@ -338,6 +355,7 @@ impl Names {
             btime: now,
             parent: if is_dir { directory.ino } else { Ino(0) },
             next_cookie: if is_dir { FIRST_COOKIE } else { Cookie(0) },
+            quota: self.inodes.quotas().resolve(&directory.inode),
             inline: fresh.inline,
         };
         Ok((ino, inode))

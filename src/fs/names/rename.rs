@@ -47,7 +47,8 @@ impl Names {
     /// [`FsError::NotFound`]; [`FsError::Exists`] with [`RenameMode::NoReplace`] and
     /// [`RenameMode::WhiteoutNoReplace`]; [`FsError::Invalid`] for a directory that would come to lie in itself;
     /// [`FsError::NotDirectory`], [`FsError::IsDirectory`] and [`FsError::NotEmpty`] for what cannot be replaced;
-    /// [`FsError::TooManyLinks`], [`FsError::NameTooLong`]; [`FsError::NoSpace`] if there is no room for a whiteout.
+    /// [`FsError::TooManyLinks`], [`FsError::NameTooLong`]; [`FsError::NoSpace`] and [`FsError::QuotaExceeded`] if there is
+    /// no room for a whiteout; [`FsError::CrossesQuota`] if the directories lie in different quotas.
     pub fn rename(
         &self,
         caller: &Caller,
@@ -71,8 +72,7 @@ impl Names {
         self.inodes.directory(parent)?;
         self.inodes.directory(new_parent)?;
         if mode.leaves_whiteout() {
-            let attempt = || self.rename_once(from, to, mode, caller);
-            self.inodes.with_room(0, attempt)
+            self.with_room(|| self.rename_once(from, to, mode, caller))
         } else {
             self.rename_once(from, to, mode, caller)
         }
@@ -90,8 +90,9 @@ impl Names {
             let target = self.entry_at(to)?;
             let is_dir = |entry: Dirent| entry.kind == FileKind::Directory;
             let may_nest = is_dir(source) || target.is_some_and(is_dir);
-            let _rename =
-                (from.parent != to.parent && may_nest).then(|| self.inodes.locks().rename());
+            let quotas = self.inodes.quotas();
+            let may_nest = from.parent != to.parent && may_nest;
+            let rename = (may_nest || quotas.is_counting()).then(|| self.inodes.locks().rename());
             let mut inos = vec![from.parent, to.parent, source.ino];
             inos.extend(target.map(|target| target.ino));
             let lock = self.inodes.locks().exclusive(&inos);
@@ -99,6 +100,10 @@ impl Names {
             if self.entry_at(from)? != Some(source) || self.entry_at(to)? != target {
                 continue;
             }
+            if quotas.is_counting() && rename.is_none() {
+                continue;
+            }
+            quotas.check_same(from.parent, to.parent)?;
             let whiteout_owner = mode.leaves_whiteout().then_some(caller);
             let replaced = match (mode, target) {
                 (RenameMode::Exchange, None) => return Err(FsError::NotFound),
@@ -107,9 +112,14 @@ impl Names {
                 }
                 (_, Some(target)) if target.ino == source.ino => return Ok(()),
                 (RenameMode::Exchange, Some(target)) => {
+                    quotas.note_moved(target.ino, from.parent)?;
+                    quotas.note_moved(source.ino, to.parent)?;
                     return self.exchange((from, source), (to, target));
                 }
-                (_, target) => self.replace((from, source), to, target, whiteout_owner)?,
+                (_, target) => {
+                    quotas.note_moved(source.ino, to.parent)?;
+                    self.replace((from, source), to, target, whiteout_owner)?
+                }
             };
             if let Some((ino, inode)) = replaced {
                 self.after_drop(lock, (ino, &inode));

@@ -17,12 +17,12 @@ impl FileWriter {
     /// Allocates, punches out or zeroes a range of a file, as `fallocate(2)`.
     ///
     /// Every write goes to a new place, so nothing is reserved: allocating checks that the volume has
-    /// room for the holes of the range, and makes the file longer. Zeroing is punching.
+    /// room for the holes of the range, and its quotas too, and makes the file longer. Zeroing is punching.
     ///
     /// # Errors
     ///
     /// [`FsError::BadHandle`] if the handle is not open for writing, [`FsError::Invalid`] for an empty
-    /// range, [`FsError::FileTooBig`], [`FsError::NoSpace`].
+    /// range, [`FsError::FileTooBig`], [`FsError::NoSpace`], [`FsError::QuotaExceeded`].
     pub fn fallocate(
         &self,
         caller: &Caller,
@@ -43,6 +43,11 @@ impl FileWriter {
         let allocate = matches!(mode, Allocation::Allocate | Allocation::AllocateKeepSize);
         let grow = matches!(mode, Allocation::Allocate | Allocation::ZeroRange);
         if allocate {
+            self.removal.with_quota(|| {
+                let _lock = self.inodes.locks().shared(file.ino);
+                let inode = self.inodes.get(file.ino)?;
+                self.check_growth_of(file.ino, &inode, &range)
+            })?;
             self.find_room(file.ino, &range)?;
         }
         let lock = self.inodes.locks().exclusive(&[file.ino]);
@@ -94,7 +99,12 @@ impl FileWriter {
 
     /// Returns how many bytes of `range` are holes, or a number that is at most `enough` if that is
     /// all it takes.
-    fn missing_in(&self, ino: Ino, range: &Range<u64>, enough: u64) -> Result<u64, FsError> {
+    pub(super) fn missing_in(
+        &self,
+        ino: Ino,
+        range: &Range<u64>,
+        enough: u64,
+    ) -> Result<u64, FsError> {
         let mut missing = range.end - range.start;
         let mut rest = range.clone();
         while missing > enough {

@@ -35,7 +35,7 @@ impl FileWriter {
     ///
     /// [`FsError::BadHandle`] if the target is not open for writing, or is open to append;
     /// [`FsError::Invalid`] if source and target overlap in one file; [`FsError::FileTooBig`];
-    /// [`FsError::NoSpace`]; [`FsError::FailedWriteback`] if the source ends where it does because what follows was
+    /// [`FsError::NoSpace`]; [`FsError::QuotaExceeded`]; [`FsError::FailedWriteback`] if the source ends where it does because what follows was
     /// refused when it was written.
     pub fn copy_range(
         &self,
@@ -59,7 +59,7 @@ impl FileWriter {
         }
         let wanted = source_offset..source_end;
         let share = || self.share(caller, &from, &to, &wanted, target_offset);
-        let shared = self.inodes.with_room(0, || self.with_open_stripe(share))?;
+        let shared = self.with_room(0, || self.with_open_stripe(share))?;
         let copied = match shared {
             Sharing::Bytes(copied) => copied,
             Sharing::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
@@ -135,7 +135,11 @@ impl FileWriter {
         inode.ctime = inode.mtime;
         edit.put_inode(to.ino, &inode);
         // With the source still locked: until now its extents alone keep the bytes.
-        self.inodes.apply(edit)?;
+        let applied = self.inodes.apply(edit);
+        if let Err(FsError::QuotaExceeded) = applied {
+            spilled.abandon(&self.transactions)?;
+        }
+        applied?;
         self.failed_writeback.clear(to.ino, &range);
         drop(spilled);
         Ok(Some(Sharing::Bytes(copied)))

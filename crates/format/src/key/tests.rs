@@ -54,6 +54,8 @@ proptest! {
         prop_assert_eq!(parse_stripe(&stripe(StripeId(n))), Ok(StripeId(n)));
         prop_assert_eq!(parse_segment(&segment(SegmentId(n))), Ok(SegmentId(n)));
         prop_assert_eq!(parse_perhaps_dead(&perhaps_dead(StripeId(n))), Ok(StripeId(n)));
+        prop_assert_eq!(parse_quota(&quota(QuotaId(n))), Ok(QuotaId(n)));
+        prop_assert!(inside(&quotas(), &quota(QuotaId(n))));
         prop_assert_eq!(parse_lost(&lost(StripeId(n))), Ok(StripeId(n)));
         prop_assert!(inside(&all_lost(), &lost(StripeId(n))));
         prop_assert!(inside(&inodes(), &inode(Ino(n))));
@@ -139,6 +141,7 @@ proptest! {
         let _ = parse_segment(&bytes);
         let _ = parse_segment_stripe(&bytes);
         let _ = parse_orphan(&bytes);
+        let _ = parse_quota(&bytes);
         let _ = parse_perhaps_dead(&bytes);
         let _ = parse_repair(&bytes);
     }
@@ -149,6 +152,7 @@ fn every_parser_refuses_cut_longer_and_foreign_keys() {
     let (ino, stripe_id) = (Ino(7), StripeId(9));
     refuses_all_but(&inode(ino), parse_inode);
     refuses_all_but(&orphan(ino), parse_orphan);
+    refuses_all_but(&quota(QuotaId(5)), parse_quota);
     refuses_all_but(&stripe(stripe_id), parse_stripe);
     refuses_all_but(&perhaps_dead(stripe_id), parse_perhaps_dead);
     refuses_all_but(&segment(SegmentId(3)), parse_segment);

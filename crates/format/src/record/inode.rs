@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::{Cookie, FormatError, Ino, NameFault, TARGET_MAX, wire::Reader};
+use crate::{Cookie, FormatError, Ino, NameFault, QuotaId, TARGET_MAX, wire::Reader};
 
 /// Nanoseconds and seconds since the epoch; `nanos < 1_000_000_000`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -150,18 +150,21 @@ pub struct Inode {
     pub parent: Ino,
     /// A directory's next free readdir cookie; else 0.
     pub next_cookie: Cookie,
+    /// The quota that counts it, or [`QuotaId::NONE`]. One without a record counts nothing.
+    pub quota: QuotaId,
     /// Bytes carried in this record.
     pub inline: Inline,
 }
 
 /// Bytes of an inode's record before its inline bytes, when it has all optional fields.
-const FIXED_LEN: usize = 102;
+const FIXED_LEN: usize = 110;
 
 /// The optional fields that a record has.
 mod flag {
     pub(super) const RDEV: u8 = 1;
     pub(super) const DIRECTORY: u8 = 2; // parent and next_cookie
-    pub(super) const ALL: u8 = RDEV | DIRECTORY;
+    pub(super) const QUOTA: u8 = 4;
+    pub(super) const ALL: u8 = RDEV | DIRECTORY | QUOTA;
 }
 
 impl Inode {
@@ -172,6 +175,9 @@ impl Inode {
         }
         if self.parent != Ino(0) || self.next_cookie != Cookie(0) {
             flags |= flag::DIRECTORY;
+        }
+        if self.quota != QuotaId::NONE {
+            flags |= flag::QUOTA;
         }
         flags
     }
@@ -204,6 +210,9 @@ impl Record for Inode {
             value.put_u64_le(self.parent.0);
             value.put_u64_le(self.next_cookie.0);
         }
+        if flags & flag::QUOTA != 0 {
+            value.put_u64_le(self.quota.0);
+        }
         self.inline.put(&mut value);
         value.into()
     }
@@ -235,6 +244,7 @@ impl Record for Inode {
             btime: Timestamp::take(&mut reader)?,
             parent: Ino(0),
             next_cookie: Cookie(0),
+            quota: QuotaId::NONE,
             inline: Inline::None,
         };
         if i64::try_from(inode.size).is_err() {
@@ -246,6 +256,9 @@ impl Record for Inode {
         if flags & flag::DIRECTORY != 0 {
             inode.parent = Ino(reader.u64()?);
             inode.next_cookie = Cookie(reader.count("next cookie")?);
+        }
+        if flags & flag::QUOTA != 0 {
+            inode.quota = QuotaId(reader.count("quota")?);
         }
         // One encoding for one value: a field that could have been left out must not be there.
         if inode.flags() != flags {

@@ -5,7 +5,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::wire::MAX_COUNT;
-use crate::{Cookie, Ino, MemberIndex, NAME_MAX, NameFault, SegmentId, ShardIndex, StripeId};
+use crate::{
+    Cookie, Ino, MemberIndex, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeId,
+};
 
 fn time() -> impl Strategy<Value = Timestamp> {
     (any::<i64>(), 0..1_000_000_000_u32).prop_map(|(seconds, nanos)| Timestamp { seconds, nanos })
@@ -50,12 +52,13 @@ prop_compose! {
         times in [time(), time(), time(), time()],
         parent in number_or_zero(),
         next_cookie in number_or_zero(),
+        quota in number_or_zero(),
         inline in inline(),
     ) -> Inode {
         let [atime, mtime, ctime, btime] = times;
         Inode {
             kind, permissions, uid, gid, links, rdev, size, allocated_bytes, atime, mtime, ctime,
-            btime, parent: Ino(parent), next_cookie: Cookie(next_cookie), inline,
+            btime, parent: Ino(parent), next_cookie: Cookie(next_cookie), quota: QuotaId(quota), inline,
         }
     }
 }
@@ -192,6 +195,21 @@ proptest! {
     }
 
     #[test]
+    fn quotas_round_trip(
+        (root, bytes, files) in any::<(u64, u64, u64)>(),
+        outer in number_or_zero(),
+        max_bytes: Option<u64>, max_files: Option<u64>,
+        state in prop::sample::select(&[QuotaState::InForce, QuotaState::Counting][..]),
+    ) {
+        let quota = Quota {
+            root: Ino(root), outer: QuotaId(outer), state, usage: QuotaUsage { bytes, files }, max_bytes, max_files,
+        };
+        round_trip(&quota, false);
+        let lifted = Quota { state: QuotaState::Lifted, max_bytes: None, max_files: None, ..quota };
+        round_trip(&lifted, false);
+    }
+
+    #[test]
     fn no_decoder_panics_on_any_bytes(
         mut bytes in prop::collection::vec(any::<u8>(), 0..200), versioned: bool,
     ) {
@@ -213,6 +231,7 @@ proptest! {
         survives::<LostBytes>(&bytes);
         survives::<Marker>(&bytes);
         survives::<Counter>(&bytes);
+        survives::<Quota>(&bytes);
         survives::<Xattr>(&bytes);
     }
 
@@ -387,6 +406,7 @@ fn sample_symlink() -> Inode {
         btime: time,
         parent: Ino(0),
         next_cookie: Cookie(0),
+        quota: QuotaId::NONE,
         inline: Inline::None,
     }
 }
@@ -430,6 +450,15 @@ fn values_that_no_volume_can_have_are_refused() {
             cookie: Cookie(cookie),
         });
     }
+    refused(&Quota {
+        outer: QuotaId(MAX_COUNT + 1),
+        ..Quota::default()
+    });
+    refused(&Quota {
+        state: QuotaState::Lifted,
+        max_files: Some(1),
+        ..Quota::default()
+    });
     refused(&Counter(MAX_COUNT + 1));
     refused(&Counter(u64::MAX));
     let reversed = Range {
@@ -454,14 +483,19 @@ fn values_that_no_volume_can_have_are_refused() {
         btime: Timestamp::default(),
         parent: Ino(0),
         next_cookie: Cookie(0),
+        quota: QuotaId::NONE,
         inline: Inline::Target(target.to_vec()),
     };
     let longest = link(&[b'a'; 4095]);
-    assert_eq!(Inode::decode(&longest.encode()), Ok(longest));
+    assert_eq!(Inode::decode(&longest.encode()), Ok(longest.clone()));
     refused(&Inode {
         kind: FileKind::Directory,
         next_cookie: Cookie(u64::MAX),
         inline: Inline::None,
         ..link(b"")
+    });
+    refused(&Inode {
+        quota: QuotaId(u64::MAX),
+        ..longest
     });
 }
