@@ -26,6 +26,7 @@ mod mounts;
 mod options;
 mod outage;
 mod progress;
+mod quota;
 mod rebuild;
 mod report;
 mod sandbox;
@@ -57,9 +58,9 @@ use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 12] = [
+const COMMANDS: [&str; 13] = [
     "create", "mount", "unmount", "status", "usage", "check", "extract", "scrub", "rebuild",
-    "balance", "member", "bench",
+    "balance", "quota", "member", "bench",
 ];
 
 /// Runs the program with the arguments that it was started with.
@@ -133,6 +134,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Scrub(scrub) => scrub::run(&scrub),
         Command::Rebuild(rebuild) => rebuild::run(&rebuild),
         Command::Balance(balance) => balance::run(&balance),
+        Command::Quota(quota) => quota::run(&quota),
         Command::Member(member) => member::run(&member),
         Command::Bench(bench) => bench::run(&bench),
     }

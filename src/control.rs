@@ -30,6 +30,8 @@ pub(crate) mod mounter;
 pub(crate) mod places;
 pub(crate) mod process;
 pub(crate) mod protocol;
+pub(crate) mod quota;
+mod quota_orders;
 pub(crate) mod report;
 pub(crate) mod scrub;
 pub(crate) mod scrubbed;

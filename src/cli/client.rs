@@ -246,6 +246,12 @@ pub(super) fn wait(departure: &Departure, patience: Duration) -> Result<Option<P
     departure.wait(patience).map_err(Failure::environment)
 }
 
+/// Returns the failure for a path that lies in no mount of ours.
+fn in_no_volume(path: &Path) -> Failure {
+    Failure::usage(format!("{} lies in no mounted volume", path.display()))
+        .advise("this works on a mounted volume: `cauchyfs mount DIR... MOUNTPOINT` first")
+}
+
 fn silent(error: &io::Error) -> Failure {
     Failure::environment(format!("the daemon does not answer: {error}"))
         .advise("look at its log; `kill -TERM` of its process unmounts in good order")
@@ -412,14 +418,34 @@ impl LiveMount {
         let mut entries = entries.filter(|entry| entry.is_ours() && entry.device == device);
         // The first is the daemon's own; later ones are bound to other places.
         let Some(entry) = entries.next() else {
-            return Err(
-                Failure::usage(format!("{shown} lies in no mounted volume")).advise(
-                    "this works on a mounted volume: `cauchyfs mount DIR... MOUNTPOINT` first",
-                ),
-            );
+            return Err(in_no_volume(path));
         };
         let mountpoint = entry.mountpoint.clone();
         Ok((Self { mountpoint, entry }, Some(found.ino())))
+    }
+
+    /// Finds the mount in which a path lies that is absolute and free of symbolic links.
+    ///
+    /// # Errors
+    ///
+    /// If it lies in no mount of ours.
+    pub(super) fn around(path: &Path) -> Result<Self, Failure> {
+        for mountpoint in path.ancestors() {
+            let entry = mountinfo::mount_at(mountpoint).map_err(|error| {
+                Failure::environment(format!("cannot read the mount table: {error}"))
+            })?;
+            match entry {
+                None => {}
+                Some(entry) if entry.is_ours() => {
+                    return Ok(Self {
+                        mountpoint: mountpoint.to_owned(),
+                        entry,
+                    });
+                }
+                Some(_) => break,
+            }
+        }
+        Err(in_no_volume(path))
     }
 
     /// Returns where it is mounted.

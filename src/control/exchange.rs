@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::departure::Departure;
 use super::protocol::{Answer, Envelope, Request};
+use super::quota::QuotaRequest;
 
 /// The time for which a daemon may be silent.
 pub(crate) const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
@@ -81,7 +82,9 @@ impl Limits {
                 answer: Some(ANSWER_TIMEOUT),
                 ..bounded
             },
-            Request::Status | Request::Usage { .. } => Self {
+            Request::Status
+            | Request::Usage { .. }
+            | Request::Quota(QuotaRequest::List { .. }) => Self {
                 bytes: MOST_REPORT_BYTES,
                 ..bounded
             },
@@ -102,6 +105,7 @@ impl Limits {
                 ..bounded
             },
             Request::Rebuild { .. }
+            | Request::Quota(QuotaRequest::Set { .. } | QuotaRequest::Clear { .. })
             | Request::Balance { .. }
             | Request::Join { .. }
             | Request::Remove { .. }

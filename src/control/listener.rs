@@ -14,6 +14,8 @@ use super::exchange::MOST_LISTED_BYTES;
 use super::failure::DaemonFailure;
 use super::mounted::{MountedVolume, OpenVolume};
 use super::protocol::{Absentee, Answer, Membership, Request};
+use super::quota::QuotaRequest;
+use super::quota_orders;
 use super::report::StatusReport;
 use super::scrub;
 use super::server::{self, Announced, ControlSocket, meanwhile};
@@ -178,7 +180,10 @@ impl Listener {
 
 /// Returns whether a request asks for what is known, and for no work on the volume.
 fn is_question(request: &Request) -> bool {
-    matches!(request, Request::Directories | Request::Membership)
+    matches!(
+        request,
+        Request::Directories | Request::Membership | Request::Quota(QuotaRequest::List { .. })
+    )
 }
 
 /// Returns whether so many members are away that the volume cannot go on without them.
@@ -252,6 +257,10 @@ impl Commands {
             Request::RebuildProgress { order } => {
                 let progress = self.rebuild_progress(OrderNumber(order));
                 server::answer(client, &progress.unwrap_or_else(Answer::Failed));
+            }
+            Request::Quota(request) => {
+                let answer = meanwhile(client, || quota_orders::answer(&self.volume.fs, request));
+                server::answer(client, &answer.unwrap_or_else(Answer::Failed));
             }
             // The listener answers these.
             Request::Status | Request::Unmount { .. } | Request::AwaitEnd | Request::Identify => {}

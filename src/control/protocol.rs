@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::failure::{DaemonFailure, NotDurable};
+use super::quota::{QuotaEntry, QuotaRequest};
 use super::report::{FilesUsageReport, RebuildReport, StatusReport, VolumeUsageReport};
 use super::scrubbed::{Progress, Scrubbed};
 use crate::fuse::mount::Mount;
@@ -160,6 +161,8 @@ pub(crate) enum Request {
         /// Number that answered the order.
         order: u64,
     },
+    /// Set, clear or list quotas of directories.
+    Quota(QuotaRequest),
 }
 
 /// Answer of a daemon.
@@ -203,6 +206,10 @@ pub(crate) enum Answer {
         /// True if the order is carried out.
         done: bool,
     },
+    /// A quota was set or cleared, durably.
+    QuotaChanged,
+    /// The quotas that were asked for.
+    Quotas(Vec<QuotaEntry>),
     /// Unmounted; everything is durable.
     Unmounted,
     /// The same, but the kernel lets the process end only when these directories answer.
