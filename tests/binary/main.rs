@@ -31,6 +31,7 @@ mod overlay;
 mod owners;
 mod posix;
 mod privileges;
+mod quota;
 mod rebuild;
 mod replace;
 mod sandbox;

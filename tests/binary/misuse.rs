@@ -255,7 +255,7 @@ fn nonsense_is_refused_and_help_is_not() {
     refused(&cauchyfs(&["rebuild", "/"]), 1, "no volume is mounted");
     for command in [
         "create", "mount", "unmount", "status", "usage", "check", "extract", "scrub", "rebuild",
-        "balance", "member",
+        "balance", "quota", "member",
     ] {
         let help = cauchyfs(&[command, "--help"]);
         assert!(help.status.success());

@@ -1,6 +1,7 @@
 //! Every kind of disagreement between records is found, and repaired where that is possible.
 
 mod names;
+mod quotas;
 
 use std::ops::ControlFlow;
 use std::sync::Arc;

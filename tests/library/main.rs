@@ -20,5 +20,6 @@ mod golden;
 mod limits;
 mod model;
 mod posix;
+mod quota;
 mod storm;
 mod threads;
