@@ -336,15 +336,17 @@ pub(super) struct BalanceArguments {
   cauchyfs quota clear /mnt/photos/ann
 
 Bytes are counted as `du` counts them: the storage of each file in units of 512 bytes, holes left out, and
-what two files share for each of them. Every file, directory, link and device counts as one file, and so does the
+what two files share for each of them. Extended attributes do not count. Every file, directory, link and device counts as one file, and so does the
 directory itself. A file that is removed counts until the last program closes it.
 
 A quota may lie in another one: everything then counts for both, and the tighter limit decides.
 Renaming and linking from one quota to another fails with EXDEV, so `mv` copies.
 
-Programs write into the page cache of the kernel first. If the quota is used up by the time the kernel
-writes that back, fsync tells them, close does with EIO, and so do later writes. Writes with O_DIRECT, O_SYNC, or
-on a mount with -o no_writeback are refused at once.
+New files that are made while less than 64 MiB are left are written past the page cache of the kernel, so
+that a write which is too much is refused at once (Linux 6.6 and later). Into other files programs write through
+the page cache. If the quota is used up by the time the kernel writes that back, fsync tells them, later writes
+do, and close does with EIO. On a mount with -o open_requests all files count as new ones; with -o
+no_writeback every write is refused at once.
 
 Once a quota was set, versions of cauchyfs without quotas refuse the volume, even after `clear`.")]
 pub(super) struct QuotaArguments {

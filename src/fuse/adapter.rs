@@ -15,7 +15,7 @@ use rustix::io::Errno;
 
 use super::callbacks::{changes, forget, perform, seek};
 use super::device::Device;
-use super::negotiate::{Agreement, FileOpening};
+use super::negotiate::{Agreement, FileOpening, FileOpens};
 use super::page_cache::{Lack, PageCache};
 use super::pool::{Apart, SlowPool};
 use super::protocol::{
@@ -38,7 +38,7 @@ pub(super) struct Adapter {
     device: Arc<Device>,
     slow: SlowPool,
     page_cache: Arc<PageCache>,
-    opening: FileOpening,
+    opens: FileOpens,
     /// The kernel needs no FLUSH to report failed writes.
     closes_by_itself: bool,
     /// Shared by all requests that are not answered yet.
@@ -74,7 +74,7 @@ impl Adapter {
             slow: SlowPool::start()?,
             page_cache: Arc::new(PageCache::new(Arc::clone(&device))),
             device,
-            opening: agreement.opening(),
+            opens: agreement.file_opens(),
             closes_by_itself: agreement.closes_by_itself(),
             in_flight: InFlight::default(),
             durable: DurableChanges {
@@ -179,7 +179,7 @@ impl Adapter {
                 request.answer(context.attempt(|| Err(lack.error())));
             }
             Operation::Ioctl => request.answer(Err(Errno::NOTTY)),
-            Operation::Open { .. } if self.opening == FileOpening::ByKernel => {
+            Operation::Open { .. } if self.opens.opening == FileOpening::ByKernel => {
                 request.answer(Err(Errno::NOSYS));
             }
             // Nothing is to be flushed: a write is in the transactions when it is answered.
@@ -188,7 +188,7 @@ impl Adapter {
             Operation::Flush | Operation::Unknown => request.answer(Err(Errno::NOSYS)),
             _ => {
                 let durable = self.is_durable_at_once(&operation);
-                let outcome = context.attempt(|| perform(fs, self.opening, &request, operation));
+                let outcome = context.attempt(|| perform(fs, self.opens, &request, operation));
                 match outcome {
                     Ok(answer) if durable => self.answer_when_durable(fs, context, request, answer),
                     outcome => request.answer(outcome),
@@ -235,9 +235,9 @@ impl Adapter {
     }
 
     fn perform_slowly(&self, fs: &Arc<Fs>, context: Context, request: Request) {
-        let (fs, opening) = (Arc::clone(fs), self.opening);
+        let (fs, opens) = (Arc::clone(fs), self.opens);
         self.slow.run(move || {
-            let outcome = context.attempt(|| perform(&fs, opening, &request, request.operation()?));
+            let outcome = context.attempt(|| perform(&fs, opens, &request, request.operation()?));
             request.answer(outcome);
         });
     }
@@ -322,7 +322,7 @@ impl Adapter {
 
     /// Returns whether the kernel may cache bytes of a file that are not here yet.
     fn may_be_cached(&self, fs: &Fs, ino: Ino) -> bool {
-        match self.opening {
+        match self.opens.opening {
             FileOpening::ByKernel => true,
             FileOpening::Requested => fs.open_files().has_writer(ino),
         }

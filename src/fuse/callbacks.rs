@@ -3,9 +3,9 @@
 //! Nothing here decides anything about files: that is [`crate::fs`].
 
 use super::convert::{rename_mode, whence, xattr_mode};
-use super::negotiate::FileOpening;
+use super::negotiate::{FileOpening, FileOpens};
 use super::protocol::{
-    Answer, Directory, Malformed, Operation, RequestedAttributes, attributes, by_kernel, created,
+    Answer, Malformed, OpenCache, Operation, RequestedAttributes, attributes, by_kernel, created,
     entry, negative_entry, opened, size_needed, statx, written,
 };
 use super::request::Request;
@@ -28,7 +28,7 @@ impl From<Malformed> for FsError {
 /// Those of [`Fs`].
 pub(super) fn perform(
     fs: &Fs,
-    opening: FileOpening,
+    opens: FileOpens,
     request: &Request,
     operation: Operation<'_>,
 ) -> Result<Answer, FsError> {
@@ -42,7 +42,7 @@ pub(super) fn perform(
         | Operation::Rename { .. }
         | Operation::Link { .. } => change_names(fs, request, operation),
         Operation::Create { .. } | Operation::Tmpfile { .. } => {
-            create(fs, opening, request, operation)
+            create(fs, opens, request, operation)
         }
         Operation::SetXattr { .. }
         | Operation::GetXattr { .. }
@@ -52,7 +52,7 @@ pub(super) fn perform(
         | Operation::Statx { .. }
         | Operation::SetAttr(_)
         | Operation::ReadLink => use_attributes(fs, request, operation),
-        _ => use_files(fs, request, operation),
+        _ => use_files(fs, opens, request, operation),
     }
 }
 
@@ -104,7 +104,7 @@ fn change_names(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<
 /// that it counts holds the inode.
 fn create(
     fs: &Fs,
-    opening: FileOpening,
+    opens: FileOpens,
     request: &Request,
     operation: Operation<'_>,
 ) -> Result<Answer, FsError> {
@@ -131,11 +131,12 @@ fn create(
         }
         _ => return Err(FsError::Invalid),
     };
-    match opening {
-        FileOpening::Requested => Ok(created(&attr, handle)),
+    let cache = cache_for(fs, opens, attr.ino, flags);
+    match opens.opening {
+        FileOpening::Requested => Ok(created(&attr, handle, cache)),
         FileOpening::ByKernel => {
             fs.open_files().release(handle)?;
-            Ok(created(&attr, by_kernel(attr.ino, flags)))
+            Ok(created(&attr, by_kernel(attr.ino, flags), cache))
         }
     }
 }
@@ -206,17 +207,22 @@ pub(super) fn changes(wanted: &RequestedAttributes) -> Changes {
     }
 }
 
-fn use_files(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<Answer, FsError> {
+fn use_files(
+    fs: &Fs,
+    opens: FileOpens,
+    request: &Request,
+    operation: Operation<'_>,
+) -> Result<Answer, FsError> {
     let ino = request.ino();
     match operation {
         Operation::Open { flags } => {
             let caller = request.caller(0);
             let handle = fs.open_files().open(&caller, ino, open_flags(flags))?;
-            return Ok(opened(handle, Directory(false)));
+            return Ok(opened(handle, cache_for(fs, opens, ino, flags)));
         }
         Operation::OpenDir => {
             let handle = fs.directories().open(ino)?;
-            return Ok(opened(handle, Directory(true)));
+            return Ok(opened(handle, OpenCache::Listing));
         }
         Operation::CopyFileRange {
             from,
@@ -249,6 +255,17 @@ fn use_files(fs: &Fs, request: &Request, operation: Operation<'_>) -> Result<Ans
         _ => return Err(FsError::Invalid),
     }
     Ok(Answer::EMPTY)
+}
+
+/// Returns the use of the page cache for a file that is opened. Where a quota has little room, a write is to fail at once,
+/// and not after the kernel has accepted it.
+fn cache_for(fs: &Fs, opens: FileOpens, ino: Ino, flags: i32) -> OpenCache {
+    let writes = flags & libc::O_ACCMODE != libc::O_RDONLY;
+    if writes && opens.maps_direct && fs.quotas().is_tight(ino) {
+        OpenCache::None
+    } else {
+        OpenCache::Pages
+    }
 }
 
 /// Reads the flags of `open(2)`. The kernel decides where an append goes: it knows the size that the file has with

@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use self::tree::{NewKind, Tree};
 use super::negotiate::FileOpening;
 use super::protocol::{
-    Answer, Directory, Listing, Operation, attributes, by_kernel, created, entry, negative_entry,
+    Answer, Listing, OpenCache, Operation, attributes, by_kernel, created, entry, negative_entry,
     opened, size_needed, space, written,
 };
 use super::request::{InFlight, Request, Service};
@@ -81,7 +81,7 @@ impl MemoryService {
         if OpenFlags::from_raw(flags).truncate {
             content.resize(0)?;
         }
-        Ok(opened(Handle::Numbered(ino.0), Directory(false)))
+        Ok(opened(Handle::Numbered(ino.0), OpenCache::Pages))
     }
 
     /// Carries out an operation that has an answer of its own.
@@ -117,7 +117,7 @@ impl MemoryService {
                     FileOpening::Requested => Handle::Numbered(made.ino.0),
                     FileOpening::ByKernel => by_kernel(made.ino, flags),
                 };
-                Ok(created(&made, handle))
+                Ok(created(&made, handle, OpenCache::Pages))
             }
             Operation::Unlink { name } => {
                 tree.unlink(ino, name, NewKind::File)?;
@@ -127,7 +127,7 @@ impl MemoryService {
                 tree.unlink(ino, name, NewKind::Directory)?;
                 Ok(Answer::EMPTY)
             }
-            Operation::OpenDir => Ok(opened(Handle::Numbered(ino.0), Directory(true))),
+            Operation::OpenDir => Ok(opened(Handle::Numbered(ino.0), OpenCache::Listing)),
             Operation::StatFs => Ok(space(&tree.report())),
             // There are no attributes, which the kernel is to ask about as it does of a volume.
             Operation::GetXattr { .. } => Err(FsError::NoData),

@@ -102,6 +102,15 @@ pub(super) enum FileOpening {
     ByKernel,
 }
 
+/// The agreement on opening files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FileOpens {
+    /// The way in which the kernel opens and closes them.
+    pub(super) opening: FileOpening,
+    /// Programs can map a file also while it is opened past the page cache.
+    pub(super) maps_direct: bool,
+}
+
 /// The things that a mount asks of the kernel beyond its own needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wish {
@@ -148,6 +157,14 @@ impl Agreement {
             FileOpening::Requested
         } else {
             FileOpening::ByKernel
+        }
+    }
+
+    /// Returns the agreement on opening files.
+    pub(super) fn file_opens(&self) -> FileOpens {
+        FileOpens {
+            opening: self.opening(),
+            maps_direct: self.features & feature::DIRECT_IO_ALLOW_MMAP != 0,
         }
     }
 

@@ -13,7 +13,7 @@ mod operation;
 
 pub(super) use handle::by_kernel;
 pub(super) use layout::{
-    Answer, Directory, INVALIDATE_INODE, INVALIDATE_NAME, Listing, RETRIEVE, attributes, created,
+    Answer, INVALIDATE_INODE, INVALIDATE_NAME, Listing, OpenCache, RETRIEVE, attributes, created,
     entry, invalidation, name_invalidation, negative_entry, offset_found, opened, retrieval,
     size_needed, space, statx, written,
 };

@@ -105,11 +105,27 @@ fn programs_meet_a_quota_as_they_meet_one_of_xfs() {
         top.join("direct").metadata().expect("it is there").len(),
         7 * MIB
     );
+    // New files bypass the page cache while so little is left, so any program hears of it at once.
+    let new = top.join("new");
+    let of = format!("of={}", text(&new));
+    fails_with(EXCEEDED, "dd", &["if=/dev/zero", &of, "bs=1M", "count=20"]);
+    let big = volume.path("big");
+    fs::write(&big, vec![3; 12 << 20]).expect("there is room");
+    fs::remove_file(&new).expect("it is there");
+    fails_with(EXCEEDED, "cp", &["--reflink=never", text(&big), text(&new)]);
+    fs::remove_file(&new).expect("it is there");
     // Through the page cache, fsync tells.
-    let cached = format!("of={}", text(&top.join("cached")));
-    let arguments = ["if=/dev/zero", &cached, "bs=1M", "count=20", "conv=fsync"];
-    fails_with(EXCEEDED, "dd", &arguments);
-    fs::remove_file(top.join("cached")).expect("it is there");
+    let of = format!("of={}", text(&top.join("deep/before")));
+    let through = ["bs=1M", "count=20", "conv=notrunc,fsync"];
+    fails_with(
+        EXCEEDED,
+        "dd",
+        &[&["if=/dev/zero", &of], &through[..]].concat(),
+    );
+    must(
+        "truncate",
+        &["-s", "100000", text(&top.join("deep/before"))],
+    );
     let (name, link) = (top.join("direct"), other.join("link"));
     fails_with("cross-device", "ln", &[text(&name), text(&link)]);
     must("mv", &[text(&name), text(&other)]);
@@ -123,25 +139,6 @@ fn programs_meet_a_quota_as_they_meet_one_of_xfs() {
     must("cp", &["-r", text(&other), text(&copy)]);
     rustix::fs::sync();
     fails_with("", "cp", &["-r", text(&other), text(&again)]);
-    volume.unmount();
-}
-
-#[test]
-fn the_room_of_a_removed_file_can_be_used_at_once() {
-    if skip_mounts() {
-        return;
-    }
-    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
-    volume.mount();
-    let top = volume.path("top");
-    fs::create_dir(&top).expect("there is room");
-    set(&top, "8MiB", "2");
-    let file = top.join("file");
-    for _ in 0..20 {
-        let arguments = dd(&file, 6);
-        must("dd", &arguments.each_ref().map(String::as_str));
-        fs::remove_file(&file).expect("it is there");
-    }
     volume.unmount();
 }
 

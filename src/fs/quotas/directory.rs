@@ -21,6 +21,10 @@ use super::{Book, Limits};
 /// The number of the first quota; 0 stands for none.
 const FIRST_QUOTA: u64 = 1;
 
+/// The bytes that a quota has left when pages that the kernel has accepted could exceed it. The kernel writes the pages
+/// of a FUSE mount back before they are more than about a five-hundredth of the memory.
+const TIGHT_BYTES: u64 = 64 << 20;
+
 /// A change of a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -191,6 +195,19 @@ impl DirectoryQuotas {
             }
         }
         Ok(inner)
+    }
+
+    /// Returns whether a quota has little left for an inode, so that it matters when writes are charged.
+    #[must_use]
+    pub fn is_tight(&self, ino: Ino) -> bool {
+        let quotas = self.inodes.quotas();
+        if quotas.is_empty() {
+            return false;
+        }
+        // One that cannot be read now fails where it is used.
+        let inode = read_inode(&self.transactions, ino).ok().flatten();
+        let left = inode.and_then(|inode| quotas.bytes_left(&inode));
+        left.is_some_and(|left| left < TIGHT_BYTES)
     }
 
     /// Takes the quota of a directory away; durable on return. A quota around it goes on to count what it counted.

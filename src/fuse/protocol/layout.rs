@@ -18,12 +18,29 @@ const ROOT_GENERATION: u32 = 0;
 /// A multiplier that spreads a difference in any bit over the upper half of the product: 2⁶⁴ divided by the golden ratio.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// The flags with which a file is opened: cached pages stay valid from one open to the next.
-const OPEN_FILE: u32 = KEEP_CACHE;
+/// The part that the kernel's cache takes for what is opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::fuse) enum OpenCache {
+    /// Pages of a file, which stay valid from one open to the next.
+    Pages,
+    /// The listing of a directory, which stays valid from one opendir to the next.
+    Listing,
+    /// None: reads and writes come here at once.
+    None,
+}
 
-/// The flags with which a directory is opened: cached listings stay valid from one opendir to the next.
-const OPEN_DIRECTORY: u32 = KEEP_CACHE | CACHE_DIRECTORY;
+impl OpenCache {
+    /// Returns the flags of the answer.
+    fn flags(self) -> u32 {
+        match self {
+            Self::Pages => KEEP_CACHE,
+            Self::Listing => KEEP_CACHE | CACHE_DIRECTORY,
+            Self::None => KEEP_CACHE | DIRECT_IO,
+        }
+    }
+}
 
+const DIRECT_IO: u32 = 1 << 0;
 const KEEP_CACHE: u32 = 1 << 1;
 const CACHE_DIRECTORY: u32 = 1 << 3;
 
@@ -195,8 +212,8 @@ pub(in crate::fuse) fn negative_entry() -> Answer {
 }
 
 /// Answers with the entry of a file and a handle of it.
-pub(in crate::fuse) fn created(attr: &Attr, handle: Handle) -> Answer {
-    Answer::Fixed(Layout::new().entry(attr).opened(handle, OPEN_FILE))
+pub(in crate::fuse) fn created(attr: &Attr, handle: Handle, cache: OpenCache) -> Answer {
+    Answer::Fixed(Layout::new().entry(attr).opened(handle, cache.flags()))
 }
 
 /// Answers with attributes.
@@ -240,18 +257,9 @@ pub(in crate::fuse) fn statx(attr: &Attr) -> Answer {
     Answer::Bytes(bytes)
 }
 
-/// A directory rather than a file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fuse) struct Directory(pub(in crate::fuse) bool);
-
 /// Answers with a handle.
-pub(in crate::fuse) fn opened(handle: Handle, Directory(is_directory): Directory) -> Answer {
-    let flags = if is_directory {
-        OPEN_DIRECTORY
-    } else {
-        OPEN_FILE
-    };
-    Answer::Fixed(Layout::new().opened(handle, flags))
+pub(in crate::fuse) fn opened(handle: Handle, cache: OpenCache) -> Answer {
+    Answer::Fixed(Layout::new().opened(handle, cache.flags()))
 }
 
 /// Answers how many bytes were written.
@@ -433,10 +441,10 @@ mod tests {
         for (answer, len) in [
             (entry(&attr()), 128),
             (negative_entry(), 128),
-            (created(&attr(), Handle::Numbered(1)), 144),
+            (created(&attr(), Handle::Numbered(1), OpenCache::Pages), 144),
             (attributes(&attr()), 104),
             (statx(&attr()), 288),
-            (opened(Handle::Numbered(1), Directory(false)), 16),
+            (opened(Handle::Numbered(1), OpenCache::Pages), 16),
             (written(1), 8),
             (size_needed(1), 8),
             (offset_found(1), 8),
