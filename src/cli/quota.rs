@@ -93,22 +93,27 @@ impl Place {
             || format!("inode {}", quota.directory),
             |path| path.display().to_string(),
         );
-        let of = |limit: Option<String>| {
-            limit.map_or_else(|| "no limit".to_owned(), |it| format!("of {it}"))
-        };
-        format!(
-            "{path}: {} {}, {} {}{}",
-            format_size(quota.bytes),
-            of(quota.max_bytes.map(format_size)),
-            format_count(quota.files, "file"),
-            of(quota.max_files.map(|limit| limit.to_string())),
-            match state_of(quota) {
-                "counting" => ", still counting",
-                "stopped" => ", not all counted",
-                _ => "",
-            }
-        )
+        format!("{path}: {}", usage_of(quota))
     }
+}
+
+/// Returns what a quota counts, and of how much.
+fn usage_of(quota: &QuotaEntry) -> String {
+    let bytes = format_size(quota.bytes);
+    let bytes = match quota.max_bytes {
+        Some(limit) => format!("{bytes} of {}", format_size(limit)),
+        None => format!("{bytes} (no limit)"),
+    };
+    let files = match quota.max_files {
+        Some(limit) => format!("{} of {}", quota.files, format_count(limit, "file")),
+        None => format!("{} (no limit)", format_count(quota.files, "file")),
+    };
+    let state = match state_of(quota) {
+        "counting" => ", still counting",
+        "stopped" => ", not all counted",
+        _ => "",
+    };
+    format!("{bytes}, {files}{state}")
 }
 
 /// Sets, shows or clears quotas of a mounted volume.
@@ -188,7 +193,7 @@ fn run_set(arguments: &SetQuotaArguments) -> Result<Outcome, Failure> {
     let is_over = |used: u64, limit: Option<u64>| limit.is_some_and(|limit| used > limit);
     if is_over(quota.bytes, quota.max_bytes) || is_over(quota.files, quota.max_files) {
         warn_and_advise(
-            "more is used than the limit allows: nothing below the directory can grow",
+            "more is used than the limit allows: nothing below the directory can grow, or be made",
             "remove files, or set a higher limit",
         );
     }
@@ -252,5 +257,23 @@ mod tests {
         assert_eq!(state_of(&quota(false, false)), "in_force");
         assert_eq!(state_of(&quota(true, true)), "counting");
         assert_eq!(state_of(&quota(true, false)), "stopped");
+    }
+
+    #[test]
+    fn each_limit_stands_beside_what_is_used_of_it() {
+        let quota = |max_bytes, max_files| QuotaEntry {
+            directory: 7,
+            path: None,
+            max_bytes,
+            bytes: 512,
+            max_files,
+            files: 1,
+            counting: false,
+            at_work: false,
+        };
+        let limited = usage_of(&quota(Some(1 << 30), Some(20)));
+        assert_eq!(limited, "512 B of 1.0 GiB, 1 of 20 files");
+        let free = usage_of(&quota(None, None));
+        assert_eq!(free, "512 B (no limit), 1 file (no limit)");
     }
 }

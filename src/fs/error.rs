@@ -33,6 +33,9 @@ pub enum FsError {
     /// The names lie in different quotas (`EXDEV`): programs such as `mv` copy then.
     #[error("a quota of a directory lies between the two names")]
     CrossesQuota,
+    /// Another directory, which has a new quota, is still being counted (`EBUSY`).
+    #[error("another directory with a new quota is still being counted")]
+    StillCounting,
     /// The directory has no quota (`ESRCH`).
     #[error("the directory has no quota")]
     NoQuota,

@@ -97,7 +97,7 @@ impl Names {
     /// Runs `attempt`, which adds an inode or a name and holds no lock when it returns. If it finds no space, or no room in
     /// a quota, makes some and tries again.
     fn with_room<T>(&self, mut attempt: impl FnMut() -> Result<T, FsError>) -> Result<T, FsError> {
-        self.removal
+        self.references
             .with_quota(|| self.inodes.with_room(0, &mut attempt))
     }
 

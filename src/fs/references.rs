@@ -1,6 +1,9 @@
 //! The inodes that callers refer to, by look-ups and by handles, and their removal with the last reference.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use crate::format::{Cookie, Ino};
 
@@ -12,11 +15,19 @@ use super::nodes::Nodes;
 use super::removal::Removal;
 use super::types::{Handle, OpenFlags};
 
+/// The time within which a kernel forgets an inode that it keeps for no program, once the last name is gone.
+const FORGETTING: Duration = Duration::from_millis(250);
+
+/// The interval at which that is looked at.
+const INTERVAL: Duration = Duration::from_millis(1);
+
 /// References to inodes. An inode without a name lives until the last reference to it is gone.
 pub(super) struct References {
     pub(super) nodes: Arc<Nodes>,
     pub(super) handles: Arc<Handles>,
     removal: Arc<Removal>,
+    /// The inode that was referred to when it lost its last name, of all such the last one, and when that was.
+    last_unlinked: Mutex<Option<(Ino, Instant)>>,
 }
 
 impl References {
@@ -26,6 +37,38 @@ impl References {
             nodes: Arc::clone(&kept.nodes),
             handles: Arc::clone(&kept.handles),
             removal: Arc::clone(removal),
+            last_unlinked: Mutex::default(),
+        }
+    }
+
+    /// Runs `attempt`, which holds no lock when it returns. If a quota has no room, waits until everything is removed that
+    /// is about to be, and tries again.
+    pub(super) fn with_quota<T>(
+        &self,
+        mut attempt: impl FnMut() -> Result<T, FsError>,
+    ) -> Result<T, FsError> {
+        for wait in [Self::wait_for_removal, Self::wait_for_forgetting] {
+            match attempt() {
+                Err(FsError::QuotaExceeded) => wait(self),
+                done => return done,
+            }
+        }
+        attempt()
+    }
+
+    fn wait_for_removal(&self) {
+        self.removal.wait();
+    }
+
+    /// Waits until an inode is gone that lost its last name just now. A kernel gives its reference back unasked, after the
+    /// call that took the name, unless a program has the file open.
+    fn wait_for_forgetting(&self) {
+        let last = *self.last_unlinked.lock();
+        if let Some((ino, since)) = last {
+            while since.elapsed() < FORGETTING && self.removal.is_left(ino) {
+                std::thread::sleep(INTERVAL);
+            }
+            self.removal.wait();
         }
     }
 
@@ -75,6 +118,8 @@ impl References {
         drop(lock);
         if is_idle {
             self.remove(ino);
+        } else {
+            *self.last_unlinked.lock() = Some((ino, Instant::now()));
         }
     }
 

@@ -166,19 +166,10 @@ impl Removal {
         Ok(())
     }
 
-    /// Runs `attempt`, which holds no lock when it returns. If a quota has no room, waits until everything is removed that
-    /// was handed to the background, and tries again.
-    pub(super) fn with_quota<T>(
-        &self,
-        mut attempt: impl FnMut() -> Result<T, FsError>,
-    ) -> Result<T, FsError> {
-        match attempt() {
-            Err(FsError::QuotaExceeded) => {
-                self.wait();
-                attempt()
-            }
-            done => done,
-        }
+    /// Returns whether an inode is there, as far as that can be read.
+    pub(super) fn is_left(&self, ino: Ino) -> bool {
+        let inode = read_inode(&self.remover.transactions, ino);
+        inode.is_ok_and(|inode| inode.is_some())
     }
 
     /// Waits until all that was handed to the background so far is done.

@@ -144,7 +144,7 @@ impl FileWriter {
         needed: u64,
         mut attempt: impl FnMut() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
-        self.removal
+        self.references
             .with_quota(|| self.inodes.with_room(needed, &mut attempt))
     }
 

@@ -90,7 +90,7 @@ fn programs_meet_a_quota_as_they_meet_one_of_xfs() {
     fs::create_dir(&other).expect("there is room");
     fs::write(top.join("deep/before"), vec![1; 100_000]).expect("there is room");
     let said = set(&top, "8MiB", "20");
-    assert!(said.contains("4 files of 20"), "{said}");
+    assert!(said.contains("4 of 20 files"), "{said}");
     assert_eq!(used(&top), (100_352, 4));
     assert_eq!(shown(&volume.mountpoint).len(), 1);
     assert_eq!(shown(&other).len(), 0);
@@ -139,6 +139,25 @@ fn programs_meet_a_quota_as_they_meet_one_of_xfs() {
     must("cp", &["-r", text(&other), text(&copy)]);
     rustix::fs::sync();
     fails_with("", "cp", &["-r", text(&other), text(&again)]);
+    volume.unmount();
+}
+
+#[test]
+fn the_room_of_a_removed_file_can_be_used_at_once() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    volume.mount();
+    let top = volume.path("top");
+    fs::create_dir(&top).expect("there is room");
+    set(&top, "8MiB", "2");
+    let file = top.join("file");
+    for _ in 0..20 {
+        let arguments = dd(&file, 6);
+        must("dd", &arguments.each_ref().map(String::as_str));
+        fs::remove_file(&file).expect("it is there");
+    }
     volume.unmount();
 }
 

@@ -231,6 +231,23 @@ fn room_in_a_quota_is_there_as_soon_as_a_large_file_is_removed() {
     counts_what_is_there(&fs, top);
 }
 
+/// A kernel forgets a file on another thread than that of the program that makes the next one.
+#[test]
+fn room_is_there_although_the_kernel_forgets_a_removed_file_a_moment_later() {
+    let fs = fs();
+    let top = mkdir(&fs, Ino::ROOT, "top");
+    set(&fs, top, 1 << 20, 2);
+    let first = put(&fs, top, "first", 100);
+    let again = fs.names().lookup(top, b"first").unwrap();
+    assert_eq!(again.ino, first);
+    fs.names().unlink(top, b"first").unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs.open_files().forget(first, 1));
+        create(&fs, top, "second");
+    });
+    counts_what_is_there(&fs, top);
+}
+
 #[test]
 fn a_writeback_that_a_quota_refuses_is_no_hole_and_never_zeros() {
     let fs = fs();

@@ -117,7 +117,7 @@ impl DirectoryQuotas {
     /// # Errors
     ///
     /// [`FsError::NotFound`], [`FsError::NotDirectory`], [`FsError::ReadOnly`], [`FsError::NoSpace`];
-    /// [`FsError::Storage`] from below.
+    /// [`FsError::StillCounting`] for a new quota while another one counts; [`FsError::Storage`] from below.
     pub fn set(&self, directory: Ino, limits: QuotaLimits) -> Result<(), FsError> {
         self.inodes.check_writable()?;
         self.inodes
@@ -147,6 +147,10 @@ impl DirectoryQuotas {
                     quota.max_files = limits.files.applied_to(quota.max_files);
                 }
             });
+        }
+        // Two counts at once could each leave to the other what lies in both.
+        if quotas.is_counting() {
+            return Err(FsError::StillCounting);
         }
         let outer = if directory == Ino::ROOT {
             QuotaId::NONE
@@ -271,3 +275,6 @@ impl DirectoryQuotas {
         Ok(reports.collect())
     }
 }
+
+#[cfg(test)]
+mod tests;

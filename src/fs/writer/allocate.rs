@@ -43,7 +43,7 @@ impl FileWriter {
         let allocate = matches!(mode, Allocation::Allocate | Allocation::AllocateKeepSize);
         let grow = matches!(mode, Allocation::Allocate | Allocation::ZeroRange);
         if allocate {
-            self.removal.with_quota(|| {
+            self.references.with_quota(|| {
                 let _lock = self.inodes.locks().shared(file.ino);
                 let inode = self.inodes.get(file.ino)?;
                 self.check_growth_of(file.ino, &inode, &range)
