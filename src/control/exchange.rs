@@ -82,12 +82,12 @@ impl Limits {
                 answer: Some(ANSWER_TIMEOUT),
                 ..bounded
             },
-            Request::Status
-            | Request::Usage { .. }
-            | Request::Quota(QuotaRequest::List { .. }) => Self {
-                bytes: MOST_REPORT_BYTES,
-                ..bounded
-            },
+            Request::Status | Request::Usage { .. } | Request::Quota(QuotaRequest::List { .. }) => {
+                Self {
+                    bytes: MOST_REPORT_BYTES,
+                    ..bounded
+                }
+            }
             Request::Scrub { .. } => Self {
                 bytes: MOST_REPORT_BYTES,
                 progress: MOST_PROGRESS,

@@ -48,7 +48,9 @@ impl From<FsError> for VolumeFailure {
             error => {
                 let mut failure = Self::new(&error, None);
                 match error {
-                    FsError::Corrupt { .. } | FsError::Format(_) => failure.fault = Fault::Unreadable,
+                    FsError::Corrupt { .. } | FsError::Format(_) => {
+                        failure.fault = Fault::Unreadable
+                    }
                     FsError::NoQuota => failure.fault = Fault::Usage,
                     _ => {}
                 }
