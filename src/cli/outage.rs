@@ -9,7 +9,7 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -346,9 +346,10 @@ impl Watcher {
             fs_options,
         } = self.reopening.clone();
         let kept = self.volume.served().kept();
+        let is_wanted = || self.ended.try_recv() == Err(TryRecvError::Empty);
         Volume::open_again(
             &directories,
-            &volume_options,
+            (&volume_options, &is_wanted),
             fs_options,
             (kept, lost),
             left_out,

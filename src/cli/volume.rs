@@ -90,19 +90,20 @@ impl Volume {
     }
 
     /// Opens the volume again that was lost beneath a mount, background work included. Callers keep their references, and
-    /// learn of the changes that were `lost`. The members `left_out` stay out.
+    /// learn of the changes that were `lost`. The members `left_out` stay out. If directories are in use, it is tried again
+    /// only as long as the opening `is_wanted`.
     ///
     /// # Errors
     ///
     /// As [`Volume::open`].
     pub(in crate::cli) fn open_again(
         directories: &Directories,
-        options: &VolumeOptions,
+        (options, is_wanted): (&VolumeOptions, &dyn Fn() -> bool),
         fs_options: FsOptions,
         (kept, lost): (&Kept, &LostChanges),
         left_out: Vec<MemberIndex>,
     ) -> Result<Self, Failure> {
-        let (maintenance, notes) = open_volume(directories, options)?;
+        let (maintenance, notes) = open_volume(directories, options, is_wanted)?;
         let mut volume = Self::over_again(maintenance, notes, fs_options, kept, lost)?;
         if let Err(error) = volume.start_work(options.schedule, left_out) {
             volume.close()?;
@@ -116,7 +117,7 @@ impl Volume {
         options: &VolumeOptions,
         fs_options: FsOptions,
     ) -> Result<Self, Failure> {
-        let (maintenance, notes) = open_volume(directories, options)?;
+        let (maintenance, notes) = open_volume(directories, options, &|| true)?;
         Ok(Self::over(maintenance, notes, fs_options)?)
     }
 

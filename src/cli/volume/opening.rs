@@ -32,7 +32,8 @@ const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
 /// not be used.
 ///
 /// A daemon whose mount is gone may be flushing yet; that is waited for. It may keep a directory that hangs, perhaps
-/// for ever, and the volume is opened without that one. If it was killed, it keeps all of them.
+/// for ever, and the volume is opened without that one. If it was killed, it keeps all of them. Nothing is waited for
+/// once the opening is no longer wanted: `is_wanted` says that.
 ///
 /// # Errors
 ///
@@ -40,6 +41,7 @@ const LET_GO_TIMEOUT: Duration = Duration::from_secs(3);
 pub(super) fn open_volume(
     directories: &Directories,
     options: &VolumeOptions,
+    is_wanted: &dyn Fn() -> bool,
 ) -> Result<(Arc<Maintenance>, Vec<Unusable>), Failure> {
     let started = Instant::now();
     let mut stuck_since: Option<Instant> = None;
@@ -78,7 +80,7 @@ pub(super) fn open_volume(
             MembersError::PartlyInUse { held } if since.elapsed() >= LET_GO_TIMEOUT => {
                 left_out.clone_from(held);
             }
-            _ if started.elapsed() >= LEAVE_TIMEOUT => return Err(failure),
+            _ if started.elapsed() >= LEAVE_TIMEOUT || !is_wanted() => return Err(failure),
             _ => {
                 tracing::info!("{in_use}; waiting");
                 std::thread::sleep(LEAVE_POLL);
@@ -184,4 +186,47 @@ fn add_notes(failure: Failure, notes: &[Unusable]) -> Failure {
     }
     let notes: Vec<String> = notes.iter().map(ToString::to_string).collect();
     failure.advise(notes.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::codec::Geometry;
+    use crate::control::in_time::Silent;
+    use crate::membership::Access;
+    use crate::transaction::{CreateOptions, Transactions};
+
+    #[test]
+    fn directories_in_use_are_waited_for_only_as_long_as_the_opening_is_wanted() {
+        let home = tempfile::tempdir().unwrap();
+        let paths: Vec<PathBuf> = (0..2).map(|n| home.path().join(format!("d{n}"))).collect();
+        for path in &paths {
+            std::fs::create_dir(path).unwrap();
+        }
+        let options = VolumeOptions {
+            access: Access::ReadWrite,
+            ..VolumeOptions::looking()
+        };
+        let found =
+            || Directories::find_within(&paths, options.member_timeout, Silent::default()).unwrap();
+        let (stores, _) = usable_stores(&found(), options.member_timeout);
+        let created = CreateOptions::new(Geometry::new(1, 1).unwrap());
+        let executor = executor(options.member_timeout);
+        Transactions::create(&stores, &created, executor).unwrap();
+        drop(stores);
+        let (held, _) = open_volume(&found(), &options, &|| true).unwrap();
+        let asked = Cell::new(0);
+        let is_wanted = || {
+            asked.set(asked.get() + 1);
+            asked.get() < 3
+        };
+        let refused = open_volume(&found(), &options, &is_wanted);
+        assert!(refused.is_err());
+        assert_eq!(asked.get(), 3, "it is asked before each further attempt");
+        held.close().unwrap();
+        open_volume(&found(), &options, &|| false).unwrap();
+    }
 }
