@@ -193,7 +193,7 @@ impl Fs {
 
     /// Has reads of lost bytes fail, in holes of a file, and behind its end as far as they fill pages. The kernel reads
     /// whole pages: durable bytes at the end stay readable so, and a program can write on where it believes that the file
-    /// ends.
+    /// ends. Lost bytes of its last page fail once a program writes behind that page.
     fn note_lost(&self, ino: Ino, range: Range<u64>) -> Result<(), FsError> {
         let Some(inode) = read_inode(&self.transactions, ino)? else {
             return Ok(());
@@ -206,6 +206,10 @@ impl Fs {
                 self.failed_writeback
                     .note(ino, lost.start, lost.end - lost.start);
             }
+        }
+        let last_page = end.max(start);
+        if last_page < range.end && !self.inodes.is_read_only() {
+            self.failed_writeback.note_tail(ino, last_page..range.end);
         }
         Ok(())
     }

@@ -16,8 +16,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::format::Ino;
 use crate::format::record::{Extent, Inline, Inode};
+use crate::format::{BLOCK_SIZE, Ino};
 use crate::transaction::{CommitError, Transactions};
 
 use super::edit::Edit;
@@ -45,6 +45,8 @@ pub(super) struct FailedWriteback {
     inodes: Arc<Inodes>,
     transactions: Arc<Transactions>,
     files: Mutex<HashMap<Ino, Ranges>>,
+    /// Parts of pages behind the ends of files that an outage took. They count once a write leaves them behind.
+    tails: Mutex<HashMap<Ino, Range<u64>>>,
     /// The number of those files, readable without a lock.
     file_count: AtomicUsize,
     /// The number of ranges on record that were put there while the index was not to grow.
@@ -58,6 +60,7 @@ impl FailedWriteback {
             inodes: Arc::clone(inodes),
             transactions: Arc::clone(transactions),
             files: Mutex::default(),
+            tails: Mutex::default(),
             file_count: AtomicUsize::new(0),
             overdrawn: AtomicUsize::new(0),
         }
@@ -73,6 +76,23 @@ impl FailedWriteback {
             // The bytes that follow them may have been faster.
             self.persist(ino);
         }
+    }
+
+    /// Remembers lost bytes at the start of a page behind the end of a file. A program that takes them for the end of its
+    /// file can write on in their page, which the kernel reads first. If a write comes behind their page, they count as
+    /// lost like others.
+    pub(super) fn note_tail(&self, ino: Ino, tail: Range<u64>) {
+        let mut tails = self.tails.lock();
+        if !tail.is_empty() && (tails.len() < MOST_FILES || tails.contains_key(&ino)) {
+            tails.insert(ino, tail);
+        }
+    }
+
+    /// Returns the tail of a file of which the page ends at `start` or before it.
+    fn tail_before(&self, ino: Ino, start: u64) -> Option<Range<u64>> {
+        let tails = self.tails.lock();
+        let tail = tails.get(&ino)?;
+        (page_end(tail) <= start).then(|| tail.clone())
     }
 
     /// Puts extents without a stripe where a file has holes instead of the lost bytes. Requires that there is room for
@@ -128,6 +148,7 @@ impl FailedWriteback {
         let end = inode.size.max(range.end);
         let mut parts = self.within(ino, &(0..range.start));
         parts.extend(self.within(ino, &(range.end..end)));
+        parts.extend(self.tail_before(ino, range.start));
         if parts.is_empty() {
             return Ok(true);
         }
@@ -176,6 +197,12 @@ impl FailedWriteback {
 
     /// Removes a range, because the file holds something else there, or nothing on purpose.
     pub(super) fn clear(&self, ino: Ino, range: &Range<u64>) {
+        let mut tails = self.tails.lock();
+        let is_hit = |tail: &Range<u64>| tail.start < range.end && range.start < page_end(tail);
+        if tails.get(&ino).is_some_and(is_hit) {
+            tails.remove(&ino);
+        }
+        drop(tails);
         let mut files = self.files.lock();
         if let Some(all) = files.get_mut(&ino) {
             all.remove(range);
@@ -201,6 +228,11 @@ impl FailedWriteback {
     fn has(&self, ino: Ino) -> bool {
         self.files.lock().contains_key(&ino)
     }
+}
+
+/// Returns the end of the page in which a tail ends.
+fn page_end(tail: &Range<u64>) -> u64 {
+    tail.end.next_multiple_of(BLOCK_SIZE as u64)
 }
 
 /// Fails if bytes of `hole`, where a file holds nothing, have a failed writeback.

@@ -375,3 +375,60 @@ fn ranges_that_a_full_index_cannot_note_leave_its_reserve_to_others() {
     unreadable(&full.fs, file, 512 * KIB, MIB);
     sound(&full.fs);
 }
+
+fn try_read(fs: &Fs, handle: Handle, offset: u64, len: usize) -> Result<Vec<u8>, FsError> {
+    let mut out = vec![0xaa; len];
+    let len = fs.reader().read(handle, offset, &mut out)?;
+    out.truncate(len);
+    Ok(out)
+}
+
+/// A file of which 5000 bytes are durable and 595,000 more were lost with their volume, open in the next one.
+fn with_lost_end() -> (Arc<Fs>, Handle) {
+    let disks = volume::disks_of(48 << 20, 3, 2, 1);
+    let fs = Fs::open(volume::open(&disks, 0), FsOptions::default()).unwrap();
+    let (_, handle) = create(&fs, "f");
+    write(&fs, handle, 0, &bytes(1, 5000)).unwrap();
+    fs.syncfs().unwrap();
+    write(&fs, handle, 5000, &bytes(2, 595_000)).unwrap();
+    let (kept, lost) = (fs.kept().clone(), fs.unsynced_changes());
+    let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+    drop(fs);
+    let maintenance = volume::open(&disks, 0);
+    let again = Fs::reopen(maintenance, FsOptions::default(), &kept, &lost).unwrap();
+    (again, handle)
+}
+
+#[test]
+fn the_last_bytes_that_an_outage_took_fail_once_a_write_leaves_their_page_behind() {
+    const LAST_PAGE: u64 = 598_016;
+    for start in [602_112, 700_000] {
+        let (fs, handle) = with_lost_end();
+        write(&fs, handle, start, &bytes(3, 4096)).unwrap();
+        for offset in [8192, 500_000, LAST_PAGE, 599_999] {
+            let found = try_read(&fs, handle, offset, 1);
+            let is_lost = matches!(found, Err(FsError::FailedWriteback { .. }));
+            assert!(is_lost, "{start}: {offset}: {found:?}");
+        }
+        assert_eq!(read(&fs, handle, 600_000, 1), [0], "never written");
+        assert_eq!(read(&fs, handle, 0, 5000), bytes(1, 5000));
+        assert_eq!(read(&fs, handle, start, 4096), bytes(3, 4096));
+        // They are readable once they are written again.
+        write(&fs, handle, LAST_PAGE, &bytes(4, 4096)).unwrap();
+        assert_eq!(read(&fs, handle, LAST_PAGE, 4096), bytes(4, 4096));
+    }
+}
+
+/// The kernel reads and writes whole pages: it could not read what a program writes behind bytes that fail.
+#[test]
+fn a_program_can_write_on_in_the_page_in_which_its_file_ended_before_an_outage() {
+    let (fs, handle) = with_lost_end();
+    assert_eq!(read(&fs, handle, 4096, 4096).len(), 904);
+    assert_eq!(read(&fs, handle, 598_016, 4096).len(), 0);
+    write(&fs, handle, 600_000, &bytes(3, 4096)).unwrap();
+    let page = read(&fs, handle, 598_016, 4096);
+    assert_eq!(page[1984..], bytes(3, 4096)[..2112]);
+    // The page may have been written as a whole, so nothing of it is lost any more.
+    write(&fs, handle, 700_000, &bytes(4, 4096)).unwrap();
+    assert_eq!(read(&fs, handle, 598_016, 4096), page);
+}
