@@ -9,6 +9,7 @@
 //! the caller closes the filesystem: that, and not unmounting, makes the last changes durable.
 
 mod adapter;
+mod answers;
 mod cached_inodes;
 mod callbacks;
 mod convert;
@@ -29,6 +30,7 @@ mod ring;
 mod seek;
 mod serve;
 mod serve_options;
+mod waiting;
 pub mod walk;
 mod without_volume;
 
@@ -36,3 +38,4 @@ pub use kernel_cache::KernelCache;
 pub use request::one_line;
 pub use serve::{Connection, Serving, Transport, serve, serve_memory};
 pub use serve_options::{ServeOptions, TransportChoice};
+pub use waiting::{OnFailure, WaitingRequests};

@@ -512,7 +512,14 @@ impl Transactions {
     /// Returns whether the volume goes on no more: too many members failed, or a commit did.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.members.membership().is_failed() || self.commits.is_poisoned()
+        self.lacks_members() || self.commits.is_poisoned()
+    }
+
+    /// Returns whether the volume goes on no more because too few members are left. It can be opened again once they are
+    /// back.
+    #[must_use]
+    pub fn lacks_members(&self) -> bool {
+        self.members.membership().is_failed()
     }
 
     /// Returns the record of a stripe that is on members.

@@ -155,6 +155,12 @@ pub(super) struct MountArguments {
     #[arg(long, default_value = "stop", value_name = "POLICY",
         value_parser = PossibleValuesParser::new(["stop", "degrade"]))]
     pub(super) full_member: String,
+    /// The fate of requests of programs while more directories are away than the volume can lose. `error` fails them.
+    /// `wait` has them wait until enough directories are back; a signal ends the wait of a program. An unmount fails
+    /// all that wait.
+    #[arg(long, default_value = "error", value_name = "POLICY",
+        value_parser = PossibleValuesParser::new(["error", "wait"]))]
+    pub(super) on_failure: String,
     /// Address to serve metrics on (in a later release).
     #[arg(long, value_name = "ADDR")]
     pub(super) metrics: Option<String>,

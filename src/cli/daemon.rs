@@ -48,7 +48,7 @@ use crate::control::volume::Volume;
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{Mount, MountFlavor};
 use crate::fuse::mountinfo::MountEntry;
-use crate::fuse::{Connection, ServeOptions, Serving, TransportChoice, serve};
+use crate::fuse::{Connection, OnFailure, ServeOptions, Serving, TransportChoice, serve};
 use crate::maintenance::Schedule;
 use crate::membership::Access;
 use crate::transaction::FullMembers;
@@ -73,6 +73,7 @@ pub(super) struct MountPlan {
     pub(super) transport: TransportChoice,
     pub(super) member_timeout: Duration,
     pub(super) full_members: FullMembers,
+    pub(super) on_failure: OnFailure,
     pub(super) schedule: Schedule,
     /// The log file, if one was named.
     pub(super) log: Option<Arc<LogFile>>,
@@ -385,7 +386,8 @@ impl Daemon<'_> {
         let mount = serving.mount().clone();
         announced.announce(&mount, serving.transport());
         let watched = serving.connection().and_then(|connection| {
-            let watch = OutageWatch::start(survey, self.reopening, serving.kernel_cache())?;
+            let kernel = (serving.kernel_cache(), serving.waiting());
+            let watch = OutageWatch::start(survey, self.reopening, kernel)?;
             watch_session(serving, events.clone())?;
             Ok((connection, watch))
         });
@@ -456,6 +458,7 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         writeback: options.writeback,
         open_requests: options.open_requests,
         transport: plan.transport,
+        on_failure: plan.on_failure,
     }
 }
 

@@ -20,7 +20,7 @@ use crate::control::places::file_stem;
 use crate::control::process;
 use crate::control::server;
 use crate::cuda::DeviceError;
-use crate::fuse::TransportChoice;
+use crate::fuse::{OnFailure, TransportChoice};
 use crate::maintenance::Schedule;
 use crate::transaction::FullMembers;
 
@@ -110,6 +110,10 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             "degrade" => FullMembers::Degrade,
             _ => FullMembers::Stop,
         },
+        on_failure: match arguments.on_failure.as_str() {
+            "wait" => OnFailure::Wait,
+            _ => OnFailure::Error,
+        },
         schedule: Schedule {
             scrub_interval: arguments.scrub_interval,
             rebuild_after: arguments.rebuild_after.0,
@@ -185,6 +189,7 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
     line.extend(["--threads".into(), arguments.threads.to_string().into()]);
     line.extend(["--transport".into(), arguments.transport.clone().into()]);
     line.extend(["--full-member".into(), arguments.full_member.clone().into()]);
+    line.extend(["--on-failure".into(), arguments.on_failure.clone().into()]);
     let timeout = format!("{}ms", arguments.member_timeout.as_millis());
     line.extend(["--member-timeout".into(), timeout.into()]);
     if let Some(interval) = arguments.scrub_interval {

@@ -25,7 +25,7 @@ use crate::control::summary::{TOO_FEW, blank_report, blank_report_of};
 use crate::control::volume::{AbandonedVolume, Volume, VolumeRest};
 use crate::format::MemberIndex;
 use crate::fs::{FsOptions, LostChanges};
-use crate::fuse::KernelCache;
+use crate::fuse::{KernelCache, WaitingRequests};
 use crate::membership::{AbsenceReason, Access, MemberState, MemberStatus};
 use crate::workers::Threads;
 
@@ -182,7 +182,7 @@ pub(super) struct OutageWatch {
 }
 
 impl OutageWatch {
-    /// Starts to watch.
+    /// Starts to watch. Requests that wait are done once the volume is open again.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl OutageWatch {
     pub(super) fn start(
         survey: Arc<OutageSurvey>,
         reopening: Reopening,
-        kernel_cache: KernelCache,
+        (kernel_cache, waiting): (KernelCache, Arc<WaitingRequests>),
     ) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
         let watcher = Watcher {
@@ -198,6 +198,7 @@ impl OutageWatch {
             survey,
             reopening,
             kernel_cache,
+            waiting,
             ended,
         };
         let threads = Threads::default();
@@ -221,6 +222,7 @@ struct Watcher {
     survey: Arc<OutageSurvey>,
     reopening: Reopening,
     kernel_cache: KernelCache,
+    waiting: Arc<WaitingRequests>,
     ended: Receiver<()>,
 }
 
@@ -362,6 +364,8 @@ impl Watcher {
         self.volume.put(volume);
         let failed = fs.make_up();
         drop(fs);
+        // Pages may be among what waits, and the kernel forgets none that it has not written.
+        self.waiting.resume();
         self.kernel_cache.distrust(lost);
         self.kernel_cache.drop_pages(&failed);
         tracing::warn!(

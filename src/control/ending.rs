@@ -110,6 +110,7 @@ impl<'a> Ending<'a> {
                 }
                 Ok(Event::Signal(signal)) => {
                     tracing::info!("signal {signal}: unmounting");
+                    self.connection.release_waiting();
                     if !self.is_gone() {
                         self.write_back();
                         take_away(self.mounting, self.mount);
@@ -158,6 +159,7 @@ impl<'a> Ending<'a> {
         };
         if !is_gone && let Err(error) = self.unmount(lazy) {
             // Programs go on writing.
+            self.connection.wait_again();
             self.unwritten = Some(NotDurable::TakenAway);
             let answer = match error {
                 MountError::Busy(_) => Answer::Busy,
@@ -200,8 +202,9 @@ impl<'a> Ending<'a> {
     }
 
     /// Has the kernel write what it holds: an unmount does so for the last mount of a filesystem only, and not if it is
-    /// lazy.
+    /// lazy. Writes that wait for a volume that is away fail, and so do all that programs wait for.
     fn write_back(&mut self) {
+        self.connection.release_waiting();
         let written = self.mounting.sync(self.mount);
         self.unwritten = written.err().map(|error| {
             let shown = self.mount.mountpoint().display();
@@ -230,6 +233,7 @@ impl<'a> Ending<'a> {
         if self.connection.is_cut() {
             return;
         }
+        self.connection.release_waiting();
         let referenced = self.volume.served().kept().referenced();
         if let Err(error) = self.connection.refuse_programs(&referenced) {
             tracing::error!(
@@ -240,6 +244,7 @@ impl<'a> Ending<'a> {
 
     /// Makes everything durable, and tells the commands that wait that something keeps the mount.
     fn tell_held(&mut self) {
+        self.connection.wait_again();
         let mountpoint = self.mount.mountpoint().display();
         let served = self.volume.served().current();
         let failed = match &*served {

@@ -224,6 +224,8 @@ pub struct WriteFlags {
     /// Fail for lack of space at once, rather than make room first, or clear away what is left of a file
     /// that was longer: both take time.
     pub at_once: bool,
+    /// A write that fails together with its volume is done again once the volume is back, so that its bytes are not lost.
+    pub tries_again: bool,
 }
 
 /// The treatment of an existing file at the new name of a rename.

@@ -91,27 +91,39 @@ impl FileWriter {
                 return Err(FsError::NoSpace);
             }
             let written = self.write_once(&file, offset, data, flags);
-            let may_succeed_later =
-                matches!(written, Err(FsError::NoSpace | FsError::QuotaExceeded));
-            if written.is_err() && flags.from_page_cache && !may_succeed_later {
-                self.failed_writeback
-                    .note(file.ino, offset, data.len() as u64);
+            if !matches!(written, Err(FsError::NoSpace | FsError::QuotaExceeded)) {
+                self.note_if_failed(&file, offset, data.len() as u64, flags, &written);
             }
             written?;
         } else {
             let needed = data.len() as u64;
             let attempt = || self.write_once(&file, offset, data, flags);
             let written = self.with_room(needed, attempt);
-            if written.is_err() && flags.from_page_cache {
-                // Before the kernel hears of it, and goes on with what follows.
-                self.failed_writeback.note(file.ino, offset, needed);
-            }
+            // Before the kernel hears of it, and goes on with what follows.
+            self.note_if_failed(&file, offset, needed, flags, &written);
             written?;
         }
         if file.flags.sync && !flags.from_page_cache {
             self.transactions.sync()?;
         }
         Ok(data.len())
+    }
+
+    /// Remembers bytes of a page cache that could not be written, and that are not written again after an outage.
+    fn note_if_failed(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        len: u64,
+        flags: WriteFlags,
+        written: &Result<(), FsError>,
+    ) {
+        let Err(error) = written else { return };
+        let failed_with_volume = matches!(error, FsError::Storage(_) | FsError::NoSpace)
+            && self.transactions.lacks_members();
+        if flags.from_page_cache && !(flags.tries_again && failed_with_volume) {
+            self.failed_writeback.note(file.ino, offset, len);
+        }
     }
 
     fn write_once(

@@ -7,12 +7,14 @@
 //! - A request that may wait for disks longer than a read does goes to the [`SlowPool`]. Of those that wait
 //!   for a commit alone, one at most commits on its thread. The others take no thread: the one that commits answers them.
 //! - A job of the pool holds no adapter: the adapter waits for the pool when it is dropped.
+//! - A request that waits for the volume holds no filesystem: the old one is closed once nothing holds it.
 
 use std::io;
 use std::sync::Arc;
 
 use rustix::io::Errno;
 
+use super::answers::{Answers, needs_volume};
 use super::callbacks::{changes, forget, perform, seek};
 use super::device::Device;
 use super::negotiate::{Agreement, FileOpening, FileOpens};
@@ -25,7 +27,7 @@ use super::protocol::{
 use super::request::{Context, InFlight, Request, Service, contain};
 use super::seek::{first_doubtful, seek_what_is_written};
 use super::serve_options::ServeOptions;
-use super::without_volume::answer_without_volume;
+use super::waiting::WaitingRequests;
 use crate::format::Ino;
 use crate::fs::{Fs, FsError, Handle, ServedFs, WriteFlags};
 
@@ -35,6 +37,7 @@ const KILL_SUID_SGID: u32 = 1 << 2;
 /// Serves one mount.
 pub(super) struct Adapter {
     served: Arc<ServedFs>,
+    answers: Answers,
     device: Arc<Device>,
     slow: SlowPool,
     page_cache: Arc<PageCache>,
@@ -58,7 +61,7 @@ struct DurableChanges {
 
 impl Adapter {
     /// Returns an adapter of what is `served`, for a mount with these options, at the other end of `device`, as agreed
-    /// with the kernel.
+    /// with the kernel. Requests that wait for the volume do so in `waiting`.
     ///
     /// # Errors
     ///
@@ -68,8 +71,10 @@ impl Adapter {
         options: &ServeOptions,
         agreement: &Agreement,
         device: Arc<Device>,
+        waiting: &Arc<WaitingRequests>,
     ) -> io::Result<Self> {
         Ok(Self {
+            answers: Answers::new(&served, waiting),
             served,
             slow: SlowPool::start()?,
             page_cache: Arc::new(PageCache::new(Arc::clone(&device))),
@@ -94,6 +99,12 @@ impl Service for Adapter {
     fn serve(&self, request: Request) {
         contain(|| self.dispatch(request));
     }
+
+    fn is_open(&self) -> bool {
+        let served = self.served.current();
+        let open = served.as_ref();
+        open.is_some_and(|fs| !fs.transactions().lacks_members())
+    }
 }
 
 impl Adapter {
@@ -107,10 +118,19 @@ impl Adapter {
         if self.device.refuses_programs() && !completes_accepted(&operation) {
             return request.answer(Err(Errno::NOTCONN));
         }
+        if let Operation::Interrupt { unique } = operation
+            && self.answers.tries_again()
+        {
+            self.answers.waiting().interrupt(unique);
+            return request.end();
+        }
         let served = self.served.current();
         let Some(fs) = &*served else {
-            return answer_without_volume(&self.served, request);
+            return self.serve_without_volume(request);
         };
+        if self.needs_volume(&operation) && self.answers.waits_for(fs) {
+            return self.answers.wait(request);
+        }
         let context = self.in_flight.begin(operation.name(), request.header());
         match operation {
             Operation::Forget { .. } | Operation::BatchForget(_) => {
@@ -132,32 +152,24 @@ impl Adapter {
                 if flags & OF_LOCK_OWNER == 0 {
                     self.page_cache.inodes.note(request.ino());
                 }
-                read(fs, &context, request, handle, offset, size);
+                self.read(fs, &context, request, handle, offset, size);
             }
             Operation::Write { .. } => self.write(fs, context, request),
             Operation::ReadDir {
                 handle,
                 offset,
                 room,
-            } => list(fs, &context, request, handle, offset, room, false),
+            } => self.list(fs, &context, request, handle, offset, room, false),
             Operation::ReadDirPlus {
                 handle,
                 offset,
                 room,
-            } => list(fs, &context, request, handle, offset, room, true),
+            } => self.list(fs, &context, request, handle, offset, room, true),
             // One commit covers the whole volume: a sync of data alone costs the same.
             Operation::Fsync | Operation::FsyncDir => {
-                self.answer_when_durable(fs, context, request, Answer::EMPTY);
+                self.sync(fs, context, request);
             }
-            // It asks every member.
-            Operation::StatFs => {
-                let served = Arc::clone(&self.served);
-                self.slow.run(move || {
-                    let measured =
-                        context.attempt(|| Ok(space(&served.statfs_below(request.ino())?)));
-                    request.answer(measured);
-                });
-            }
+            Operation::StatFs => self.count_space(context, request),
             // As much data as the caller likes.
             Operation::Fallocate { .. } | Operation::CopyFileRange { .. } => {
                 self.perform_slowly(fs, context, request);
@@ -185,16 +197,33 @@ impl Adapter {
             // Nothing is to be flushed: a write is in the transactions when it is answered.
             Operation::Flush if !self.closes_by_itself => request.answer(Ok(Answer::EMPTY)),
             // The kernel then answers by itself from now on.
-            Operation::Flush | Operation::Unknown => request.answer(Err(Errno::NOSYS)),
+            Operation::Flush | Operation::Interrupt { .. } | Operation::Unknown => {
+                request.answer(Err(Errno::NOSYS));
+            }
             _ => {
                 let durable = self.is_durable_at_once(&operation);
                 let outcome = context.attempt(|| perform(fs, self.opens, &request, operation));
                 match outcome {
                     Ok(answer) if durable => self.answer_when_durable(fs, context, request, answer),
-                    outcome => request.answer(outcome),
+                    outcome => self.answers.give(fs, request, outcome),
                 }
             }
         }
+    }
+
+    /// Answers a request while no volume is open, or has it wait for one.
+    fn serve_without_volume(&self, request: Request) {
+        match request.operation() {
+            Ok(Operation::Flush) if self.answers.tries_again() && self.closes_by_itself => {
+                request.answer(Err(Errno::NOSYS));
+            }
+            _ => self.answers.without_volume(request),
+        }
+    }
+
+    /// Returns whether an operation of a program needs an open volume.
+    fn needs_volume(&self, operation: &Operation<'_>) -> bool {
+        needs_volume(operation) && !(self.closes_by_itself && *operation == Operation::Flush)
     }
 
     /// Returns whether a change must be durable before it is answered.
@@ -222,6 +251,20 @@ impl Adapter {
         fs.open_files().only_writes(handle).then_some(lack)
     }
 
+    /// Answers once everything is durable. A sync that fails with the volume is done again.
+    fn sync(&self, fs: &Arc<Fs>, context: Context, request: Request) {
+        let (answers, members) = (
+            self.answers.clone(),
+            Arc::clone(fs.transactions().members()),
+        );
+        fs.sync_for(self.commits_itself, move |synced| {
+            let outcome = context.attempt(|| synced.map(|()| Answer::EMPTY));
+            answers.give_committed(&members, request, outcome);
+        });
+    }
+
+    /// Answers a change that was made once it is durable. It is not made again if the volume fails: its second outcome
+    /// could be another.
     fn answer_when_durable(
         &self,
         fs: &Arc<Fs>,
@@ -235,16 +278,25 @@ impl Adapter {
     }
 
     fn perform_slowly(&self, fs: &Arc<Fs>, context: Context, request: Request) {
-        let (fs, opens) = (Arc::clone(fs), self.opens);
+        let (fs, opens, answers) = (Arc::clone(fs), self.opens, self.answers.clone());
         self.slow.run(move || {
             let outcome = context.attempt(|| perform(&fs, opens, &request, request.operation()?));
-            request.answer(outcome);
+            answers.give(&fs, request, outcome);
+        });
+    }
+
+    /// Answers with the space of every member.
+    fn count_space(&self, context: Context, request: Request) {
+        let served = Arc::clone(&self.served);
+        self.slow.run(move || {
+            let counted = context.attempt(|| Ok(space(&served.statfs_below(request.ino())?)));
+            request.answer(counted);
         });
     }
 
     /// Sets attributes on the slow pool, because the size of a large file is among them.
     fn set_size_slowly(&self, fs: &Arc<Fs>, context: Context, request: Request) {
-        let (fs, durable) = (Arc::clone(fs), self.durable.all);
+        let (fs, durable, answers) = (Arc::clone(fs), self.durable.all, self.answers.clone());
         self.slow.run(move || {
             let work = || {
                 let Operation::SetAttr(wanted) = request.operation()? else {
@@ -260,7 +312,7 @@ impl Adapter {
                 Ok(attributes(&attr))
             };
             let outcome = context.attempt(work);
-            request.answer(outcome);
+            answers.give(&fs, request, outcome);
         });
     }
 
@@ -269,7 +321,8 @@ impl Adapter {
         if !is_direct_write(&request) {
             self.page_cache.inodes.note(request.ino());
         }
-        match context.attempt(|| write_at_once(fs, &request)) {
+        let tries_again = self.answers.tries_again();
+        match context.attempt(|| write_at_once(fs, &request, tries_again)) {
             Ok(Some(len)) => answer_written(
                 &self.page_cache,
                 || self.slow.apart(),
@@ -278,17 +331,17 @@ impl Adapter {
                 len as u64,
             ),
             Ok(None) => self.write_slowly(fs, context, request),
-            Err(errno) => request.answer(Err(errno)),
+            Err(errno) => self.answers.give(fs, request, Err(errno)),
         }
     }
 
     fn write_slowly(&self, fs: &Arc<Fs>, context: Context, request: Request) {
         let (fs, page_cache) = (Arc::clone(fs), Arc::clone(&self.page_cache));
-        let apart = self.slow.apart();
+        let (apart, answers) = (self.slow.apart(), self.answers.clone());
         self.slow.run(move || {
             let mut from_page_cache = false;
             let outcome = context.attempt(|| {
-                let write = Write::of(&request)?;
+                let write = Write::of(&request, answers.tries_again())?;
                 from_page_cache = write.how.from_page_cache;
                 write.run(&fs, write.how)
             });
@@ -297,6 +350,7 @@ impl Adapter {
                 Ok(len) => {
                     answer_written(&page_cache, || apart, context, request, len as u64);
                 }
+                Err(errno) if answers.failed_with_volume(&fs, errno) => answers.wait(request),
                 Err(errno) if from_page_cache && let Some(lack) = Lack::of(errno) => {
                     page_cache.note_starved(ino, lack);
                     request.answer(Err(errno));
@@ -314,9 +368,9 @@ impl Adapter {
         let found = context.attempt(|| seek(fs, request.operation()?));
         if self.may_be_cached(fs, request.ino()) && first_doubtful(offset, whence, found).is_some()
         {
-            self.seek_again(fs, context, request);
+            self.seek_again(context, request);
         } else {
-            request.answer(found.map(offset_found));
+            self.answers.give(fs, request, found.map(offset_found));
         }
     }
 
@@ -328,13 +382,58 @@ impl Adapter {
         }
     }
 
-    /// Seeks on a thread that may wait until the kernel has written what it caches.
-    fn seek_again(&self, fs: &Arc<Fs>, context: Context, request: Request) {
-        let (fs, page_cache) = (Arc::clone(fs), Arc::clone(&self.page_cache));
+    /// Seeks on a thread that may wait until the kernel has written what it caches. Those writes may wait for the volume,
+    /// so the thread holds no filesystem meanwhile.
+    fn seek_again(&self, context: Context, request: Request) {
+        let (served, page_cache) = (Arc::clone(&self.served), Arc::clone(&self.page_cache));
+        let answers = self.answers.clone();
         self.slow.apart().run(move || {
-            let outcome = seek_what_is_written(&context, &fs, &page_cache, &request);
-            request.answer(outcome.map(offset_found));
+            match seek_what_is_written(&context, &served, &page_cache, &request) {
+                Some((fs, found)) => answers.give(&fs, request, found.map(offset_found)),
+                None => answers.without_volume(request),
+            }
         });
+    }
+
+    /// Reads into the memory of the answer.
+    fn read(
+        &self,
+        fs: &Fs,
+        context: &Context,
+        mut request: Request,
+        handle: Handle,
+        offset: u64,
+        size: u32,
+    ) {
+        let out = request.memory(size as usize);
+        let outcome = context.attempt(|| fs.reader().read(handle, offset, out));
+        self.answers.give_memory(fs, request, outcome);
+    }
+
+    /// Lists a directory into the memory of the answer.
+    #[expect(
+        clippy::too_many_arguments,
+        reason = "the fields of one operation, besides what all work needs"
+    )]
+    fn list(
+        &self,
+        fs: &Fs,
+        context: &Context,
+        mut request: Request,
+        handle: Handle,
+        offset: u64,
+        room: u32,
+        with_attributes: bool,
+    ) {
+        let mut listing = Listing::new(request.memory(room as usize), with_attributes);
+        let outcome = context.attempt(|| {
+            fs.directories()
+                .read(handle, offset, with_attributes, &mut |item| {
+                    listing.add(&item)
+                })
+        });
+        let len = listing.len();
+        self.answers.give_memory(fs, request, outcome.map(|()| len));
     }
 }
 
@@ -370,34 +469,6 @@ fn is_direct_write(request: &Request) -> bool {
     flags & (OF_LOCK_OWNER | FROM_PAGE_CACHE) == OF_LOCK_OWNER
 }
 
-/// Reads into the memory of the answer.
-fn read(fs: &Fs, context: &Context, mut request: Request, handle: Handle, offset: u64, size: u32) {
-    let out = request.memory(size as usize);
-    let outcome = context.attempt(|| fs.reader().read(handle, offset, out));
-    request.answer_memory(outcome);
-}
-
-/// Lists a directory into the memory of the answer.
-fn list(
-    fs: &Fs,
-    context: &Context,
-    mut request: Request,
-    handle: Handle,
-    offset: u64,
-    room: u32,
-    with_attributes: bool,
-) {
-    let mut listing = Listing::new(request.memory(room as usize), with_attributes);
-    let outcome = context.attempt(|| {
-        fs.directories()
-            .read(handle, offset, with_attributes, &mut |item| {
-                listing.add(&item)
-            })
-    });
-    let len = listing.len();
-    request.answer_memory(outcome.map(|()| len));
-}
-
 /// A write and its flags.
 struct Write<'a> {
     handle: Handle,
@@ -408,7 +479,7 @@ struct Write<'a> {
 }
 
 impl<'a> Write<'a> {
-    fn of(request: &'a Request) -> Result<Self, FsError> {
+    fn of(request: &'a Request, tries_again: bool) -> Result<Self, FsError> {
         let Operation::Write {
             handle,
             offset,
@@ -423,6 +494,7 @@ impl<'a> Write<'a> {
             from_page_cache: flags & FROM_PAGE_CACHE != 0,
             unprivileged: (flags & KILL_SUID_SGID != 0).then(|| request.caller(0)),
             at_once: false,
+            tries_again,
         };
         Ok(Self {
             handle,
@@ -457,8 +529,8 @@ fn completes_accepted(operation: &Operation<'_>) -> bool {
 }
 
 /// Writes, unless that has to wait.
-fn write_at_once(fs: &Fs, request: &Request) -> Result<Option<usize>, FsError> {
-    let write = Write::of(request)?;
+fn write_at_once(fs: &Fs, request: &Request, tries_again: bool) -> Result<Option<usize>, FsError> {
+    let write = Write::of(request, tries_again)?;
     if write.waits_for_sync {
         return Ok(None);
     }

@@ -171,7 +171,7 @@ impl Device {
     }
 }
 
-/// The memory of a request.
+/// The memory of a request. It is as small as the request while that is set aside.
 struct Incoming {
     device: Arc<Device>,
     memory: Vec<u8>,
@@ -198,6 +198,22 @@ impl Incoming {
         }
     }
 
+    /// Gives memory back for other requests, unless it was that of a request that is set aside.
+    fn give_back(&self, memory: Vec<u8>) {
+        let mut spare = self.device.spare.lock();
+        if memory.len() == BLOCK_SIZE + ALIGNED && spare.len() < MOST_SPARE {
+            spare.push(memory);
+        }
+    }
+
+    /// Moves the request into other memory, to `start`. Returns the memory that it leaves.
+    fn move_to(&mut self, mut memory: Vec<u8>, start: usize) -> Vec<u8> {
+        let request = &self.memory[self.start..self.start + self.len];
+        memory[start..start + self.len].copy_from_slice(request);
+        self.start = start;
+        std::mem::replace(&mut self.memory, memory)
+    }
+
     /// Reads the header.
     fn header(&self) -> io::Result<Header> {
         let bytes = &self.memory[self.start..self.start + self.len];
@@ -222,6 +238,21 @@ impl Carrier for Incoming {
         &mut self.memory[data..data + MAX_DATA]
     }
 
+    fn set_aside(&mut self) {
+        let left = self.move_to(vec![0; self.len], 0);
+        self.give_back(left);
+    }
+
+    fn take_up(&mut self) {
+        let mut fresh = Self::new(&self.device);
+        let memory = std::mem::take(&mut fresh.memory);
+        self.move_to(memory, fresh.start);
+    }
+
+    fn len(&self) -> usize {
+        self.len - Header::LEN
+    }
+
     fn send(mut self: Box<Self>, unique: u64, reply: Reply<'_>) {
         let data = self.start + BEFORE_DATA;
         let outcome = match reply {
@@ -237,10 +268,8 @@ impl Carrier for Incoming {
             Ok(()) | Err(Some(libc::ENOENT | libc::ENODEV)) => {}
             Err(errno) => tracing::error!("the kernel does not take an answer: error {errno:?}"),
         }
-        let mut spare = self.device.spare.lock();
-        if spare.len() < MOST_SPARE {
-            spare.push(std::mem::take(&mut self.memory));
-        }
+        let memory = std::mem::take(&mut self.memory);
+        self.give_back(memory);
     }
 }
 
@@ -308,6 +337,49 @@ mod tests {
         assert_eq!(answer[4..8], (-libc::EIO).to_ne_bytes());
         kernel.set_nonblocking(true).unwrap();
         assert!(kernel.recv(&mut answer).is_err(), "one answer to each");
+    }
+
+    #[test]
+    fn a_request_that_was_set_aside_is_as_it_was_and_its_memory_served_others() {
+        let (device, kernel) = pair();
+        let len = 100_000usize;
+        let mut fixed = [0; 40];
+        fixed[16..20].copy_from_slice(&u32::try_from(len).unwrap().to_ne_bytes());
+        let write = message(opcode::WRITE, &fixed, &vec![7; len]);
+        kernel.send(&write).unwrap();
+        let mut request = device.receive().unwrap().unwrap();
+        request.set_aside();
+        assert_eq!(request.held_bytes(), write.len());
+        assert_eq!(device.spare.lock().len(), 1);
+        request.take_up();
+        assert!(device.spare.lock().is_empty());
+        let Ok(Operation::Write { data, .. }) = request.operation() else {
+            panic!("it is a write");
+        };
+        assert_eq!(data, vec![7; len]);
+        assert_eq!(data.as_ptr().align_offset(BLOCK_SIZE), 0);
+        request.set_aside();
+        drop(request);
+        let spare = device.spare.lock();
+        assert!(
+            spare
+                .iter()
+                .all(|memory| memory.len() == BLOCK_SIZE + ALIGNED)
+        );
+    }
+
+    #[test]
+    fn a_read_can_be_done_again_after_its_memory_was_used() {
+        let (device, kernel) = pair();
+        let mut fixed = [0; 40];
+        fixed[16..20].copy_from_slice(&4096u32.to_ne_bytes());
+        kernel.send(&message(opcode::READ, &fixed, b"")).unwrap();
+        let mut request = device.receive().unwrap().unwrap();
+        request.memory(4096).fill(0xff);
+        request.set_aside();
+        request.take_up();
+        let operation = request.operation();
+        assert!(matches!(operation, Ok(Operation::Read { size: 4096, .. })));
     }
 
     #[test]

@@ -182,6 +182,7 @@ impl Service for MemoryService {
             | Operation::Link { .. }
             | Operation::SetXattr { .. }
             | Operation::RemoveXattr { .. }
+            | Operation::Interrupt { .. }
             | Operation::Ioctl
             | Operation::Fallocate { .. }
             | Operation::LSeek { .. }

@@ -73,6 +73,7 @@ pub(super) mod opcode {
     pub(in super::super) const RELEASEDIR: u32 = 29;
     pub(in super::super) const FSYNCDIR: u32 = 30;
     pub(in super::super) const CREATE: u32 = 35;
+    pub(in super::super) const INTERRUPT: u32 = 36;
     pub(in super::super) const IOCTL: u32 = 39;
     pub(in super::super) const NOTIFY_REPLY: u32 = 41;
     pub(in super::super) const BATCH_FORGET: u32 = 42;

@@ -23,6 +23,15 @@ pub(super) trait Carrier: Send {
     /// Returns all the memory that there is for an answer. Its contents are of no use.
     fn memory(&mut self) -> &mut [u8];
 
+    /// Prepares for a wait of the request that may last, for an outage say.
+    fn set_aside(&mut self);
+
+    /// Prepares for work on the request, after [`Self::set_aside`].
+    fn take_up(&mut self);
+
+    /// Returns the bytes that the request has, apart from its header.
+    fn len(&self) -> usize;
+
     /// Sends the answer to request `unique`, if it has one. A failure is logged.
     fn send(self: Box<Self>, unique: u64, reply: Reply<'_>);
 }
@@ -34,6 +43,11 @@ pub(super) trait Service: Send + Sync {
 
     /// Returns the requests that are not answered yet.
     fn in_flight(&self) -> &InFlight;
+
+    /// Returns whether the volume behind the mount is open, and has enough members.
+    fn is_open(&self) -> bool {
+        true
+    }
 }
 
 /// The reply to a request.
@@ -118,6 +132,21 @@ impl Request {
         &mut memory[..len]
     }
 
+    /// Prepares for a wait that may last, for an outage say.
+    pub(super) fn set_aside(&mut self) {
+        self.carrier.as_mut().expect(UNSENT).set_aside();
+    }
+
+    /// Prepares for work, after [`Self::set_aside`].
+    pub(super) fn take_up(&mut self) {
+        self.carrier.as_mut().expect(UNSENT).take_up();
+    }
+
+    /// Returns the bytes of memory that it holds while it is set aside.
+    pub(super) fn held_bytes(&self) -> usize {
+        Header::LEN + self.carrier().len()
+    }
+
     /// Answers.
     #[expect(
         clippy::needless_pass_by_value,
@@ -157,6 +186,12 @@ impl Request {
 
 /// Only methods that consume a request take its carrier.
 const UNSENT: &str = "a request that was answered is gone";
+
+impl std::fmt::Debug for Request {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.header.fmt(formatter)
+    }
+}
 
 impl Drop for Request {
     fn drop(&mut self) {

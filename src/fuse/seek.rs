@@ -1,12 +1,14 @@
 //! Seeks for data and holes in files of which the kernel may cache bytes that are not here yet.
 
+use std::sync::Arc;
+
 use rustix::io::Errno;
 
 use super::callbacks::seek;
 use super::page_cache::PageCache;
 use super::protocol::Operation;
 use super::request::{Context, Request};
-use crate::fs::Fs;
+use crate::fs::{Fs, ServedFs};
 
 /// The holes of which the kernel is asked for its bytes one by one. The last of them stands for the rest of the file, so
 /// that a writer cannot prolong a seek.
@@ -25,57 +27,58 @@ pub(super) fn first_doubtful(offset: u64, whence: i32, found: Result<u64, Errno>
     i64::try_from(doubtful).is_ok().then_some(doubtful)
 }
 
-/// Carries out a seek. Has the kernel write what it caches of the holes that decide over the outcome.
+/// Carries out a seek. Has the kernel write what it caches of the holes that decide over the outcome. Holds no filesystem
+/// meanwhile: those writes may wait for the volume. Returns the outcome with the filesystem that had the last word, or none
+/// if no volume is open.
 ///
-/// # Errors
-///
-/// Those of [`crate::fs::FileReader::seek`], and `EIO` if the kernel cannot be told.
+/// The outcome is an error of [`crate::fs::FileReader::seek`], or `EIO` if the kernel cannot be told.
 pub(super) fn seek_what_is_written(
     context: &Context,
-    fs: &Fs,
+    served: &ServedFs,
     page_cache: &PageCache,
     request: &Request,
-) -> Result<u64, Errno> {
+) -> Option<(Arc<Fs>, Result<u64, Errno>)> {
     let Ok(Operation::LSeek {
         handle,
         offset,
         whence,
     }) = request.operation()
     else {
-        return Err(Errno::INVAL);
+        return Some((served.current().clone()?, Err(Errno::INVAL)));
     };
     let seek_from = |offset, whence| {
-        context.attempt(|| {
-            seek(
-                fs,
-                Operation::LSeek {
-                    handle,
-                    offset,
-                    whence,
-                },
-            )
-        })
+        let fs = served.current().clone()?;
+        let operation = Operation::LSeek {
+            handle,
+            offset,
+            whence,
+        };
+        let found = context.attempt(|| seek(&fs, operation));
+        Some((fs, found))
     };
-    let mut found = seek_from(offset, whence);
+    let (mut fs, mut found) = seek_from(offset, whence)?;
     for round in 1..=ROUNDS {
         let Some(start) = first_doubtful(offset, whence, found) else {
             break;
         };
         let end = match (whence, found) {
             _ if round == ROUNDS => None,
-            (libc::SEEK_HOLE, _) => seek_from(start, libc::SEEK_DATA).ok(),
+            (libc::SEEK_HOLE, _) => seek_from(start, libc::SEEK_DATA)?.1.ok(),
             (_, found) => found.ok(),
         };
-        if !context.tell(|| page_cache.write_back(request.ino(), start, end)) {
-            return Err(Errno::IO);
+        drop(fs);
+        let is_told = context.tell(|| page_cache.write_back(request.ino(), start, end));
+        let before = found;
+        (fs, found) = seek_from(offset, whence)?;
+        if !is_told {
+            return Some((fs, Err(Errno::IO)));
         }
-        let before = std::mem::replace(&mut found, seek_from(offset, whence));
         // All of the hole before the data was written back, and a hole that is still one is one.
         if whence == libc::SEEK_DATA || found == before {
             break;
         }
     }
-    found
+    Some((fs, found))
 }
 
 #[cfg(test)]

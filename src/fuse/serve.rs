@@ -23,6 +23,7 @@ use super::report::Report;
 use super::request::{InFlight, Service};
 use super::ring::{self, Rings};
 use super::serve_options::{ServeOptions, TransportChoice};
+use super::waiting::{OnFailure, WaitingRequests};
 use crate::format::Ino;
 use crate::fs::ServedFs;
 use crate::workers::Threads;
@@ -55,6 +56,7 @@ pub struct Serving {
 pub struct Connection {
     watched: OwnedFd,
     device: Arc<Device>,
+    waiting: Arc<WaitingRequests>,
 }
 
 impl Connection {
@@ -64,6 +66,17 @@ impl Connection {
         let mut device = [PollFd::new(&self.watched, PollFlags::empty())];
         let looked = poll(&mut device, Some(&Timespec::default()));
         looked.is_ok() && device[0].revents().contains(PollFlags::ERR)
+    }
+
+    /// Has the requests fail that wait for the volume, and those that come while it is away. Returns once they have failed,
+    /// unless a member hangs. The caller is about to unmount.
+    pub fn release_waiting(&self) {
+        self.waiting.release();
+    }
+
+    /// Has requests wait for the volume again after [`Self::release_waiting`], because the mount stays.
+    pub fn wait_again(&self) {
+        self.waiting.take_again();
     }
 
     /// Refuses programs from now on, and has the kernel write back what it has accepted from them. `inodes` are those that
@@ -112,9 +125,15 @@ pub fn serve(
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
-    serve_through(mounter, mountpoint, options, |device, agreement| {
-        Ok(Arc::new(Adapter::new(served, options, agreement, device)?))
-    })
+    serve_through(
+        mounter,
+        mountpoint,
+        options,
+        |device, agreement, waiting| {
+            let adapter = Adapter::new(served, options, agreement, device, waiting)?;
+            Ok(Arc::new(adapter))
+        },
+    )
 }
 
 /// Mounts an empty filesystem in memory on `mountpoint`, and serves it as [`serve()`] does a volume. It has room for
@@ -129,18 +148,28 @@ pub fn serve_memory(
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
-    serve_through(mounter, mountpoint, options, |_, agreement| {
+    serve_through(mounter, mountpoint, options, |_, agreement, _| {
         Ok(Arc::new(MemoryService::new(capacity, agreement.opening())))
     })
 }
 
-/// Mounts, and has requests worked on by the service that `begin` returns. It gets the connection and the
-/// agreement with the kernel.
+/// Makes the service of a mount, from its connection, the agreement with the kernel, and the place where requests wait.
+trait Begin:
+    FnOnce(Arc<Device>, &Agreement, &Arc<WaitingRequests>) -> io::Result<Arc<dyn Service>>
+{
+}
+
+impl<F> Begin for F where
+    F: FnOnce(Arc<Device>, &Agreement, &Arc<WaitingRequests>) -> io::Result<Arc<dyn Service>>
+{
+}
+
+/// Mounts, and has requests worked on by the service that `begin` returns.
 fn serve_through(
     mounter: &impl Mounter,
     mountpoint: &Path,
     options: &ServeOptions,
-    begin: impl FnOnce(Arc<Device>, &Agreement) -> io::Result<Arc<dyn Service>>,
+    begin: impl Begin,
 ) -> Result<Serving, MountError> {
     let refused = |source| MountError::Refused {
         mountpoint: mountpoint.to_owned(),
@@ -166,22 +195,21 @@ fn serve_through(
 }
 
 /// Negotiates with the kernel and starts the threads.
-fn start(
-    begin: impl FnOnce(Arc<Device>, &Agreement) -> io::Result<Arc<dyn Service>>,
-    device: OwnedFd,
-    options: &ServeOptions,
-) -> io::Result<Running> {
+fn start(begin: impl Begin, device: OwnedFd, options: &ServeOptions) -> io::Result<Running> {
     let watched = device.try_clone()?;
     let device = Arc::new(Device::new(device));
+    let waiting = Arc::new(WaitingRequests::new(options.on_failure));
     let connection = Connection {
         watched,
         device: Arc::clone(&device),
+        waiting: Arc::clone(&waiting),
     };
     let (outcome, outcomes) = mpsc::channel();
     let session = Session {
         threads: Threads::default(),
         outcomes,
         device,
+        waiting,
     };
     let count = options.request_threads();
     let rings = session.prepare_rings(options.transport, count, &outcome)?;
@@ -192,13 +220,16 @@ fn start(
     };
     let agreement = negotiate(&session.device, wish)?;
     let rings = rings.filter(|_| agreement.is_over_uring());
-    let service = begin(Arc::clone(&session.device), &agreement)?;
+    let service = begin(Arc::clone(&session.device), &agreement, &session.waiting)?;
     let in_flight = service.in_flight().clone();
     let transport = session.register(rings, &service, options.transport, &outcome)?;
     let readers = match transport {
         Transport::Uring => 1,
         Transport::Classic => count,
     };
+    if options.on_failure == OnFailure::Wait {
+        session.serve_waiting(&service, &outcome)?;
+    }
     session.read_device(readers, &service, &outcome)?;
     let kernel_cache = KernelCache::new(Arc::clone(&session.device));
     drop(outcome);
@@ -250,6 +281,7 @@ struct Session {
     threads: Threads,
     outcomes: Receiver<io::Result<()>>,
     device: Arc<Device>,
+    waiting: Arc<WaitingRequests>,
 }
 
 impl Session {
@@ -314,10 +346,26 @@ impl Session {
     ) -> io::Result<()> {
         (0..count).try_for_each(|number| {
             let (service, device) = (Arc::clone(service), Arc::clone(&self.device));
-            let report = Report::new(outcome);
+            let (report, waiting) = (Report::new(outcome), Arc::clone(&self.waiting));
             self.threads.start(format!("request-{number}"), move || {
-                report.send(serve_device(&*service, &device));
+                let served = serve_device(&*service, &device);
+                waiting.end();
+                report.send(served);
             })
+        })
+    }
+
+    /// Starts the thread that works on requests which waited for the volume.
+    fn serve_waiting(
+        &self,
+        service: &Arc<dyn Service>,
+        outcome: &Sender<io::Result<()>>,
+    ) -> io::Result<()> {
+        let (service, waiting) = (Arc::clone(service), Arc::clone(&self.waiting));
+        let report = Report::new(outcome);
+        self.threads.start("resume", move || {
+            waiting.serve(&*service);
+            report.send(Ok(()));
         })
     }
 
@@ -371,16 +419,27 @@ impl Serving {
         self.session.kernel_cache.clone()
     }
 
+    /// Returns the requests that wait for the volume.
+    #[must_use]
+    pub fn waiting(&self) -> Arc<WaitingRequests> {
+        Arc::clone(&self.session.connection.waiting)
+    }
+
     /// Returns its connection to the kernel, to be looked at.
     ///
     /// # Errors
     ///
     /// If this process may have no more descriptors.
     pub fn connection(&self) -> io::Result<Connection> {
-        let Connection { watched, device } = &self.session.connection;
+        let Connection {
+            watched,
+            device,
+            waiting,
+        } = &self.session.connection;
         Ok(Connection {
             watched: watched.try_clone()?,
             device: Arc::clone(device),
+            waiting: Arc::clone(waiting),
         })
     }
 
@@ -433,6 +492,7 @@ mod tests {
                 threads: Threads::default(),
                 outcomes,
                 device: Arc::new(Device::new(tempfile::tempfile().unwrap().into())),
+                waiting: Arc::new(WaitingRequests::new(OnFailure::Error)),
             };
             let (release, released) = mpsc::channel::<()>();
             let serving = Report::new(&outcome);

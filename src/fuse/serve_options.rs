@@ -1,6 +1,7 @@
 //! The options for serving a mount.
 
 use super::mount::MountFlavor;
+use super::waiting::OnFailure;
 
 /// The options for serving a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct ServeOptions {
     pub open_requests: bool,
     /// The way on which requests are to come.
     pub transport: TransportChoice,
+    /// The fate of requests of programs while the volume has too few members.
+    pub on_failure: OnFailure,
 }
 
 impl ServeOptions {

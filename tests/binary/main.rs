@@ -40,3 +40,4 @@ mod session;
 mod support;
 mod transport;
 mod usage;
+mod waiting;

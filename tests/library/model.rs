@@ -385,6 +385,7 @@ impl ModelRun {
                 let written = self.reference.write(id, to, &data, cached);
                 let how = WriteFlags {
                     at_once: false,
+                    tries_again: false,
                     from_page_cache: cached,
                     unprivileged: None,
                 };

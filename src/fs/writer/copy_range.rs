@@ -171,6 +171,7 @@ impl FileWriter {
         let (_, len) = self.reader.read_at(from.ino, wanted.start, &mut bytes)?;
         let flags = WriteFlags {
             from_page_cache: false,
+            tries_again: false,
             unprivileged: (!caller.is_root()).then_some(*caller),
             at_once: false,
         };

@@ -135,6 +135,8 @@ pub(in crate::fuse) enum Operation<'a> {
     ReleaseDir { handle: Handle },
     /// Make a directory durable.
     FsyncDir,
+    /// End the wait of the request with this number. There is no answer.
+    Interrupt { unique: u64 },
     /// Control a device.
     Ioctl,
     /// Reserve or free space of a file.
@@ -193,6 +195,7 @@ impl Forgets<'_> {
 pub(in crate::fuse) fn fixed_len(opcode: u32) -> usize {
     match opcode {
         opcode::FORGET
+        | opcode::INTERRUPT
         | opcode::BATCH_FORGET
         | opcode::MKDIR
         | opcode::RENAME
@@ -457,6 +460,9 @@ impl<'a> Operation<'a> {
             opcode::FSYNC => Self::Fsync,
             opcode::FSYNCDIR => Self::FsyncDir,
             opcode::OPENDIR => Self::OpenDir,
+            opcode::INTERRUPT => Self::Interrupt {
+                unique: fixed.u64()?,
+            },
             opcode::IOCTL => Self::Ioctl,
             _ => Self::Unknown,
         })
@@ -496,6 +502,7 @@ impl<'a> Operation<'a> {
             Self::ReadDirPlus { .. } => "readdirplus",
             Self::ReleaseDir { .. } => "releasedir",
             Self::FsyncDir => "fsyncdir",
+            Self::Interrupt { .. } => "interrupt",
             Self::Ioctl => "ioctl",
             Self::Fallocate { .. } => "fallocate",
             Self::LSeek { .. } => "lseek",

@@ -38,8 +38,8 @@ pub(super) struct Entries {
     away: AtomicUsize,
     /// The number of entries that are to be left for requests that come.
     reserve: usize,
-    /// The files of the seeks that are away.
-    seeks: Mutex<Vec<Ino>>,
+    /// The files of the requests that are away until others are served, or the volume is open again.
+    waiting: Mutex<Vec<Ino>>,
 }
 
 impl Entries {
@@ -49,13 +49,19 @@ impl Entries {
             all: AtomicUsize::new(depth),
             away: AtomicUsize::new(0),
             reserve: depth.div_ceil(2),
-            seeks: Mutex::default(),
+            waiting: Mutex::default(),
         }
     }
 
     /// Counts one more entry as away. Returns whether the caller is to add an entry, which is counted already.
     fn leave(&self, waits_for_others: bool) -> bool {
-        let away = self.away.fetch_add(1, Ordering::Relaxed) + 1;
+        self.away.fetch_add(1, Ordering::Relaxed);
+        self.wants_more(waits_for_others)
+    }
+
+    /// Returns whether the caller is to add an entry, because too few are left. It is counted already.
+    fn wants_more(&self, waits_for_others: bool) -> bool {
+        let away = self.away.load(Ordering::Relaxed);
         let more = |all: usize| {
             let is_wanted = away + self.reserve > all;
             (is_wanted && (waits_for_others || all < MOST_ENTRIES)).then_some(all + 1)
@@ -69,23 +75,32 @@ impl Entries {
 /// The time for which an entry is away.
 pub(super) struct Away<'a> {
     entries: &'a Entries,
-    seeks_in: Option<Ino>,
+    /// The file of its request, if that waits for others or for the volume.
+    waits_in: Option<Ino>,
 }
 
 impl<'a> Away<'a> {
-    fn new(entries: &'a Entries, seeks_in: Option<Ino>) -> Self {
-        entries.seeks.lock().extend(seeks_in);
-        Self { entries, seeks_in }
+    fn new(entries: &'a Entries, waits_in: Option<Ino>) -> Self {
+        entries.waiting.lock().extend(waits_in);
+        Self { entries, waits_in }
+    }
+
+    /// Notes that its request, about this file, waits for the volume.
+    fn note_waiting(&mut self, file: Ino) {
+        if self.waits_in.is_none() {
+            self.entries.waiting.lock().push(file);
+            self.waits_in = Some(file);
+        }
     }
 }
 
 impl Drop for Away<'_> {
     fn drop(&mut self) {
         self.entries.away.fetch_sub(1, Ordering::Relaxed);
-        if let Some(file) = self.seeks_in {
-            let mut seeks = self.entries.seeks.lock();
-            if let Some(place) = seeks.iter().position(|other| *other == file) {
-                seeks.swap_remove(place);
+        if let Some(file) = self.waits_in {
+            let mut waiting = self.entries.waiting.lock();
+            if let Some(place) = waiting.iter().position(|other| *other == file) {
+                waiting.swap_remove(place);
             }
         }
     }
@@ -100,7 +115,8 @@ impl Crew {
     pub(super) fn serve(self: &Arc<Self>, worker: &mut Worker) -> io::Result<()> {
         while let Some(request) = worker.next_request()? {
             let header = request.header();
-            let seeks_in = (header.opcode == opcode::LSEEK).then_some(header.ino);
+            let file = header.ino;
+            let seeks_in = (header.opcode == opcode::LSEEK).then_some(file);
             if header.opcode == opcode::NOTIFY_REPLY {
                 // It came for the commit that follows: see `Device::nudge`.
                 request.end();
@@ -108,8 +124,8 @@ impl Crew {
                 self.run(request);
             }
             let entry = worker.answered().unwrap_or_else(|| {
-                let _away = self.note_away(worker.queue(), seeks_in);
-                worker.wait_for_answer()
+                let mut away = self.note_away(worker.queue(), seeks_in);
+                worker.wait_for_answer(|| self.note_waiting(worker.queue(), &mut away, file))
             });
             worker.commit(entry);
         }
@@ -137,16 +153,31 @@ impl Crew {
             self.nudge(file);
         }
         if is_added {
-            let crew = Arc::clone(self);
-            let report = Report::new(&self.outcome);
-            let added = self.threads.start(format!("ring-{queue}"), move || {
-                report.send(crew.serve_along(queue));
-            });
-            if let Err(error) = added {
-                self.note_not_added(queue, &error);
-            }
+            self.add_entry(queue);
         }
         away
+    }
+
+    /// Adds a thread with an entry if too few are left, as the request of an entry of `queue`, about `file`, waits for the
+    /// volume. Such requests have no bound but that of all that wait, and leave entries for others, as seeks do.
+    fn note_waiting(self: &Arc<Self>, queue: u16, away: &mut Away<'_>, file: Ino) {
+        away.note_waiting(file);
+        self.nudge(file);
+        if self.queues[usize::from(queue)].wants_more(true) {
+            self.add_entry(queue);
+        }
+    }
+
+    /// Starts a thread with one more entry of `queue`, which is counted already.
+    fn add_entry(self: &Arc<Self>, queue: u16) {
+        let crew = Arc::clone(self);
+        let report = Report::new(&self.outcome);
+        let added = self.threads.start(format!("ring-{queue}"), move || {
+            report.send(crew.serve_along(queue));
+        });
+        if let Err(error) = added {
+            self.note_not_added(queue, &error);
+        }
     }
 
     /// Serves with one more entry of `queue`.
@@ -158,9 +189,9 @@ impl Crew {
         });
         match registered {
             Ok(mut worker) => {
-                let seeks = self.queues[usize::from(queue)].seeks.lock().clone();
+                let waiting = self.queues[usize::from(queue)].waiting.lock().clone();
                 // One is enough, but each may end meanwhile, and the kernel may forget its file then.
-                seeks.into_iter().any(|file| self.nudge(file));
+                waiting.into_iter().any(|file| self.nudge(file));
                 self.serve(&mut worker)
             }
             // The mount is gone.
@@ -219,7 +250,7 @@ mod tests {
             assert_eq!(after, 8.max(away + 4), "{away}");
         }
         drop(Away::new(&entries, Some(Ino(1))));
-        assert!(entries.seeks.lock().is_empty());
+        assert!(entries.waiting.lock().is_empty());
         assert!(!entries.leave(true), "one has come back");
     }
 
@@ -229,5 +260,22 @@ mod tests {
         let added = (0..1000).filter(|_| entries.leave(false)).count();
         assert_eq!(added, MOST_ENTRIES - 8);
         assert!(entries.leave(true), "a seek gets one");
+    }
+
+    #[test]
+    fn requests_that_wait_for_the_volume_leave_half_of_the_first_entries_free() {
+        let entries = Entries::of(8);
+        for away in 1..=1000 {
+            // Each was away for a disk first.
+            entries.leave(false);
+            entries.wants_more(true);
+            assert!(entries.all.load(Ordering::Relaxed) >= away + 4, "{away}");
+        }
+        let mut away = Away::new(&entries, None);
+        away.note_waiting(Ino(1));
+        away.note_waiting(Ino(1));
+        assert_eq!(*entries.waiting.lock(), [Ino(1)]);
+        drop(away);
+        assert!(entries.waiting.lock().is_empty());
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 use rustix::io::Errno;
 
 use crate::format::BLOCK_SIZE;
@@ -113,6 +113,16 @@ impl Carrier for Entry {
         self.area_mut(HEADERS, MAX_DATA)
     }
 
+    fn set_aside(&mut self) {
+        self.returns.note_waiting();
+    }
+
+    fn take_up(&mut self) {}
+
+    fn len(&self) -> usize {
+        self.payload_len()
+    }
+
     fn send(mut self: Box<Self>, unique: u64, reply: Reply<'_>) {
         match reply {
             Reply::Error(errno) => self.put_answer(unique, -errno.raw_os_error(), 0),
@@ -134,33 +144,82 @@ impl Carrier for Entry {
 /// The way back to its thread of an entry with an answer.
 #[derive(Default)]
 pub(super) struct Returns {
-    answered: Mutex<Option<CarriedEntry>>,
-    returned: Condvar,
+    state: Mutex<Returned>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Returned {
+    answered: Option<CarriedEntry>,
+    /// Set if the request waits for the volume, and its thread does not know that yet.
+    is_waiting: bool,
+}
+
+impl Returned {
+    fn take(&mut self) -> Option<CarriedEntry> {
+        let answered = self.answered.take()?;
+        self.is_waiting = false;
+        Some(answered)
+    }
 }
 
 impl Returns {
     fn take_back(&self, entry: CarriedEntry) {
-        *self.answered.lock() = Some(entry);
-        self.returned.notify_one();
+        self.state.lock().answered = Some(entry);
+        self.changed.notify_one();
+    }
+
+    /// Notes that the request waits for the volume. Its answer may take as long as an outage.
+    fn note_waiting(&self) {
+        self.state.lock().is_waiting = true;
+        self.changed.notify_one();
     }
 
     /// Returns the entry if it is back.
     pub(super) fn take(&self) -> Option<CarriedEntry> {
-        self.answered.lock().take()
+        self.state.lock().take()
     }
 
-    /// Waits until the entry is back. A request that is dropped returns it, too.
+    /// Waits until the entry is back. A request that is dropped returns it, too. Calls `note_waiting` when the request
+    /// begins to wait for the volume.
     #[expect(
         clippy::unnecessary_box_returns,
         reason = "a request carries the entry in this box"
     )]
-    pub(super) fn wait(&self) -> CarriedEntry {
-        let mut answered = self.answered.lock();
+    pub(super) fn wait(&self, mut note_waiting: impl FnMut()) -> CarriedEntry {
+        let mut state = self.state.lock();
         loop {
-            match answered.take() {
-                Some(entry) => return entry,
-                None => self.returned.wait(&mut answered),
+            if let Some(entry) = state.take() {
+                return entry;
+            }
+            if std::mem::take(&mut state.is_waiting) {
+                MutexGuard::unlocked(&mut state, &mut note_waiting);
+            } else {
+                self.changed.wait(&mut state);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_learns_that_its_request_waits_and_then_gets_the_answer() {
+        let returns = Arc::new(Returns::default());
+        let mut entry: CarriedEntry = Box::new(Entry::new(Arc::clone(&returns)));
+        entry.set_aside();
+        let mut told = 0;
+        let mut waiting = Some(entry);
+        let back = returns.wait(|| {
+            told += 1;
+            let entry = waiting.take().expect("it is told once");
+            entry.send(7, Reply::Error(Errno::INTR));
+        });
+        assert_eq!(told, 1);
+        let error = back.area(at::HEADER + 4, 4);
+        assert_eq!(error, (-libc::EINTR).to_ne_bytes());
+        assert!(returns.take().is_none());
     }
 }

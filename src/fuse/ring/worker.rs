@@ -111,13 +111,13 @@ impl Worker {
         self.returns.take()
     }
 
-    /// Waits until the entry has an answer.
+    /// Waits until the entry has an answer. Calls `note_waiting` when its request begins to wait for the volume.
     #[expect(
         clippy::unnecessary_box_returns,
         reason = "a request carries the entry in this box"
     )]
-    pub(super) fn wait_for_answer(&self) -> CarriedEntry {
-        self.returns.wait()
+    pub(super) fn wait_for_answer(&self, note_waiting: impl FnMut()) -> CarriedEntry {
+        self.returns.wait(note_waiting)
     }
 
     /// Prepares to hand an answer to the kernel.

@@ -25,7 +25,7 @@ use crate::control::mounter::Mounting;
 use crate::control::process::program;
 use crate::fuse::mount::{Mount, MountFlavor, Mounter, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
-use crate::fuse::{ServeOptions, Transport, TransportChoice, one_line, serve_memory};
+use crate::fuse::{OnFailure, ServeOptions, Transport, TransportChoice, one_line, serve_memory};
 
 /// The beginning of the name of a mountpoint.
 const MOUNTPOINT: &str = "cauchyfs-bench-fuse-";
@@ -148,6 +148,7 @@ impl Drop for MemoryMount {
 pub(super) fn serve(mountpoint: &Path, transport: &str, load: &Load) -> Result<Outcome, Failure> {
     refuse_other_mountpoint(mountpoint)?;
     let options = ServeOptions {
+        on_failure: OnFailure::Error,
         flavor: MountFlavor {
             source: "cauchyfs-bench".into(),
             allow_other: false,

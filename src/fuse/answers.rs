@@ -1,0 +1,118 @@
+//! Answers to requests. While the volume of a mount is away, requests wait for it instead, if the mount is to do so.
+
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::protocol::{Answer, Operation};
+use super::request::Request;
+use super::waiting::{OnFailure, WaitingRequests};
+use super::without_volume::answer_without_volume;
+use crate::fs::{Fs, ServedFs};
+use crate::membership::Members;
+
+/// The way of an outcome to the kernel, or of a request to the place where it waits.
+#[derive(Clone)]
+pub(super) struct Answers {
+    served: Arc<ServedFs>,
+    waiting: Arc<WaitingRequests>,
+}
+
+impl Answers {
+    /// Returns the answers to requests about what is `served`. Requests that wait do so in `waiting`.
+    pub(super) fn new(served: &Arc<ServedFs>, waiting: &Arc<WaitingRequests>) -> Self {
+        Self {
+            served: Arc::clone(served),
+            waiting: Arc::clone(waiting),
+        }
+    }
+
+    /// Returns the requests that wait.
+    pub(super) fn waiting(&self) -> &WaitingRequests {
+        &self.waiting
+    }
+
+    /// Returns whether a request that fails with the volume is tried again once the volume is back.
+    pub(super) fn tries_again(&self) -> bool {
+        self.waiting.on_failure() == OnFailure::Wait
+    }
+
+    /// Returns whether requests of programs are to wait, because the volume of `fs` has too few members.
+    pub(super) fn waits_for(&self, fs: &Fs) -> bool {
+        self.tries_again() && fs.transactions().lacks_members() && self.waiting.takes()
+    }
+
+    /// Answers a request with the outcome of work on `fs`. If that failed together with the volume, the request waits, and
+    /// is done again.
+    pub(super) fn give(&self, fs: &Fs, request: Request, outcome: Result<Answer, Errno>) {
+        match outcome {
+            Err(errno) if self.failed_with_volume(fs, errno) => self.wait(request),
+            outcome => request.answer(outcome),
+        }
+    }
+
+    /// Answers with so many bytes of the request's memory, as [`Self::give`].
+    pub(super) fn give_memory(&self, fs: &Fs, request: Request, outcome: Result<usize, Errno>) {
+        match outcome {
+            Err(errno) if self.failed_with_volume(fs, errno) => self.wait(request),
+            outcome => request.answer_memory(outcome),
+        }
+    }
+
+    /// Answers a request with the outcome of a commit, as [`Self::give`]. The thread that commits holds no filesystem, whose
+    /// end would wait for it; `members` are those of the volume.
+    pub(super) fn give_committed(
+        &self,
+        members: &Members,
+        request: Request,
+        outcome: Result<Answer, Errno>,
+    ) {
+        let has_failed = members.membership().is_failed();
+        match outcome {
+            Err(errno) if self.tries_again() && has_failed && is_of_volume(errno) => {
+                self.wait(request);
+            }
+            outcome => request.answer(outcome),
+        }
+    }
+
+    /// Has a request wait for the volume. If it is not to wait, it is answered as without one.
+    pub(super) fn wait(&self, request: Request) {
+        if let Err(request) = self.waiting.add(request) {
+            answer_without_volume(&self.served, request);
+        }
+    }
+
+    /// Answers a request while no volume is open, or has it wait for one.
+    pub(super) fn without_volume(&self, request: Request) {
+        match request.operation() {
+            Ok(operation) if self.tries_again() && needs_volume(&operation) => self.wait(request),
+            _ => answer_without_volume(&self.served, request),
+        }
+    }
+
+    /// Returns whether a request failed together with the volume of `fs`, and is to be done again once that is back.
+    pub(super) fn failed_with_volume(&self, fs: &Fs, errno: Errno) -> bool {
+        self.tries_again() && is_of_volume(errno) && fs.transactions().lacks_members()
+    }
+}
+
+/// Returns whether an error may be that of a volume which has failed.
+fn is_of_volume(errno: Errno) -> bool {
+    matches!(errno, Errno::IO | Errno::ROFS | Errno::NOSPC)
+}
+
+/// Returns whether an operation of a program needs an open volume. The others give something back, or are known.
+pub(super) fn needs_volume(operation: &Operation<'_>) -> bool {
+    !matches!(
+        operation,
+        Operation::Forget { .. }
+            | Operation::BatchForget(_)
+            | Operation::Release { .. }
+            | Operation::ReleaseDir { .. }
+            | Operation::StatFs
+            | Operation::Interrupt { .. }
+            | Operation::Ioctl
+            | Operation::Unknown
+    )
+}

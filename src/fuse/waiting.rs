@@ -1,0 +1,221 @@
+//! Requests of programs that wait until the volume of a mount is open again.
+//!
+//! A volume that lost too many members is closed and opened again beneath its mount. With [`OnFailure::Wait`], requests of
+//! programs wait for that here. They take no thread. One thread takes them up again: it runs [`WaitingRequests::serve`].
+//!
+//! # Invariants
+//!
+//! - A request is here or with one thread, so it is answered once.
+//! - A request that came while the volume was away does not miss its return: whoever adds one wakes the thread, which looks
+//!   whether the volume is open.
+//! - At most [`MOST_REQUESTS`] requests with [`MOST_BYTES`] wait. Others fail at once.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::mem;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+use rustix::io::Errno;
+
+use super::request::{Request, Service};
+
+/// The requests that wait at most.
+const MOST_REQUESTS: usize = 1024;
+
+/// The bytes of the requests that wait, at most. Nearly all are data of writes.
+const MOST_BYTES: usize = 256 << 20;
+
+/// The interrupts that are remembered of requests that do not wait: these may be under way, and wait later.
+const MOST_INTERRUPTS: usize = 1024;
+
+/// The time for which the end of the wait itself is waited for. It passes only if a member hangs.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// The fate of requests of programs while the volume has too few members.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnFailure {
+    /// They fail with `EIO`.
+    #[default]
+    Error,
+    /// They wait until the volume is open again.
+    Wait,
+}
+
+/// The requests of one mount that wait for its volume.
+#[derive(Debug)]
+pub struct WaitingRequests {
+    on_failure: OnFailure,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// By number.
+    requests: BTreeMap<u64, Request>,
+    bytes: usize,
+    /// The numbers of requests that were interrupted, and were not here.
+    interrupted: VecDeque<u64>,
+    course: Course,
+    /// Set if the thread is to look at the requests.
+    is_due: bool,
+    /// Set while the thread works on requests that it took up.
+    is_serving: bool,
+    /// Set if the log has told that there are too many.
+    has_told: bool,
+}
+
+/// The course of requests that find the volume away.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Course {
+    /// They wait.
+    #[default]
+    Wait,
+    /// They fail for now, because the mount is to end.
+    Fail,
+    /// They fail, because the mount is gone.
+    Ended,
+}
+
+impl WaitingRequests {
+    /// Returns no requests.
+    pub(super) fn new(on_failure: OnFailure) -> Self {
+        Self {
+            on_failure,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    /// Returns the fate of requests while the volume is away.
+    pub(super) fn on_failure(&self) -> OnFailure {
+        self.on_failure
+    }
+
+    /// Returns whether requests are to wait while the volume is away.
+    pub(super) fn takes(&self) -> bool {
+        self.on_failure == OnFailure::Wait && self.state.lock().course == Course::Wait
+    }
+
+    /// Has a request wait, or gives it back if it is not to wait. A request that was interrupted fails with `EINTR`.
+    pub(super) fn add(&self, mut request: Request) -> Result<(), Request> {
+        if self.on_failure == OnFailure::Error {
+            return Err(request);
+        }
+        request.set_aside();
+        let (unique, bytes) = (request.header().unique, request.held_bytes());
+        let mut state = self.state.lock();
+        if let Some(place) = state.interrupted.iter().position(|other| *other == unique) {
+            state.interrupted.remove(place);
+            drop(state);
+            request.answer(Err(Errno::INTR));
+            return Ok(());
+        }
+        let is_full = state.requests.len() >= MOST_REQUESTS || state.bytes + bytes > MOST_BYTES;
+        if is_full && !mem::replace(&mut state.has_told, true) {
+            tracing::warn!("too many requests wait for the volume: others fail");
+        }
+        if is_full || state.course != Course::Wait {
+            drop(state);
+            request.take_up();
+            return Err(request);
+        }
+        state.bytes += bytes;
+        state.requests.insert(unique, request);
+        state.is_due = true;
+        self.changed.notify_all();
+        Ok(())
+    }
+
+    /// Ends the wait of request `unique` with `EINTR`, because its program got a signal. If it does not wait, it is not to
+    /// wait later.
+    pub(super) fn interrupt(&self, unique: u64) {
+        let mut state = self.state.lock();
+        if let Some(request) = state.requests.remove(&unique) {
+            state.bytes -= request.held_bytes();
+            drop(state);
+            request.answer(Err(Errno::INTR));
+            return;
+        }
+        if state.interrupted.len() >= MOST_INTERRUPTS {
+            state.interrupted.pop_front();
+        }
+        state.interrupted.push_back(unique);
+    }
+
+    /// Takes the requests up, because the volume is open again.
+    pub fn resume(&self) {
+        let mut state = self.state.lock();
+        state.is_due = true;
+        state.has_told = false;
+        self.changed.notify_all();
+    }
+
+    /// Has the requests fail, and those that come, because the mount is to end. Returns once they have failed, or after
+    /// [`RELEASE_TIMEOUT`].
+    pub(super) fn release(&self) {
+        let mut state = self.state.lock();
+        if state.course == Course::Wait {
+            state.course = Course::Fail;
+        }
+        state.is_due = true;
+        self.changed.notify_all();
+        let is_busy = |state: &mut State| state.is_serving || !state.requests.is_empty();
+        self.changed
+            .wait_while_for(&mut state, is_busy, RELEASE_TIMEOUT);
+    }
+
+    /// Has requests wait again after [`Self::release`], because the mount stays.
+    pub(super) fn take_again(&self) {
+        let mut state = self.state.lock();
+        if state.course == Course::Fail {
+            state.course = Course::Wait;
+        }
+    }
+
+    /// Has the requests fail for good, because the mount is gone, and ends [`Self::serve`].
+    pub(super) fn end(&self) {
+        let mut state = self.state.lock();
+        state.course = Course::Ended;
+        self.changed.notify_all();
+    }
+
+    /// Has `service` work on the requests once its volume is open, or once they are to fail. Returns after
+    /// [`Self::end`].
+    pub(super) fn serve(&self, service: &dyn Service) {
+        while let Some(requests) = self.next(|| service.is_open()) {
+            for mut request in requests {
+                request.take_up();
+                service.serve(request);
+            }
+            self.state.lock().is_serving = false;
+            self.changed.notify_all();
+        }
+    }
+
+    /// Waits for requests that are to be worked on. Returns none once the mount is gone and no request is left.
+    fn next(&self, is_open: impl Fn() -> bool) -> Option<Vec<Request>> {
+        let mut state = self.state.lock();
+        loop {
+            let has_ended = state.course == Course::Ended;
+            if has_ended && state.requests.is_empty() {
+                return None;
+            }
+            if mem::take(&mut state.is_due) || has_ended {
+                let is_open =
+                    state.course != Course::Wait || MutexGuard::unlocked(&mut state, &is_open);
+                if is_open && !state.requests.is_empty() {
+                    state.is_serving = true;
+                    state.bytes = 0;
+                    return Some(mem::take(&mut state.requests).into_values().collect());
+                }
+                self.changed.notify_all();
+                continue;
+            }
+            self.changed.wait(&mut state);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

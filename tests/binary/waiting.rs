@@ -1,0 +1,339 @@
+//! More members than parity shards go away, and programs are to wait for them.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Error, Result};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::{self, JoinHandle};
+
+use crate::support::{
+    Shape, TestVolume, drop_caches, eventually, must, pattern, run, said, skip_mounts, text,
+};
+
+const BYTES: usize = 300_000;
+
+/// Programs that wait at once: more than the daemon has threads.
+const PROGRAMS: usize = 150;
+
+const BLOCK: usize = 4096;
+
+/// A volume of which programs wait for members, and the view of the kernel on its requests.
+struct Rig {
+    volume: TestVolume,
+    away: Vec<PathBuf>,
+    requests: PathBuf,
+    control: PathBuf,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+        let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["-o", "on-failure=wait"]);
+        assert!(mounted.status.success(), "{mounted:?}");
+        let control = volume.home.join("control");
+        fs::create_dir(&control).expect("the home is writable");
+        must("mount", &["-t", "fusectl", "none", text(&control)]);
+        let device = fs::metadata(&volume.mountpoint)
+            .expect("it is mounted")
+            .dev();
+        let minor = rustix::fs::minor(device);
+        let away = volume.members[..3].to_vec();
+        Self {
+            requests: control.join(format!("{minor}/waiting")),
+            volume,
+            away,
+            control,
+        }
+    }
+
+    /// Returns the number of requests that the kernel has sent, and that are not answered.
+    fn requests(&self) -> usize {
+        let count = fs::read_to_string(&self.requests).expect("it is mounted");
+        count.trim().parse().expect("it is a number")
+    }
+
+    fn take_away(&self) {
+        for member in &self.away {
+            fs::rename(member, aside(member)).expect("it is there");
+        }
+        eventually("they are seen to be away", || {
+            let (_, said) = self.volume.command(&["status"], &[]);
+            said.contains("goes on by itself")
+        });
+    }
+
+    fn bring_back(&self) {
+        for member in &self.away {
+            fs::rename(aside(member), member).expect("it is aside");
+        }
+    }
+
+    fn write(&self, name: &str, seed: u64) -> File {
+        let file = File::create_new(self.volume.path(name)).expect("the mount is writable");
+        file.write_all_at(&pattern(seed, BYTES), 0)
+            .expect("there is room");
+        file.sync_all().expect("it can be durable");
+        file
+    }
+
+    /// Starts a program that waits, which makes a directory.
+    fn start_mkdir(&self, name: &str) -> Child {
+        let before = self.requests();
+        let child = Command::new("mkdir")
+            .arg(self.volume.path(name))
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("mkdir runs");
+        eventually("the program waits", || self.requests() > before);
+        child
+    }
+}
+
+impl Drop for Rig {
+    fn drop(&mut self) {
+        run("umount", &[text(&self.control)]);
+    }
+}
+
+/// Empties the page cache alone. The kernel keeps the names: a look-up would hold its directory while it waits.
+fn drop_pages() {
+    rustix::fs::sync();
+    fs::write("/proc/sys/vm/drop_caches", "1").expect("root may drop caches");
+}
+
+fn aside(member: &Path) -> PathBuf {
+    member.with_extension("aside")
+}
+
+fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path)
+}
+
+/// A block that says which one it is.
+fn block(number: u64) -> Vec<u8> {
+    pattern(number + 1000, BLOCK)
+}
+
+/// Writes and syncs blocks until it is told to stop, and counts them. A sync may report once that its block is lost; the
+/// block is written again then. Returns the number of its blocks, and of losses.
+fn write_blocks(path: &Path, count: &AtomicUsize, is_over: &AtomicBool) -> Result<(u64, u64)> {
+    let file = File::create_new(path)?;
+    let (mut number, mut losses) = (0, 0);
+    while !is_over.load(Ordering::SeqCst) {
+        file.write_all_at(&block(number), number * BLOCK as u64)?;
+        match file.sync_all() {
+            Ok(()) => {
+                number += 1;
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => losses += 1,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((number, losses))
+}
+
+/// Makes a directory for each program: the kernel lets one program at a time make a file in a directory.
+fn make_directories(rig: &Rig) {
+    for number in 0..PROGRAMS {
+        let path = rig.volume.path(&number.to_string());
+        fs::create_dir(path).expect("the mount is writable");
+    }
+    let root = File::open(&rig.volume.mountpoint).expect("it is a directory");
+    root.sync_all().expect("it can be durable");
+}
+
+/// Starts programs that do something with names and files of their own.
+fn start_programs(rig: &Rig) -> Vec<JoinHandle<Result<()>>> {
+    let start = |number: usize| {
+        let path = rig.volume.path(&format!("{number}/file"));
+        thread::spawn(move || {
+            let file = File::create_new(path)?;
+            file.write_all_at(&block(number as u64), 0)?;
+            file.sync_all()
+        })
+    };
+    (0..PROGRAMS).map(start).collect()
+}
+
+#[test]
+fn programs_wait_for_members_and_go_on_with_every_byte() {
+    if skip_mounts() {
+        return;
+    }
+    let rig = Rig::new();
+    let kept = rig.write("kept", 1);
+    make_directories(&rig);
+    let is_over = Arc::new(AtomicBool::new(false));
+    let counts: [Arc<AtomicUsize>; 4] = Default::default();
+    // They write while the members go, and so meet the failure itself.
+    let start = |(number, count): (usize, &Arc<AtomicUsize>)| {
+        let path = rig.volume.path(&format!("w{number}"));
+        let (count, is_over) = (Arc::clone(count), Arc::clone(&is_over));
+        thread::spawn(move || write_blocks(&path, &count, &is_over))
+    };
+    let writers: Vec<_> = counts.iter().enumerate().map(start).collect();
+    eventually("each file is durable", || {
+        counts.iter().all(|count| count.load(Ordering::SeqCst) > 0)
+    });
+    drop_pages();
+    rig.take_away();
+    let programs = start_programs(&rig);
+    let reader = {
+        let path = rig.volume.path("kept");
+        thread::spawn(move || read(&path))
+    };
+    eventually("all programs wait", || rig.requests() > PROGRAMS);
+    assert!(programs.iter().all(|program| !program.is_finished()));
+    let space = rustix::fs::statvfs(&rig.volume.mountpoint).expect("the space is known");
+    assert!(space.f_blocks > 0);
+    let (code, said) = rig.volume.command(&["status"], &[]);
+    assert_ne!(code, Some(0), "{said}");
+    // A signal that a program does not survive, and one that it does.
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let mut program = rig.start_mkdir(&format!("interrupted{signal}"));
+        must("kill", &[&format!("-{signal}"), &program.id().to_string()]);
+        let mut ended = None;
+        eventually("a signal ends the wait", || {
+            ended = program.try_wait().expect("it was started");
+            ended.is_some()
+        });
+        assert_eq!(ended.and_then(|ended| ended.signal()), Some(signal));
+    }
+    assert!(programs.iter().all(|program| !program.is_finished()));
+    rig.bring_back();
+    for program in programs {
+        program
+            .join()
+            .expect("it does not panic")
+            .expect("its operations succeed");
+    }
+    let found = reader.join().expect("it does not panic");
+    assert!(found.expect("it can be read") == pattern(1, BYTES));
+    is_over.store(true, Ordering::SeqCst);
+    for (number, writer) in writers.into_iter().enumerate() {
+        let written = writer.join().expect("it does not panic");
+        let (blocks, losses) = written.expect("its operations succeed");
+        assert!(losses <= 1, "a loss is reported once: {losses}");
+        let found = read(&rig.volume.path(&format!("w{number}"))).expect("it can be read");
+        for at in 0..blocks {
+            let place = usize::try_from(at).expect("it is small") * BLOCK;
+            assert!(found[place..place + BLOCK] == block(at), "block {at}");
+        }
+    }
+    eventually("all members take part", || rig.volume.status().1 == 0);
+    drop(kept);
+    rig.volume.unmount();
+    rig.volume.mount();
+    for number in 0..PROGRAMS {
+        let found = read(&rig.volume.path(&format!("{number}/file"))).expect("it is durable");
+        assert!(found == block(number as u64), "program {number}");
+    }
+    for signal in [libc::SIGTERM, libc::SIGKILL] {
+        let made = rig.volume.path(&format!("interrupted{signal}"));
+        assert!(!made.exists(), "what was interrupted was done");
+    }
+    rig.volume.unmount();
+    rig.volume.assert_intact();
+}
+
+/// Waits for a thread of a program that is to fail.
+fn failed(program: JoinHandle<Result<()>>) -> Option<i32> {
+    let outcome = program.join().expect("it does not panic");
+    outcome.err().as_ref().and_then(Error::raw_os_error)
+}
+
+#[test]
+fn an_unmount_and_a_signal_end_the_wait_of_programs() {
+    if skip_mounts() {
+        return;
+    }
+    for is_signal in [false, true] {
+        let rig = Rig::new();
+        make_directories(&rig);
+        let kept = rig.write("kept", 1);
+        rig.take_away();
+        let programs = start_programs(&rig);
+        eventually("all programs wait", || rig.requests() >= PROGRAMS);
+        if is_signal {
+            let daemon = rig.volume.daemon().expect("it is mounted");
+            must("kill", &["-TERM", &daemon.to_string()]);
+        } else {
+            let output = rig.volume.try_unmount();
+            assert!(!output.status.success(), "a file is open");
+            assert!(rig.volume.daemon().is_some(), "{}", said(&output));
+        }
+        for program in programs {
+            let errno = failed(program);
+            assert!(
+                matches!(errno, Some(libc::EIO | libc::ENOTCONN)),
+                "{errno:?}"
+            );
+        }
+        if !is_signal {
+            // The mount stays, and programs wait again.
+            let mut waits = rig.start_mkdir("later");
+            assert!(waits.try_wait().expect("it was started").is_none());
+            drop(kept);
+            let output = rig.volume.try_unmount();
+            let ended = waits.wait_with_output().expect("it was started");
+            assert!(!ended.status.success(), "{ended:?}");
+            if !output.status.success() && rig.volume.daemon().is_some() {
+                // The program was in the way.
+                rig.volume.try_unmount();
+            }
+        }
+        eventually("the daemon ends", || rig.volume.daemon().is_none());
+        rig.bring_back();
+        rig.volume.mount();
+        let found = read(&rig.volume.path("kept")).expect("it is durable");
+        assert!(found == pattern(1, BYTES));
+        rig.volume.unmount();
+    }
+}
+
+/// Writes of the page cache wait as well.
+#[test]
+fn pages_that_wait_for_members_are_written_after_their_return() {
+    if skip_mounts() {
+        return;
+    }
+    let rig = Rig::new();
+    let file = OpenOptions::new()
+        .read(true)
+        .write(true)
+        .create_new(true)
+        .open(rig.volume.path("pages"))
+        .expect("the mount is writable");
+    file.write_all_at(&pattern(1, BYTES), 0)
+        .expect("there is room");
+    file.sync_all().expect("it can be durable");
+    rig.take_away();
+    // The kernel takes it if it asks nothing, else this waits, and is done after the return.
+    let writer = {
+        let file = file.try_clone().expect("there are descriptors left");
+        thread::spawn(move || file.write_all_at(&pattern(2, BYTES), 0))
+    };
+    let syncer = {
+        let file = file.try_clone().expect("there are descriptors left");
+        thread::spawn(move || file.sync_all())
+    };
+    eventually("they wait", || rig.requests() > 0);
+    assert!(!syncer.is_finished());
+    rig.bring_back();
+    let written = writer.join().expect("it does not panic");
+    written.expect("a write is done after the return");
+    let outcome = syncer.join().expect("it does not panic");
+    outcome.expect("nothing was lost");
+    file.sync_all().expect("nothing was lost");
+    drop_caches();
+    let mut found = vec![0; BYTES];
+    file.read_exact_at(&mut found, 0).expect("it can be read");
+    assert!(found == pattern(2, BYTES));
+    drop(file);
+    rig.volume.unmount();
+}
