@@ -262,6 +262,71 @@ fn a_stale_copy_in_the_place_of_a_mounted_member_counts_for_nothing_until_it_is_
     volume.unmount();
 }
 
+/// Writes a synced file that is smaller than those of [`write_synced`].
+fn write_part(volume: &TestVolume, name: &str, seed: u64) {
+    let path = volume.path(name);
+    write_large(&path, seed, COPIED / 3).expect("there is room");
+    let file = fs::File::open(path).expect("it is there");
+    file.sync_all().expect("it is durable");
+}
+
+/// Sixty percent is deleted and more is written after the copy was made. The copy then takes the place of its original.
+#[test]
+fn a_backup_put_back_while_mounted_costs_no_byte_when_two_others_are_gone() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SMALL_SEGMENTS, 1024);
+    // Verification that begins by itself is too slow to end within this test.
+    let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--background-rate", "64KiB"]);
+    assert!(mounted.status.success(), "{mounted:?}");
+    let before: Vec<String> = (0..10).map(|number| format!("before{number}")).collect();
+    for (seed, name) in (10..).zip(&before) {
+        write_part(&volume, name, seed);
+    }
+    let member = volume.members[4].clone();
+    let (old, gone) = (beside(&volume, "old4"), beside(&volume, "x"));
+    must("cp", &["-a", text(&member), text(&old)]);
+    for name in &before[..6] {
+        fs::remove_file(volume.path(name)).expect("it is there");
+    }
+    let after: Vec<String> = (0..8).map(|number| format!("after{number}")).collect();
+    for (seed, name) in (20..).zip(&after) {
+        write_part(&volume, name, seed);
+    }
+    must("sync", &["-f", text(&volume.mountpoint)]);
+    must("mv", &[text(&member), text(&gone)]);
+    must("mv", &[text(&old), text(&member)]);
+    eventually("the change is seen", || {
+        volume.log().contains("member 4 is back at")
+    });
+    let is_doubted = || {
+        let (code, said) = volume.command(&["status"], &[]);
+        assert_eq!(code, Some(3), "{said}");
+        assert!(!said.contains("survive the loss of 2 more"), "{said}");
+    };
+    is_doubted();
+    let (code, said) = volume.command(&["rebuild"], &[]);
+    assert!(matches!(code, Some(0 | 3)), "{said}");
+    is_doubted();
+    let (code, said) = volume.command(&["scrub"], &[]);
+    assert!(matches!(code, Some(0 | 3)), "{said}");
+    eventually("all is whole again", || volume.status().1 == 0);
+    for lost in &volume.members[..2] {
+        must("mv", &[text(lost), &format!("{}.away", text(lost))]);
+    }
+    eventually("the losses are seen", || volume.members_in("missing") == 2);
+    drop_caches();
+    let kept = (16..).zip(&before[6..]);
+    for (seed, name) in kept.chain((20..).zip(&after)) {
+        check_large(&volume.path(name), seed, COPIED / 3);
+    }
+    for name in &before[..6] {
+        assert!(!volume.path(name).exists(), "{name} was deleted");
+    }
+    volume.unmount();
+}
+
 /// Nothing was written since the copy was made. It could still lack shards, had it been made during a write.
 #[test]
 fn a_complete_copy_in_the_place_of_a_mounted_member_is_verified_and_the_original_is_not() {
