@@ -1,16 +1,24 @@
-//! Random faults while writers are at work. Directories are lost, come back, are damaged, filled up or hang, and
-//! daemons are killed. These come in any order, but never more at a time than a stripe can do without. No byte may
-//! be wrong, none that was acknowledged lost, no operation fail.
+//! Random faults while writers are at work. Directories are lost, come back, are damaged, filled up, hang, or are
+//! replaced by old copies. Shard files are exchanged, daemons are killed, and other mount namespaces hold the mount. These
+//! come in any order, but never more at a time than a stripe can do without. No byte may be wrong, none that was
+//! acknowledged lost, no operation fail.
+//!
+//! Outages alone go beyond that: so many directories go away that the volume fails. What was not durable may be lost then,
+//! as after a kill, but the same mount and the same open files go on once the directories are back. Half of the seeds mount
+//! with `on-failure=wait`.
 //!
 //! The events are a function of a seed, as far as threads are: `CAUCHYFS_CHAOS_SEED` replays one, and
 //! `CAUCHYFS_CHAOS_STEPS` says for how long.
 
 mod damage;
+mod exchange;
 mod heal;
 mod members;
 mod node;
+mod outage;
 mod plan;
 mod run;
+mod swap;
 mod tree;
 mod writer;
 

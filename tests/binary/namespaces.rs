@@ -12,12 +12,12 @@ use crate::support::{
 const BOUND: &str = "60";
 
 /// A process in a mount namespace of its own, with a copy of one mount. It ends when it is dropped.
-struct Holder(Child);
+pub(crate) struct Holder(Child);
 
 impl Holder {
     /// Starts a process that keeps the mount of a volume. If a file of the volume is named, it has the file open and
     /// has written to it.
-    fn of(volume: &TestVolume, file: Option<&str>) -> Self {
+    pub(crate) fn of(volume: &TestVolume, file: Option<&str>) -> Self {
         // The copies of the mounts of other tests are of no use here, and in the way there.
         const SCRIPT: &str = r#"
             while read -r _ mount _; do
@@ -45,7 +45,7 @@ impl Holder {
     }
 
     /// Returns what commands call it.
-    fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         format!("sleep (process {})", self.0.id())
     }
 

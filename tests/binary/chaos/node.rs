@@ -1,5 +1,8 @@
 //! The content of one file, and the contents that it may have after its daemon was killed.
 
+/// The unit in which bytes that an outage took cannot be read.
+pub(super) const BLOCK: usize = 4096;
+
 /// A change that nothing has made durable yet.
 #[derive(Clone, Debug)]
 enum Change {
@@ -91,14 +94,15 @@ impl Node {
     }
 
     /// Says what is wrong with what a crash left, if anything: the first `certain` of the changes that
-    /// are not durable must be in it, and of the others each byte may or may not.
-    pub(super) fn judge(&self, found: &[u8], certain: usize) -> Result<(), String> {
+    /// are not durable must be in it, and of the others each byte may or may not. Blocks that an outage took, `lost`, have
+    /// changes that are not durable.
+    pub(super) fn judge(&self, found: &[u8], certain: usize, lost: &[usize]) -> Result<(), String> {
         let (certain, open) = self.changes.split_at(certain.min(self.changes.len()));
         let mut base = self.durable.clone();
         for change in certain {
             change.apply(&mut base);
         }
-        if found == base {
+        if found == base && lost.is_empty() {
             return Ok(());
         }
         let (mut least, mut most) = (base.len(), base.len());
@@ -116,8 +120,17 @@ impl Node {
                 self.changes.len()
             ));
         }
+        let is_lost = |place: usize| lost.binary_search(&(place / BLOCK)).is_ok();
+        let is_changed = |place: usize| open.iter().any(|change| change.value_at(place).is_some());
+        for block in lost {
+            let mut places = block * BLOCK..((block + 1) * BLOCK).min(found.len());
+            if !places.any(is_changed) {
+                return Err(format!("block {block} is lost, and was durable"));
+            }
+        }
         for (place, byte) in found.iter().enumerate() {
-            let agrees = content.get(place) == Some(byte)
+            let agrees = is_lost(place)
+                || content.get(place) == Some(byte)
                 || base.get(place).copied().unwrap_or(0) == *byte
                 || open
                     .iter()

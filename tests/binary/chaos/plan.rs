@@ -1,8 +1,8 @@
 //! The events, as a function of a seed.
 
-use rand::SeedableRng;
 use rand::rngs::StdRng;
 use rand::seq::IndexedRandom;
+use rand::{RngExt, SeedableRng};
 
 use crate::support::{DiskKind, Shape};
 
@@ -27,6 +27,14 @@ pub(super) enum Event {
     Remount,
     /// While the volume is not mounted, an old copy of a directory takes its place.
     OldCopy,
+    /// While the volume is mounted, an old copy of a directory takes its place.
+    Swap,
+    /// Segment files of two directories take each other's places.
+    Exchange,
+    /// More directories than the volume can lose go away, and come back.
+    Outage,
+    /// The volume is unmounted while another mount namespace holds the mount, and mounted again.
+    Hold,
     /// One more directory comes in.
     Add,
     /// A directory that is sound is removed.
@@ -38,7 +46,7 @@ pub(super) enum Event {
 }
 
 /// The frequency of each event, in parts of the whole.
-const WEIGHTS: [(Event, u32); 13] = [
+const WEIGHTS: [(Event, u32); 17] = [
     (Event::Delete, 10),
     (Event::MoveAway, 10),
     (Event::Cut, 10),
@@ -48,6 +56,10 @@ const WEIGHTS: [(Event, u32); 13] = [
     (Event::Kill, 18),
     (Event::Remount, 8),
     (Event::OldCopy, 5),
+    (Event::Swap, 10),
+    (Event::Exchange, 8),
+    (Event::Outage, 14),
+    (Event::Hold, 6),
     (Event::Add, 4),
     (Event::Remove, 4),
     (Event::Scrub, 4),
@@ -63,6 +75,11 @@ impl Seed {
     pub(super) fn stream(self, step: u64, actor: u64) -> StdRng {
         let mixed = self.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (step << 8 | actor);
         StdRng::seed_from_u64(mixed)
+    }
+
+    /// Returns whether programs wait for directories that are away, rather than fail.
+    pub(super) fn waits(self) -> bool {
+        self.stream(0, 1).random()
     }
 
     /// Returns the volume to try it with.

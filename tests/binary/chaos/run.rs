@@ -17,6 +17,7 @@ use super::heal::RETURNS;
 use super::members::{Condition, Seat, draw};
 use super::plan::{self, Event, Seed};
 use super::writer::{Shared, Writer};
+use crate::namespaces::Holder;
 use crate::support::{CAUCHYFS, Shape, TestVolume, eventually, must, run as command, text};
 
 /// Writers.
@@ -35,6 +36,8 @@ pub(super) struct Chaos {
     pub(super) seats: Vec<Seat>,
     writers: Vec<Writer>,
     shared: Shared,
+    /// Programs wait for directories that are away.
+    waits: bool,
     /// The number of directories that there have been.
     pub(super) seated: usize,
 }
@@ -42,8 +45,9 @@ pub(super) struct Chaos {
 /// Does `steps` steps of what a seed stands for, and looks at everything in the end.
 pub(super) fn run(seed: Seed, steps: u64) {
     let shape = seed.shape();
-    eprintln!("seed {}: {shape:?}, {steps} steps", seed.0);
-    let mut chaos = Chaos::new(shape);
+    let waits = seed.waits();
+    eprintln!("seed {}: {shape:?}, {steps} steps, waits: {waits}", seed.0);
+    let mut chaos = Chaos::new(shape, waits);
     for step in 1..=steps {
         let mut rng = seed.stream(step, 0);
         let event = chaos.affordable(plan::draw(&mut rng));
@@ -54,11 +58,13 @@ pub(super) fn run(seed: Seed, steps: u64) {
 }
 
 impl Chaos {
-    fn new(shape: Shape) -> Self {
+    fn new(shape: Shape, waits: bool) -> Self {
         let seats: Vec<Seat> = (0..shape.members).map(Seat::new).collect();
         let paths = seats.iter().map(|seat| seat.path.clone()).collect();
         let volume = TestVolume::create_in(shape, paths, Vec::new());
-        volume.mount();
+        let all: Vec<usize> = (0..shape.members).collect();
+        let output = volume.try_mount(&all, &["-o", on_failure(waits)]);
+        assert!(output.status.success(), "{output:?}");
         let directory = |number| volume.path(&format!("w{number}"));
         let writers = (0..WRITERS)
             .map(|number| Writer::new(directory(number)))
@@ -70,6 +76,7 @@ impl Chaos {
             seats,
             writers,
             shared: Shared::default(),
+            waits,
         }
     }
 
@@ -92,9 +99,14 @@ impl Chaos {
             | Event::Hang
             | Event::Fill
             | Event::Spoil
+            | Event::Swap
             | Event::OldCopy => 1,
+            Event::Exchange => 2,
+            // Beyond any budget, and whole again at the end of its step.
+            Event::Outage => self.shape.parity,
             Event::Kill
             | Event::Remount
+            | Event::Hold
             | Event::Add
             | Event::Remove
             | Event::Scrub
@@ -120,6 +132,7 @@ impl Chaos {
             Event::OldCopy => rng.random(),
             _ => false,
         };
+        let loses = dies || event == Event::Outage;
         // Writers and the threads that disturb them know of this; writers end when they are done.
         let shared = std::mem::take(&mut self.shared);
         let failures: Vec<String> = thread::scope(|scope| {
@@ -168,18 +181,20 @@ impl Chaos {
         if dies {
             self.writers.iter_mut().for_each(Writer::close);
             self.unmount();
-            self.shared.dying.store(false, Ordering::SeqCst);
         } else if matches!(event, Event::Remount | Event::OldCopy) {
             self.put_away();
+        } else if event == Event::Hold {
+            self.put_away_held();
         }
+        self.shared.dying.store(false, Ordering::SeqCst);
         if let Some((index, copy)) = old {
             self.swap_in(index, &copy);
         }
-        if dies || matches!(event, Event::Remount | Event::OldCopy) {
+        if dies || matches!(event, Event::Remount | Event::OldCopy | Event::Hold) {
             self.mount(rng, event != Event::OldCopy);
         }
         for writer in &mut self.writers {
-            let judged = if dies {
+            let judged = if loses {
                 writer.recover()
             } else {
                 writer.compare()
@@ -264,12 +279,15 @@ impl Chaos {
                 let how = damage::spoil(&seat.path, rng);
                 eprintln!("  {}: {how}", seat.path.display());
             }
+            Event::Swap => self.swap(rng, idle, shared),
+            Event::Exchange => self.exchange(rng),
+            Event::Outage => self.outage(rng, idle, shared),
             Event::Add => self.add(rng),
             Event::Remove => self.remove(rng),
             Event::Scrub => drop(self.scrub()),
             Event::Heal => self.heal(rng),
             // With no writer at work.
-            Event::Kill | Event::Remount | Event::OldCopy => {}
+            Event::Kill | Event::Remount | Event::OldCopy | Event::Hold => {}
         }
     }
 
@@ -312,6 +330,24 @@ impl Chaos {
         self.unmount();
     }
 
+    /// Unmounts while a process in another mount namespace holds the mount: everything is durable, and the daemon ends when
+    /// the process does.
+    fn put_away_held(&mut self) {
+        for writer in &mut self.writers {
+            writer.close();
+            writer.settle();
+        }
+        let holder = Holder::of(&self.volume, None);
+        let output = self.volume.try_unmount();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(3), "{output:?}");
+        assert!(said.contains(&holder.name()), "{output:?}");
+        assert!(!said.contains("without its last changes"), "{output:?}");
+        assert!(self.volume.daemon().is_some(), "it serves the holder");
+        drop(holder);
+        eventually("the daemon ends", || self.volume.daemon().is_none());
+    }
+
     /// Mounts the directories that are there, in any order; some may be left out if that can be
     /// afforded, and some that are not there named.
     fn mount(&mut self, rng: &mut StdRng, may_leave_out: bool) {
@@ -332,7 +368,8 @@ impl Chaos {
         paths.shuffle(rng);
         self.volume.members = paths;
         let all: Vec<usize> = (0..self.volume.members.len()).collect();
-        let output = self.volume.try_mount(&all, &[]);
+        let options = ["-o", on_failure(self.waits)];
+        let output = self.volume.try_mount(&all, &options);
         assert!(
             matches!(output.status.code(), Some(0 | 3)),
             "{output:?}\n{:#?}",
@@ -426,8 +463,17 @@ impl Chaos {
     }
 }
 
+/// Returns the option for programs that wait for directories, or for others.
+fn on_failure(waits: bool) -> &'static str {
+    if waits {
+        "on-failure=wait"
+    } else {
+        "on-failure=error"
+    }
+}
+
 /// Waits for something that must come to be, however slow this machine is, as long as writers get on.
-fn wait_until(what: &str, shared: &Shared, mut is_true: impl FnMut() -> bool) {
+pub(super) fn wait_until(what: &str, shared: &Shared, mut is_true: impl FnMut() -> bool) {
     let mut last = (0, Instant::now());
     while !is_true() {
         let done = shared.done.load(Ordering::Relaxed);

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
-use super::node::{Node, difference};
+use super::node::{BLOCK, Node, difference};
+use super::writer::report_losses;
 
 /// A file, whatever its names are.
 pub(super) type NodeId = u64;
@@ -29,11 +30,22 @@ pub(super) struct Tree {
     nodes: BTreeMap<NodeId, Node>,
     /// The durable state, and all that came after it.
     versions: Vec<Version>,
+    /// The state before the operation that was begun last.
+    begun: usize,
     next: NodeId,
 }
 
-/// The files found on the mount: by name, each with its inode, its mark and its bytes.
-struct FoundFiles(BTreeMap<String, (u64, Option<u64>, Vec<u8>)>);
+/// A file found on the mount.
+struct FoundFile {
+    ino: u64,
+    mark: Option<u64>,
+    bytes: Vec<u8>,
+    /// The numbers of blocks that an outage took, and that cannot be read. Their bytes are zeros here.
+    lost: Vec<usize>,
+}
+
+/// The files found on the mount, by name.
+struct FoundFiles(BTreeMap<String, FoundFile>);
 
 impl FoundFiles {
     fn read(directory: &Path) -> Result<Self, String> {
@@ -50,14 +62,47 @@ impl FoundFiles {
                 let ino = file.metadata()?.ino();
                 let mark = mark_of(&file)?;
                 let mut bytes = Vec::new();
-                file.read_to_end(&mut bytes)?;
-                Ok((ino, mark, bytes))
+                let lost = match file.read_to_end(&mut bytes) {
+                    Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                        read_what_is_left(&file, &mut bytes)?
+                    }
+                    read => {
+                        read?;
+                        Vec::new()
+                    }
+                };
+                Ok(FoundFile {
+                    ino,
+                    mark,
+                    bytes,
+                    lost,
+                })
             };
             let file = read().map_err(|error| failed(&format!("cannot read {name}"), error))?;
             files.insert(name, file);
         }
         Ok(Self(files))
     }
+}
+
+/// Reads a file block by block. Returns the blocks that cannot be read, which get zeros.
+fn read_what_is_left(file: &File, bytes: &mut Vec<u8>) -> std::io::Result<Vec<usize>> {
+    bytes.clear();
+    bytes.resize(
+        usize::try_from(file.metadata()?.len()).expect("it is small"),
+        0,
+    );
+    let mut lost = Vec::new();
+    for (number, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        match file.read_exact_at(block, (number * BLOCK) as u64) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                block.fill(0);
+                lost.push(number);
+            }
+            read => read?,
+        }
+    }
+    Ok(lost)
 }
 
 fn mark_of(file: &File) -> std::io::Result<Option<u64>> {
@@ -75,8 +120,27 @@ impl Tree {
         Self {
             nodes: BTreeMap::new(),
             versions: vec![Version::default()],
+            begun: 0,
             next: 0,
         }
+    }
+
+    /// Notes that an operation begins. If it waits for an outage to end, it is done to what the outage left.
+    pub(super) fn begin(&mut self) {
+        self.begun = self.versions.len() - 1;
+    }
+
+    /// Returns all states that a crash or an outage may leave: each that there was, and each before the last operation with
+    /// what that one did.
+    fn possible(&self) -> Vec<Version> {
+        let mut possible = self.versions.clone();
+        let begun = self.begun.min(self.versions.len() - 1);
+        for after in &self.versions[begun + 1..] {
+            let before = &self.versions[begun];
+            let others = self.versions[..begun].iter();
+            possible.extend(others.map(|version| version.with_change(before, after)));
+        }
+        possible
     }
 
     /// Returns the names as they are now.
@@ -123,6 +187,7 @@ impl Tree {
     /// Takes the names as they are now for durable.
     pub(super) fn settle_names(&mut self) {
         self.versions.drain(..self.versions.len() - 1);
+        self.begun = 0;
         let names = &self.versions[0].names;
         self.nodes
             .retain(|id, _| names.values().any(|named| named == id));
@@ -144,8 +209,11 @@ impl Tree {
     /// Says what is wrong with a directory in which all must be as it is now.
     pub(super) fn compare(&self, directory: &Path) -> Result<(), String> {
         let found = FoundFiles::read(directory)?;
-        self.matches(self.now(), &found, |node, _, bytes| {
-            difference(node.content(), bytes).map_or(Ok(()), Err)
+        self.matches(self.now(), &found, |node, _, file| {
+            if let Some(block) = file.lost.first() {
+                return Err(format!("block {block} cannot be read"));
+            }
+            difference(node.content(), &file.bytes).map_or(Ok(()), Err)
         })
     }
 
@@ -153,20 +221,24 @@ impl Tree {
     pub(super) fn recover(&mut self, directory: &Path) -> Result<(), String> {
         let found = FoundFiles::read(directory)?;
         let mut reasons = Vec::new();
-        for (number, version) in self.versions.iter().enumerate() {
-            let judged = self.matches(version, &found, |node, certain, bytes| {
-                node.judge(bytes, certain)
+        for (number, version) in self.possible().into_iter().enumerate() {
+            let judged = self.matches(&version, &found, |node, certain, file| {
+                node.judge(&file.bytes, certain, &file.lost)
             });
             match judged {
                 Ok(()) => {
-                    self.versions = vec![version.clone()];
+                    self.versions = vec![version];
                     self.settle_names();
                     self.versions[0].certain.clear();
-                    for (name, (_, _, bytes)) in found.0 {
+                    for (name, file) in found.0 {
                         let id = self.versions[0].names[&name];
-                        self.node_mut(id).replace(bytes);
+                        let kept = keep(&directory.join(&name), file);
+                        let kept = kept.map_err(|error| format!("{name} is of no use: {error}"))?;
+                        self.node_mut(id).replace(kept);
                     }
-                    return Ok(());
+                    let opened = File::open(directory);
+                    let synced = opened.and_then(|opened| report_losses(&opened));
+                    return synced.map_err(|error| format!("cannot sync it: {error}"));
                 }
                 Err(reason) => reasons.push(format!("{number}: {reason}")),
             }
@@ -178,7 +250,7 @@ impl Tree {
         &self,
         version: &Version,
         found: &FoundFiles,
-        judge: impl Fn(&Node, usize, &[u8]) -> Result<(), String>,
+        judge: impl Fn(&Node, usize, &FoundFile) -> Result<(), String>,
     ) -> Result<(), String> {
         if let Some(name) = found
             .0
@@ -189,18 +261,53 @@ impl Tree {
         }
         let mut inodes: BTreeMap<NodeId, u64> = BTreeMap::new();
         for (name, id) in &version.names {
-            let Some((ino, mark, bytes)) = found.0.get(name) else {
+            let Some(file) = found.0.get(name) else {
                 return Err(format!("{name} is gone"));
             };
-            if *inodes.entry(*id).or_insert(*ino) != *ino {
+            if *inodes.entry(*id).or_insert(file.ino) != file.ino {
                 return Err(format!("{name} is another file"));
             }
-            if version.marks.get(id) != mark.as_ref() {
-                return Err(format!("{name} is marked {mark:?}"));
+            if version.marks.get(id) != file.mark.as_ref() {
+                return Err(format!("{name} is marked {:?}", file.mark));
             }
             let certain = version.certain.get(id).copied().unwrap_or(0);
-            judge(self.node(*id), certain, bytes).map_err(|reason| format!("{name}: {reason}"))?;
+            judge(self.node(*id), certain, file).map_err(|reason| format!("{name}: {reason}"))?;
         }
         Ok(())
     }
+}
+
+impl Version {
+    /// Returns this state with what leads from one state to another.
+    fn with_change(&self, before: &Self, after: &Self) -> Self {
+        let mut changed = self.clone();
+        for (name, id) in &before.names {
+            if after.names.get(name) != Some(id) {
+                changed.names.remove(name);
+            }
+        }
+        for (name, id) in &after.names {
+            if before.names.get(name) != Some(id) {
+                changed.names.insert(name.clone(), *id);
+            }
+        }
+        for (id, mark) in &after.marks {
+            if before.marks.get(id) != Some(mark) {
+                changed.marks.insert(*id, *mark);
+            }
+        }
+        changed
+    }
+}
+
+/// Cuts a file before the first block that an outage took, has its loss reported, and returns what is left.
+fn keep(path: &Path, file: FoundFile) -> std::io::Result<Vec<u8>> {
+    let mut bytes = file.bytes;
+    let opened = File::options().write(true).open(path)?;
+    if let Some(first) = file.lost.first() {
+        bytes.truncate(first * BLOCK);
+        opened.set_len(bytes.len() as u64)?;
+    }
+    report_losses(&opened)?;
+    Ok(bytes)
 }

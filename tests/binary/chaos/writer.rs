@@ -32,8 +32,16 @@ const NAMES: u32 = 40;
 pub(super) struct Shared {
     /// Operations that were done.
     pub(super) done: AtomicU64,
-    /// True if the daemon is about to be killed, or was.
+    /// True if the daemon is about to be killed, or was, or its volume is about to fail: what is not durable may be lost.
     pub(super) dying: AtomicBool,
+}
+
+impl Shared {
+    /// Returns whether what a sync has just made durable covers all that came before it. A sync that waited for an outage
+    /// covers what the outage left.
+    fn is_sure(&self) -> bool {
+        !self.dying.load(Ordering::SeqCst)
+    }
 }
 
 /// See the module's documentation.
@@ -58,7 +66,7 @@ impl Writer {
         }
     }
 
-    /// Does so many operations, or as many as it can until the daemon is killed.
+    /// Does so many operations, or as many as it can until the daemon is killed or its volume fails.
     pub(super) fn work(
         &mut self,
         rng: &mut StdRng,
@@ -66,8 +74,12 @@ impl Writer {
         shared: &Shared,
     ) -> Result<(), String> {
         for number in 0..operations {
+            if shared.dying.load(Ordering::SeqCst) {
+                return Ok(());
+            }
             let mut what = String::new();
-            match self.operate(rng, &mut what) {
+            self.tree.begin();
+            match self.operate(rng, &mut what, shared) {
                 Ok(()) => shared.done.fetch_add(1, Ordering::Relaxed),
                 Err(_) if shared.dying.load(Ordering::SeqCst) => return Ok(()),
                 Err(error) => {
@@ -98,10 +110,18 @@ impl Writer {
     /// Says what is not as it may be after a crash; what is, is what there is from now on.
     pub(super) fn recover(&mut self) -> Result<(), String> {
         let recovered = self.tree.recover(&self.directory);
-        recovered.map_err(|reason| format!("{}: {reason}", self.directory.display()))
+        let directory = self.directory.display();
+        recovered.map_err(|reason| format!("{directory}: {reason}"))?;
+        let names = &self.tree.now().names;
+        self.open
+            .retain(|id, _| names.values().any(|named| named == id));
+        for file in self.open.values() {
+            report_losses(file).map_err(|error| format!("{directory}: an open file: {error}"))?;
+        }
+        Ok(())
     }
 
-    fn operate(&mut self, rng: &mut StdRng, what: &mut String) -> io::Result<()> {
+    fn operate(&mut self, rng: &mut StdRng, what: &mut String, shared: &Shared) -> io::Result<()> {
         let names = &self.tree.now().names;
         let picked = names.iter().choose(rng);
         let Some((name, id)) = picked.map(|(name, id)| (name.clone(), *id)) else {
@@ -118,11 +138,11 @@ impl Writer {
             40..45 => self.resize(rng, &name, id, what),
             45..49 => self.punch(rng, &name, id, what),
             49..55 => self.rename(rng, &name, what),
-            55..63 => self.replace(rng, &name, what),
+            55..63 => self.replace(rng, &name, what, shared),
             63..66 => self.link(rng, &name, id, what),
             66..73 => self.unlink(&name, what),
-            73..82 => self.sync_file(rng, &name, id, what),
-            82..85 => self.sync_names(what),
+            73..82 => self.sync_file(rng, &name, id, what, shared),
+            82..85 => self.sync_names(what, shared),
             85..88 => self.mark(rng, &name, id, what),
             _ => self.read(&name, id, what),
         }
@@ -263,7 +283,13 @@ impl Writer {
     }
 
     /// Writes a new file and renames it over another, as editors do; half of them do not sync it.
-    fn replace(&mut self, rng: &mut StdRng, name: &str, what: &mut String) -> io::Result<()> {
+    fn replace(
+        &mut self,
+        rng: &mut StdRng,
+        name: &str,
+        what: &mut String,
+        shared: &Shared,
+    ) -> io::Result<()> {
         let bytes = bytes(rng);
         let synced = rng.random();
         *what = format!("replace {name} with {} bytes", bytes.len());
@@ -277,7 +303,9 @@ impl Writer {
         file.write_all_at(&bytes, 0)?;
         if synced {
             file.sync_all()?;
-            self.tree.settle_file(id);
+            if shared.is_sure() {
+                self.tree.settle_file(id);
+            }
         }
         drop(file);
         self.tree.change(|version| {
@@ -324,6 +352,7 @@ impl Writer {
         name: &str,
         id: NodeId,
         what: &mut String,
+        shared: &Shared,
     ) -> io::Result<()> {
         *what = format!("sync {name}");
         let all = rng.random();
@@ -333,14 +362,18 @@ impl Writer {
         } else {
             file.sync_data()?;
         }
-        self.tree.settle_file(id);
+        if shared.is_sure() {
+            self.tree.settle_file(id);
+        }
         Ok(())
     }
 
-    fn sync_names(&mut self, what: &mut String) -> io::Result<()> {
+    fn sync_names(&mut self, what: &mut String, shared: &Shared) -> io::Result<()> {
         "sync the directory".clone_into(what);
         File::open(&self.directory)?.sync_all()?;
-        self.tree.settle_names();
+        if shared.is_sure() {
+            self.tree.settle_names();
+        }
         Ok(())
     }
 
@@ -372,6 +405,14 @@ impl Writer {
             None => Ok(()),
             Some(difference) => Err(io::Error::other(difference)),
         }
+    }
+}
+
+/// Syncs a file or directory, which may report a loss once.
+pub(super) fn report_losses(file: &File) -> io::Result<()> {
+    match file.sync_all() {
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => file.sync_all(),
+        synced => synced,
     }
 }
 
