@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{Error, Result};
-use std::os::unix::fs::{FileExt, MetadataExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -118,10 +118,18 @@ fn block(number: u64) -> Vec<u8> {
     pattern(number + 1000, BLOCK)
 }
 
+/// Makes a file of which the kernel caches no pages. A command that this process starts closes its copies of descriptors,
+/// and waits for pages that are yet to be written.
+fn create_direct(path: &Path) -> Result<File> {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true).create_new(true);
+    options.custom_flags(libc::O_DIRECT).open(path)
+}
+
 /// Writes and syncs blocks until it is told to stop, and counts them. A sync may report once that its block is lost; the
 /// block is written again then. Returns the number of its blocks, and of losses.
 fn write_blocks(path: &Path, count: &AtomicUsize, is_over: &AtomicBool) -> Result<(u64, u64)> {
-    let file = File::create_new(path)?;
+    let file = create_direct(path)?;
     let (mut number, mut losses) = (0, 0);
     while !is_over.load(Ordering::SeqCst) {
         file.write_all_at(&block(number), number * BLOCK as u64)?;
@@ -152,7 +160,7 @@ fn start_programs(rig: &Rig) -> Vec<JoinHandle<Result<()>>> {
     let start = |number: usize| {
         let path = rig.volume.path(&format!("{number}/file"));
         thread::spawn(move || {
-            let file = File::create_new(path)?;
+            let file = create_direct(&path)?;
             file.write_all_at(&block(number as u64), 0)?;
             file.sync_all()
         })
