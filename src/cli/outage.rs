@@ -1,8 +1,8 @@
 //! The end of an outage: a volume that lost too many members goes on when enough of them are back.
 //!
 //! A volume of which more than M members go away can neither read nor write everything. Its daemon keeps the mount, and
-//! looks for the directories. Once more of them are there than the volume still has, the volume is closed as by a crash,
-//! and opened again as after one, so everything that was acknowledged is there. The mount, the files that programs have
+//! looks for the directories. Once more of them are there than the volume still has, the volume is closed as by a crash.
+//! It is opened again as after one, so everything that was acknowledged is there. The mount, the files that programs have
 //! open and the look-ups of the kernel stay. Changes that were not durable are lost: the next fsync of each file
 //! reports that, and the kernel forgets what it saw of them.
 

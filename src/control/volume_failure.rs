@@ -49,7 +49,7 @@ impl From<FsError> for VolumeFailure {
                 let mut failure = Self::new(&error, None);
                 match error {
                     FsError::Corrupt { .. } | FsError::Format(_) => {
-                        failure.fault = Fault::Unreadable
+                        failure.fault = Fault::Unreadable;
                     }
                     FsError::NoQuota => failure.fault = Fault::Usage,
                     _ => {}

@@ -23,6 +23,7 @@ const FROM_PAGE_CACHE: WriteFlags = WriteFlags {
     from_page_cache: true,
     unprivileged: None,
     at_once: false,
+    tries_again: false,
 };
 
 fn limits(bytes: u64, files: u64) -> QuotaLimits {
