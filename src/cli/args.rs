@@ -243,9 +243,8 @@ pub(super) struct StatusArguments {
     pub(super) paths: Vec<PathBuf>,
 }
 
-/// Show where the space of a mounted volume goes, member by member. With the path of a file in it, show the size of
-/// that file, its stripes, the members that hold it, and the losses that it survives now; with a directory, the same
-/// for everything below it. Exits with 3 if the file survives fewer losses than it should, with 4 if bytes of it are lost.
+/// Show where the space of a mounted volume goes, member by member. For a file in it, show its size, its stripes, the
+/// members that hold it, and the losses that it survives now. For a directory, show the same of everything below it. Exits with 3 if the file survives fewer losses than it should, with 4 if bytes of it are lost.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs usage /mnt/photos

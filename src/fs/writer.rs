@@ -183,7 +183,7 @@ impl FileWriter {
         let Some(left) = self.inodes.quotas().bytes_left(inode) else {
             return Ok(());
         };
-        // What the record holds is counted already.
+        // Bytes in the record are counted already.
         let in_record = match &inode.inline {
             Inline::Data(data) => data.len() as u64,
             Inline::None | Inline::Target(_) => 0,

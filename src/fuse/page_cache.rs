@@ -3,8 +3,8 @@
 //! A write(2) into the page cache succeeds before its bytes are here. A lack of room for them shows only when they are
 //! written back, and only fsync and close report it. A program that does neither would fill a full volume for ever. But
 //! before it takes a write, the kernel asks for the attributes of the file, unless it holds some to trust. So they are
-//! taken away from it when pages find no room. When it then asks on behalf of a handle that is known to be there for
-//! writing only, the answer is `ENOSPC`, or `EDQUOT` if a quota has no room. Where the kernel opens files by itself, that is a file which was created so.
+//! taken away from it when pages find no room. It then asks for them again. If the handle is known to be there for writing
+//! only, the answer is `ENOSPC`, or `EDQUOT` if a quota has no room. Where the kernel opens files by itself, that is a file which was created so.
 
 use std::collections::HashMap;
 use std::io;

@@ -6,7 +6,7 @@
 //! # Invariants
 //!
 //! - A request is here or with one thread, so it is answered once.
-//! - A request that came while the volume was away does not miss its return: whoever adds one wakes the thread, which looks
+//! - A request that came while the volume was away does not miss its return: its addition wakes the thread, which looks
 //!   whether the volume is open.
 //! - At most [`MOST_REQUESTS`] requests with [`MOST_BYTES`] wait. Others fail at once.
 

@@ -1,8 +1,8 @@
 //! Counts where the space of members goes, and which stripes hold some files.
 //!
 //! The files of a member are asked for the blocks that they take. The records of stripes tell the use of the blocks of
-//! segment files. Both are read while the volume is in use. So each count is right for the time of the call alone, while
-//! the uses of a member always sum to the blocks of its files.
+//! segment files. Both are read while the volume is in use, so each count is right for the time of the call alone.
+//! The uses of a member always sum to the blocks of its files.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;

@@ -3,8 +3,8 @@
 //! come in any order, but never more at a time than a stripe can do without. No byte may be wrong, none that was
 //! acknowledged lost, no operation fail.
 //!
-//! Outages alone go beyond that: so many directories go away that the volume fails. What was not durable may be lost then,
-//! as after a kill, but the same mount and the same open files go on once the directories are back. Half of the seeds mount
+//! Outages alone go beyond that: so many directories go away that the volume fails. Changes that were not durable may be
+//! lost then, as after a kill. The same mount and the same open files go on once the directories are back. Half of the seeds mount
 //! with `on-failure=wait`.
 //!
 //! The events are a function of a seed, as far as threads are: `CAUCHYFS_CHAOS_SEED` replays one, and

@@ -1,14 +1,12 @@
 //! More members than parity shards go away, and programs are to wait for them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{Error, Result};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::io::Result;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
+use std::thread;
 
 use crate::support::{
     Shape, TestVolume, drop_caches, eventually, must, pattern, run, said, skip_mounts, text,
@@ -42,12 +40,30 @@ impl Rig {
             .dev();
         let minor = rustix::fs::minor(device);
         let away = volume.members[..3].to_vec();
+        let blocks: Vec<u8> = (0..1000).flat_map(block).collect();
+        fs::write(volume.home.join("blocks"), blocks).expect("the home is writable");
         Self {
             requests: control.join(format!("{minor}/waiting")),
             volume,
             away,
             control,
         }
+    }
+
+    /// Returns the file in which writer `number` names the blocks that are durable.
+    fn list(&self, number: usize) -> PathBuf {
+        self.volume.home.join(format!("list{number}"))
+    }
+
+    /// Returns the file whose existence ends the writers.
+    fn over(&self) -> PathBuf {
+        self.volume.home.join("over")
+    }
+
+    /// Returns how many blocks of a writer are durable.
+    fn durable(&self, number: usize) -> u64 {
+        let list = fs::read_to_string(self.list(number)).unwrap_or_default();
+        list.lines().count() as u64
     }
 
     /// Returns the number of requests that the kernel has sent, and that are not answered.
@@ -77,6 +93,7 @@ impl Rig {
         file.write_all_at(&pattern(seed, BYTES), 0)
             .expect("there is room");
         file.sync_all().expect("it can be durable");
+        fs::write(self.volume.home.join(name), pattern(seed, BYTES)).expect("the home is writable");
         file
     }
 
@@ -118,31 +135,27 @@ fn block(number: u64) -> Vec<u8> {
     pattern(number + 1000, BLOCK)
 }
 
-/// Makes a file of which the kernel caches no pages. A command that this process starts closes its copies of descriptors,
-/// and waits for pages that are yet to be written.
-fn create_direct(path: &Path) -> Result<File> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create_new(true);
-    options.custom_flags(libc::O_DIRECT).open(path)
-}
-
-/// Writes and syncs blocks until it is told to stop, and counts them. A sync may report once that its block is lost; the
-/// block is written again then. Returns the number of its blocks, and of losses.
-fn write_blocks(path: &Path, count: &AtomicUsize, is_over: &AtomicBool) -> Result<(u64, u64)> {
-    let file = create_direct(path)?;
-    let (mut number, mut losses) = (0, 0);
-    while !is_over.load(Ordering::SeqCst) {
-        file.write_all_at(&block(number), number * BLOCK as u64)?;
-        match file.sync_all() {
-            Ok(()) => {
-                number += 1;
-                count.fetch_add(1, Ordering::SeqCst);
-            }
-            Err(error) if error.raw_os_error() == Some(libc::EIO) => losses += 1,
-            Err(error) => return Err(error),
-        }
-    }
-    Ok((number, losses))
+/// Writes and syncs blocks until it is told to stop, and names each in a list that is not on the volume. A sync may report
+/// once that its block is lost. The block is written again then. It is a process of its own, because a command that a
+/// process starts closes its copies of files, and waits with those that wait.
+fn start_writer(rig: &Rig, number: usize) -> Child {
+    let script = r#"
+        at=0; losses=0; blocks=$1; file=$2; list=$3; over=$4
+        while [ ! -e "$over" ]; do
+            if dd if="$blocks" of="$file" bs=4096 skip=$at seek=$at count=1 \
+                oflag=direct conv=notrunc,fsync status=none; then
+                at=$((at + 1)); echo $at >>"$list"
+            else
+                losses=$((losses + 1)); [ $losses -le 1 ] || exit 1
+            fi
+            [ $at -lt 1000 ] || exit 2
+        done"#;
+    let mut writer = Command::new("sh");
+    writer.args(["-c", script, "sh"]);
+    writer.arg(rig.volume.home.join("blocks"));
+    writer.arg(rig.volume.path(&format!("w{number}")));
+    writer.arg(rig.list(number)).arg(rig.over());
+    writer.spawn().expect("sh runs")
 }
 
 /// Makes a directory for each program: the kernel lets one program at a time make a file in a directory.
@@ -155,21 +168,26 @@ fn make_directories(rig: &Rig) {
     root.sync_all().expect("it can be durable");
 }
 
-/// Starts programs that do something with names and files of their own.
-fn start_programs(rig: &Rig) -> Vec<JoinHandle<Result<()>>> {
+/// Starts programs that write and sync files of their own, each in a process of its own.
+fn start_programs(rig: &Rig) -> Vec<Child> {
+    let blocks = rig.volume.home.join("blocks");
     let start = |number: usize| {
+        let mut program = Command::new("dd");
+        program.arg(format!("if={}", text(&blocks)));
         let path = rig.volume.path(&format!("{number}/file"));
-        thread::spawn(move || {
-            let file = create_direct(&path)?;
-            file.write_all_at(&block(number as u64), 0)?;
-            file.sync_all()
-        })
+        program.arg(format!("of={}", text(&path)));
+        program.args(["bs=4096", "count=1", "oflag=direct", "conv=fsync"]);
+        program.arg(format!("skip={number}"));
+        program.stderr(Stdio::piped()).spawn().expect("dd runs")
     };
     (0..PROGRAMS).map(start).collect()
 }
 
+fn is_running(program: &mut Child) -> bool {
+    program.try_wait().expect("it was started").is_none()
+}
+
 #[test]
-#[ignore = "commands that it starts close their copies of waiting files, and wait as well"]
 fn programs_wait_for_members_and_go_on_with_every_byte() {
     if skip_mounts() {
         return;
@@ -177,27 +195,20 @@ fn programs_wait_for_members_and_go_on_with_every_byte() {
     let rig = Rig::new();
     let kept = rig.write("kept", 1);
     make_directories(&rig);
-    let is_over = Arc::new(AtomicBool::new(false));
-    let counts: [Arc<AtomicUsize>; 4] = Default::default();
     // They write while the members go, and so meet the failure itself.
-    let start = |(number, count): (usize, &Arc<AtomicUsize>)| {
-        let path = rig.volume.path(&format!("w{number}"));
-        let (count, is_over) = (Arc::clone(count), Arc::clone(&is_over));
-        thread::spawn(move || write_blocks(&path, &count, &is_over))
-    };
-    let writers: Vec<_> = counts.iter().enumerate().map(start).collect();
+    let writers: Vec<_> = (0..4).map(|number| start_writer(&rig, number)).collect();
     eventually("each file is durable", || {
-        counts.iter().all(|count| count.load(Ordering::SeqCst) > 0)
+        (0..4).all(|number| rig.durable(number) > 0)
     });
     drop_pages();
     rig.take_away();
-    let programs = start_programs(&rig);
-    let reader = {
-        let path = rig.volume.path("kept");
-        thread::spawn(move || read(&path))
-    };
+    let mut programs = start_programs(&rig);
+    let mut reader = Command::new("cmp")
+        .args([rig.volume.path("kept"), rig.volume.home.join("kept")])
+        .spawn()
+        .expect("cmp runs");
     eventually("all programs wait", || rig.requests() > PROGRAMS);
-    assert!(programs.iter().all(|program| !program.is_finished()));
+    assert!(programs.iter_mut().all(is_running) && is_running(&mut reader));
     let space = rustix::fs::statvfs(&rig.volume.mountpoint).expect("the space is known");
     assert!(space.f_blocks > 0);
     let (code, said) = rig.volume.command(&["status"], &[]);
@@ -213,23 +224,19 @@ fn programs_wait_for_members_and_go_on_with_every_byte() {
         });
         assert_eq!(ended.and_then(|ended| ended.signal()), Some(signal));
     }
-    assert!(programs.iter().all(|program| !program.is_finished()));
+    assert!(programs.iter_mut().all(is_running));
     rig.bring_back();
     for program in programs {
-        program
-            .join()
-            .expect("it does not panic")
-            .expect("its operations succeed");
+        let ended = program.wait_with_output().expect("it was started");
+        assert!(ended.status.success(), "{ended:?}");
     }
-    let found = reader.join().expect("it does not panic");
-    assert!(found.expect("it can be read") == pattern(1, BYTES));
-    is_over.store(true, Ordering::SeqCst);
-    for (number, writer) in writers.into_iter().enumerate() {
-        let written = writer.join().expect("it does not panic");
-        let (blocks, losses) = written.expect("its operations succeed");
-        assert!(losses <= 1, "a loss is reported once: {losses}");
+    assert!(reader.wait().expect("it was started").success());
+    fs::write(rig.over(), "").expect("the home is writable");
+    for (number, mut writer) in writers.into_iter().enumerate() {
+        let ended = writer.wait().expect("it was started");
+        assert!(ended.success(), "at most one loss is reported: {ended:?}");
         let found = read(&rig.volume.path(&format!("w{number}"))).expect("it can be read");
-        for at in 0..blocks {
+        for at in 0..rig.durable(number) {
             let place = usize::try_from(at).expect("it is small") * BLOCK;
             assert!(found[place..place + BLOCK] == block(at), "block {at}");
         }
@@ -250,14 +257,7 @@ fn programs_wait_for_members_and_go_on_with_every_byte() {
     rig.volume.assert_intact();
 }
 
-/// Waits for a thread of a program that is to fail.
-fn failed(program: JoinHandle<Result<()>>) -> Option<i32> {
-    let outcome = program.join().expect("it does not panic");
-    outcome.err().as_ref().and_then(Error::raw_os_error)
-}
-
 #[test]
-#[ignore = "commands that it starts close their copies of waiting files, and wait as well"]
 fn an_unmount_and_a_signal_end_the_wait_of_programs() {
     if skip_mounts() {
         return;
@@ -278,11 +278,8 @@ fn an_unmount_and_a_signal_end_the_wait_of_programs() {
             assert!(rig.volume.daemon().is_some(), "{}", said(&output));
         }
         for program in programs {
-            let errno = failed(program);
-            assert!(
-                matches!(errno, Some(libc::EIO | libc::ENOTCONN)),
-                "{errno:?}"
-            );
+            let ended = program.wait_with_output().expect("it was started");
+            assert!(!ended.status.success(), "{ended:?}");
         }
         if !is_signal {
             // The mount stays, and programs wait again.

@@ -194,7 +194,7 @@ fn nothing_grows_beyond_a_limit_and_overwriting_goes_on() {
         .fallocate(ROOT, handle, allocate, 0, 256 * KIB)
         .unwrap();
     assert_eq!(usage(&fs, top), (256 * KIB, 2));
-    // What was refused left nothing behind.
+    // Refused changes left nothing behind.
     fs.syncfs().unwrap();
     sound(&fs);
     set_size(&fs, file, 0);

@@ -1,7 +1,7 @@
 //! The steps by which additive Fourier transforms compute the targets of a plan of `rs-fft`.
 //!
-//! A transform of M = 2ˡ places turns the coefficients of a polynomial of degree below M into its values
-//! at M neighbouring points, and its inverse does the opposite. The coefficients are those of the basis of
+//! A transform of M = 2ˡ places takes the coefficients of a polynomial of degree below M. It turns them into the values
+//! at M neighbouring points. Its inverse does the opposite. The coefficients are those of the basis of
 //! Lin, Chung and Han: element i is the product of the polynomials of the subspaces of 2ʲ points, for all
 //! bits j that are set in i. So each transform is l layers of M/2 butterflies.
 //!
@@ -45,7 +45,7 @@ impl Place {
     }
 }
 
-/// What a transform turns into what.
+/// The direction of a transform.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Values into coefficients.

@@ -76,8 +76,8 @@ impl Layout {
         }
     }
 
-    /// Returns the value at a data shard's point of the polynomial whose zeros are the parities' subspace,
-    /// or 1 if the point is one of these zeros.
+    /// Returns the value at a data shard's point of a polynomial. Its zeros are the parities' subspace. The result is 1
+    /// if the point is one of these zeros.
     pub(super) fn scale(self, shard: usize) -> u8 {
         let index = self.data_index(shard);
         match index / self.span() {

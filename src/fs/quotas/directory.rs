@@ -255,7 +255,7 @@ impl DirectoryQuotas {
         let mut shown = Vec::new();
         for quota in found {
             let root = read_inode(&self.transactions, quota.root)?;
-            // What was removed goes with the last file that is open in it.
+            // The quota of a removed directory goes with the last file that is open in it.
             if quota.state != QuotaState::Lifted && root.is_some_and(|root| root.links > 0) {
                 shown.push(quota);
             }

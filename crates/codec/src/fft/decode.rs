@@ -49,8 +49,8 @@ struct Erasures<'a> {
     missing: Vec<usize>,
 }
 
-/// Returns the value at the point of an index of the polynomial whose zeros are the points of `zeros`, a zero
-/// at the point itself left out.
+/// Returns the value at the point of `index` of a polynomial. Its zeros are the points of `zeros`, without the point
+/// itself.
 fn locator(zeros: &[usize], index: usize) -> u8 {
     let others = zeros.iter().filter(|&&zero| zero != index);
     others.fold(1, |product, &zero| field::mul(product, point(zero ^ index)))
@@ -92,7 +92,7 @@ impl<'a> Erasures<'a> {
         let data = (0..k).map(|shard| self.source(shard).unwrap_or(Place::ZERO));
         let data: Places = data.collect();
         let sums = self.draft.sum_chunks(self.layout, &data);
-        // What the present data makes of each parity.
+        // The part of each parity that comes from the present data.
         let mut from_present = vec![Place::ZERO; span];
         if data.iter().any(|&place| place != Place::ZERO) {
             from_present = self.draft.new_slots(span);

@@ -21,8 +21,8 @@ pub(crate) fn encode_program(layout: Layout) -> Option<Program> {
 }
 
 impl Draft {
-    /// Adds the steps that turn each chunk of data shards, as many as the subspace of the parities has points,
-    /// into the coefficients of its polynomial, and add these up. The values of the sum at the parities' points
+    /// Adds the steps that turn each chunk of data shards into the coefficients of its polynomial, and add these up. A chunk
+    /// has as many shards as the subspace of the parities has points. The values of the sum at the parities' points
     /// are the parities. Returns the slots of the sums.
     pub(super) fn sum_chunks(&mut self, layout: Layout, data: &[Place]) -> Places {
         let span = layout.span();

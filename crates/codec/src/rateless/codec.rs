@@ -27,8 +27,8 @@ pub enum Method {
     /// The message split into so many parts of shorter packets, each decoded by itself as with [`Self::Words`], side by
     /// side on the pool.
     Parts(usize),
-    /// Elimination of G alone by the four Russians' tables, then the product of its inverse and the packets by tables
-    /// of sums, on the engine and the pool. The fastest.
+    /// Elimination of G alone by the four Russians' tables. Then the product of its inverse and the packets, by tables of
+    /// sums, on the engine and the pool. The fastest.
     Tables,
 }
 
@@ -104,9 +104,10 @@ impl<'p> RandomCodec<'p> {
     ///
     /// # Errors
     ///
-    /// [`RatelessError::PacketCount`] if there are not k targets, [`RatelessError::PacketLength`] if packets differ in
-    /// length, [`RatelessError::NoParts`] for a method of no parts, and [`RatelessError::Rank`] if the packets do not
-    /// determine the message. Then the targets are unchanged.
+    /// - [`RatelessError::PacketCount`] if there are not k targets.
+    /// - [`RatelessError::PacketLength`] if packets differ in length.
+    /// - [`RatelessError::NoParts`] for a method of no parts.
+    /// - [`RatelessError::Rank`] if the packets do not determine the message. Then the targets are unchanged.
     pub fn decode(
         &self,
         method: Method,

@@ -7,7 +7,7 @@ use crate::WorkerPool;
 /// A range of bytes of all packets that a call reads and writes.
 type Columns<'a, 't> = (Vec<&'a [u8]>, Vec<&'t mut [u8]>);
 
-/// What is done with columns: from sources to targets.
+/// The work on columns: from sources to targets.
 type Work<'w> = dyn Fn(&[&[u8]], &mut [&mut [u8]]) + Sync + 'w;
 
 /// Columns that one thread takes.

@@ -28,8 +28,8 @@ const _: () = assert!(64 % BLOCK == 0 && BLOCK <= 16);
 
 /// Eliminates the rows in place and returns their rank. `order` begins as any labels, one to a row, and moves with the rows.
 ///
-/// If the rank is the number of columns, row c of the result is the combination of packets that gives source packet c,
-/// for each c below the rank; its column p stands for the packet with label `order[p]`. Otherwise the content is
+/// If the rank is the number of columns, row c of the result is the combination of packets that gives source packet c.
+/// This holds for each c below the rank, and column p stands for the packet with label `order[p]`. Otherwise the content is
 /// meaningless.
 ///
 /// # Panics

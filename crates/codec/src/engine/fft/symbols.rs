@@ -30,8 +30,8 @@ pub(in crate::engine) trait Symbols: Copy {
     /// True if a register holds the symbols, so that all those of a step fit the registers.
     const IS_REGISTER: bool;
 
-    /// Roughly how long a program takes for a product, and for a shard to be read or written, as multiples of
-    /// half the time that the engine's other loop takes for a coefficient.
+    /// The rough time that a program takes for a product, and for a shard to be read or written. The unit is half the time
+    /// that the engine's other loop takes for a coefficient.
     const COSTS: (usize, usize);
 
     /// An element of the field, in the form that multiplication takes.
