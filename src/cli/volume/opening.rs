@@ -227,6 +227,7 @@ mod tests {
         assert!(refused.is_err());
         assert_eq!(asked.get(), 3, "it is asked before each further attempt");
         held.close().unwrap();
+        drop(held);
         open_volume(&found(), &options, &|| false).unwrap();
     }
 }

@@ -235,7 +235,7 @@ fn open_refuses_members_in_use_until_they_are_free() {
 
 #[test]
 fn open_refuses_volumes_of_newer_builds_by_version_and_by_feature() {
-    for (offset, value) in [(8, 2_u8), (24, 1)] {
+    for (offset, value) in [(8, 2_u8), (24, 1 << 7)] {
         let disks = Disks::volume(1, 1, 2);
         let len = disks.block(0).encode().len();
         let changed = disks.directories[0].corrupt(
