@@ -358,6 +358,10 @@ impl Fs {
                 .extend(ranges.into_iter().map(|range| (ino, range)));
             lost.touch(ino);
         }
+        for (ino, tail) in self.failed_writeback.tails() {
+            lost.failed.push((ino, tail));
+            lost.touch(ino);
+        }
         // Records that are not in memory can no longer be read, and did not change.
         let record = |ino: &Ino| Some((*ino, read_inode(&self.transactions, *ino).ok()??));
         lost.records = lost.inodes.iter().filter_map(record).collect();

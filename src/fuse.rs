@@ -10,7 +10,6 @@
 
 mod adapter;
 mod answers;
-mod cached_inodes;
 mod callbacks;
 mod convert;
 mod device;

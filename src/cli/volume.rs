@@ -150,6 +150,7 @@ impl Volume {
         };
         let volume = Self::open_at_rest(directories, &options, FsOptions::default())?;
         volume.fs.wait_for_removal();
+        volume.fs.quotas().wait();
         volume.notes.iter().for_each(warn);
         Ok(volume)
     }

@@ -47,6 +47,8 @@ pub(super) struct FailedWriteback {
     files: Mutex<HashMap<Ino, Ranges>>,
     /// Parts of pages behind the ends of files that an outage took. They count once a write leaves them behind.
     tails: Mutex<HashMap<Ino, Range<u64>>>,
+    /// The number of tails, so that writers of other files take no lock.
+    tail_count: AtomicUsize,
     /// The number of those files, readable without a lock.
     file_count: AtomicUsize,
     /// The number of ranges on record that were put there while the index was not to grow.
@@ -61,6 +63,7 @@ impl FailedWriteback {
             transactions: Arc::clone(transactions),
             files: Mutex::default(),
             tails: Mutex::default(),
+            tail_count: AtomicUsize::new(0),
             file_count: AtomicUsize::new(0),
             overdrawn: AtomicUsize::new(0),
         }
@@ -85,11 +88,15 @@ impl FailedWriteback {
         let mut tails = self.tails.lock();
         if !tail.is_empty() && (tails.len() < MOST_FILES || tails.contains_key(&ino)) {
             tails.insert(ino, tail);
+            self.tail_count.store(tails.len(), Ordering::Release);
         }
     }
 
     /// Returns the tail of a file of which the page ends at `start` or before it.
     fn tail_before(&self, ino: Ino, start: u64) -> Option<Range<u64>> {
+        if self.tail_count.load(Ordering::Acquire) == 0 {
+            return None;
+        }
         let tails = self.tails.lock();
         let tail = tails.get(&ino)?;
         (page_end(tail) <= start).then(|| tail.clone())
@@ -126,7 +133,9 @@ impl FailedWriteback {
     /// Forgets the ranges behind the end of a file, because the kernel has nothing of it in memory any more: the file
     /// is as if those bytes had never come.
     pub(super) fn forget_behind_end(&self, ino: Ino) {
-        if !self.has(ino) {
+        let has_tail =
+            self.tail_count.load(Ordering::Acquire) > 0 && self.tails.lock().contains_key(&ino);
+        if !self.has(ino) && !has_tail {
             return;
         }
         self.persist(ino);
@@ -197,12 +206,7 @@ impl FailedWriteback {
 
     /// Removes a range, because the file holds something else there, or nothing on purpose.
     pub(super) fn clear(&self, ino: Ino, range: &Range<u64>) {
-        let mut tails = self.tails.lock();
-        let is_hit = |tail: &Range<u64>| tail.start < range.end && range.start < page_end(tail);
-        if tails.get(&ino).is_some_and(is_hit) {
-            tails.remove(&ino);
-        }
-        drop(tails);
+        self.clear_tail(ino, range);
         let mut files = self.files.lock();
         if let Some(all) = files.get_mut(&ino) {
             all.remove(range);
@@ -211,6 +215,26 @@ impl FailedWriteback {
                 self.file_count.store(files.len(), Ordering::Release);
             }
         }
+    }
+
+    /// Forgets the tail of a file if a range touches its page.
+    fn clear_tail(&self, ino: Ino, range: &Range<u64>) {
+        if self.tail_count.load(Ordering::Acquire) == 0 {
+            return;
+        }
+        let mut tails = self.tails.lock();
+        let is_hit = |tail: &Range<u64>| tail.start < range.end && range.start < page_end(tail);
+        if tails.get(&ino).is_some_and(is_hit) {
+            tails.remove(&ino);
+            self.tail_count.store(tails.len(), Ordering::Release);
+        }
+    }
+
+    /// Returns all tails.
+    pub(super) fn tails(&self) -> Vec<(Ino, Range<u64>)> {
+        let tails = self.tails.lock();
+        let entries = tails.iter().map(|(ino, tail)| (*ino, tail.clone()));
+        entries.collect()
     }
 
     /// Counts ranges that are put on record while the index is not to grow. Returns `false` if they are too many.

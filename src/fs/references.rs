@@ -1,6 +1,7 @@
 //! The inodes that callers refer to, by look-ups and by handles, and their removal with the last reference.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -15,6 +16,9 @@ use super::nodes::Nodes;
 use super::removal::Removal;
 use super::types::{Handle, OpenFlags};
 
+/// The calls that wait for room in a quota at once. Others get the error without a second attempt.
+const MOST_WAITERS: usize = 2;
+
 /// The time within which a kernel forgets an inode that it keeps for no program, once the last name is gone.
 const FORGETTING: Duration = Duration::from_millis(250);
 
@@ -28,6 +32,8 @@ pub(super) struct References {
     removal: Arc<Removal>,
     /// The inode that was referred to when it lost its last name, of all such the last one, and when that was.
     last_unlinked: Mutex<Option<(Ino, Instant)>>,
+    /// The calls that wait for room in a quota.
+    waiters: AtomicUsize,
 }
 
 impl References {
@@ -38,18 +44,28 @@ impl References {
             handles: Arc::clone(&kept.handles),
             removal: Arc::clone(removal),
             last_unlinked: Mutex::default(),
+            waiters: AtomicUsize::new(0),
         }
     }
 
     /// Runs `attempt`, which holds no lock when it returns. If a quota has no room, waits until everything is removed that
-    /// is about to be, and tries again.
+    /// is about to be, and tries again. At most [`MOST_WAITERS`] calls wait: they are on threads that others need.
     pub(super) fn with_quota<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         for wait in [Self::wait_for_removal, Self::wait_for_forgetting] {
             match attempt() {
-                Err(FsError::QuotaExceeded) => wait(self),
+                Err(FsError::QuotaExceeded) => {
+                    let others = self.waiters.fetch_add(1, Ordering::Relaxed);
+                    let _leaving = scopeguard::guard((), |()| {
+                        self.waiters.fetch_sub(1, Ordering::Relaxed);
+                    });
+                    if others >= MOST_WAITERS {
+                        return Err(FsError::QuotaExceeded);
+                    }
+                    wait(self);
+                }
                 done => return done,
             }
         }

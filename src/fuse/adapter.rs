@@ -19,10 +19,9 @@ use super::callbacks::{changes, forget, perform, seek};
 use super::device::Device;
 use super::negotiate::{Agreement, FileOpening, FileOpens};
 use super::page_cache::{Lack, PageCache};
-use super::pool::{Apart, SlowPool};
+use super::pool::SlowPool;
 use super::protocol::{
-    Answer, FROM_PAGE_CACHE, Listing, OF_LOCK_OWNER, Operation, attributes, offset_found, space,
-    written,
+    Answer, FROM_PAGE_CACHE, Listing, Operation, attributes, offset_found, space, written,
 };
 use super::request::{Context, InFlight, Request, Service, contain};
 use super::seek::{first_doubtful, seek_what_is_written};
@@ -147,13 +146,7 @@ impl Adapter {
                 handle,
                 offset,
                 size,
-                flags,
-            } => {
-                if flags & OF_LOCK_OWNER == 0 {
-                    self.page_cache.inodes.note(request.ino());
-                }
-                self.read(fs, &context, request, handle, offset, size);
-            }
+            } => self.read(fs, &context, request, handle, offset, size),
             Operation::Write { .. } => self.write(fs, context, request),
             Operation::ReadDir {
                 handle,
@@ -318,18 +311,9 @@ impl Adapter {
 
     /// Writes here if that ends soon. A write that waits for a sync, or until room is made, moves to the slow pool.
     fn write(&self, fs: &Arc<Fs>, context: Context, request: Request) {
-        if !is_direct_write(&request) {
-            self.page_cache.inodes.note(request.ino());
-        }
         let tries_again = self.answers.tries_again();
         match context.attempt(|| write_at_once(fs, &request, tries_again)) {
-            Ok(Some(len)) => answer_written(
-                &self.page_cache,
-                || self.slow.apart(),
-                context,
-                request,
-                len as u64,
-            ),
+            Ok(Some(len)) => request.answer(Ok(written(len as u64))),
             Ok(None) => self.write_slowly(fs, context, request),
             Err(errno) => self.answers.give(fs, request, Err(errno)),
         }
@@ -347,9 +331,7 @@ impl Adapter {
             });
             let ino = request.ino();
             match outcome {
-                Ok(len) => {
-                    answer_written(&page_cache, || apart, context, request, len as u64);
-                }
+                Ok(len) => request.answer(Ok(written(len as u64))),
                 Err(errno) if answers.failed_with_volume(&fs, errno) => answers.wait(request),
                 Err(errno) if from_page_cache && let Some(lack) = Lack::of(errno) => {
                     page_cache.note_starved(ino, lack);
@@ -435,38 +417,6 @@ impl Adapter {
         let len = listing.len();
         self.answers.give_memory(fs, request, outcome.map(|()| len));
     }
-}
-
-/// Answers a write of `len` bytes that are in place. The kernel first drops pages that a direct write made stale.
-fn answer_written(
-    page_cache: &Arc<PageCache>,
-    apart: impl FnOnce() -> Apart,
-    context: Context,
-    request: Request,
-    len: u64,
-) {
-    let ino = request.ino();
-    match request.operation() {
-        Ok(Operation::Write { offset, .. })
-            if is_direct_write(&request) && page_cache.inodes.may_hold(ino) =>
-        {
-            let page_cache = Arc::clone(page_cache);
-            apart().run(move || {
-                let is_told =
-                    context.tell(|| page_cache.write_back(ino, offset, Some(offset + len)));
-                request.answer(is_told.then(|| written(len)).ok_or(Errno::IO));
-            });
-        }
-        _ => request.answer(Ok(written(len))),
-    }
-}
-
-/// Returns whether a request is a write past the page cache.
-fn is_direct_write(request: &Request) -> bool {
-    let Ok(Operation::Write { flags, .. }) = request.operation() else {
-        return false;
-    };
-    flags & (OF_LOCK_OWNER | FROM_PAGE_CACHE) == OF_LOCK_OWNER
 }
 
 /// A write and its flags.

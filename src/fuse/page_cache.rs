@@ -14,7 +14,6 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 use rustix::io::Errno;
 
-use super::cached_inodes::CachedInodes;
 use super::device::Device;
 use crate::format::Ino;
 use crate::fs::FsError;
@@ -57,8 +56,6 @@ impl Lack {
 /// The kernel's page cache of one mount.
 pub(super) struct PageCache {
     device: Arc<Device>,
-    /// The inodes of which it may hold pages.
-    pub(super) inodes: CachedInodes,
     /// The time when pages of an inode last found no room, and the reason.
     starved: Mutex<HashMap<Ino, (Instant, Lack)>>,
 }
@@ -68,7 +65,6 @@ impl PageCache {
     pub(super) fn new(device: Arc<Device>) -> Self {
         Self {
             device,
-            inodes: CachedInodes::default(),
             starved: Mutex::default(),
         }
     }

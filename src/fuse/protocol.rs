@@ -24,10 +24,6 @@ use crate::format::Ino;
 /// The bit of a WRITE that comes from the kernel's page cache.
 pub(super) const FROM_PAGE_CACHE: u32 = 1 << 0;
 
-/// The bit of a READ or WRITE that names the owner of locks. Of both, the kernel sets it where the page cache takes no
-/// part, and for writes of the page cache in some versions: those have [`FROM_PAGE_CACHE`] as well.
-pub(super) const OF_LOCK_OWNER: u32 = 1 << 1;
-
 /// The major version of the protocol.
 pub(super) const MAJOR: u32 = 7;
 

@@ -27,7 +27,7 @@ pub(super) fn check_quotas(check: &mut Checker<'_>) -> Result<(), FsError> {
     check_usages(check, &book)
 }
 
-/// Checks that each quota has a directory, and that the quotas around it exist. Returns the quotas as they are then.
+/// Checks that the quotas around each quota exist. Returns the quotas as they are then.
 fn check_records(check: &mut Checker<'_>) -> Result<BTreeMap<QuotaId, Quota>, FsError> {
     let mut quotas = BTreeMap::new();
     check.each(key::quotas(), |check, key, value| {
@@ -42,21 +42,12 @@ fn check_records(check: &mut Checker<'_>) -> Result<BTreeMap<QuotaId, Quota>, Fs
     let ids: Vec<QuotaId> = quotas.keys().copied().collect();
     for id in ids {
         let mut quota = quotas[&id];
-        let root = directory(check, quota.root)?;
-        let mut repair = Edit::default();
-        let mut kind = None;
-        if root.is_none() {
-            kind = Some(FindingKind::QuotaWithoutDirectory);
-            quotas.remove(&id);
-            repair.put_quotas(&[(id, None)]);
-        } else if !ends(&quotas, quota.outer) {
-            kind = Some(FindingKind::WrongOuterQuota);
+        if !ends(&quotas, quota.outer) {
             quota.outer = QuotaId::NONE;
             quotas.insert(id, quota);
+            let mut repair = Edit::default();
             repair.put_quotas(&[(id, Some(quota))]);
-        }
-        if let Some(kind) = kind {
-            check.repairable(kind, Some(quota.root), repair)?;
+            check.repairable(FindingKind::WrongOuterQuota, Some(quota.root), repair)?;
         }
     }
     Ok(quotas)
@@ -130,7 +121,8 @@ fn expected_quota(
     Ok(None)
 }
 
-/// Checks that each quota counts what the inodes add up to.
+/// Checks that each quota counts what the inodes add up to. One without a directory goes, unless inodes name it still: files
+/// that are open, and those that left a directory whose quota was lifted.
 fn check_usages(check: &mut Checker<'_>, book: &Book) -> Result<(), FsError> {
     let mut named: BTreeMap<QuotaId, Change> = BTreeMap::new();
     check.each(key::inodes(), |_, _, value| {
@@ -149,6 +141,12 @@ fn check_usages(check: &mut Checker<'_>, book: &Book) -> Result<(), FsError> {
     }
     for (id, quota) in book.iter() {
         let usage = counted.get(&id).copied().unwrap_or_default();
+        if usage.files == 0 && directory(check, quota.root)?.is_none() {
+            let mut repair = Edit::default();
+            repair.put_quotas(&[(id, None)]);
+            check.repairable(FindingKind::QuotaWithoutDirectory, Some(quota.root), repair)?;
+            continue;
+        }
         if usage == quota.usage {
             continue;
         }

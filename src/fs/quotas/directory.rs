@@ -247,6 +247,8 @@ impl DirectoryQuotas {
             }
             None => None,
         };
+        // Asked before the book is read: a count that ends in between is complete there.
+        let is_at_work = self.counting.is_running();
         let book = quotas.book();
         let found: Vec<Quota> = match below {
             Some(id) => book.chain(id).map(|(_, quota)| *quota).collect(),
@@ -262,7 +264,6 @@ impl DirectoryQuotas {
         }
         let roots: BTreeSet<Ino> = shown.iter().map(|quota| quota.root).collect();
         let paths = paths::of_directories(&self.transactions, &roots)?;
-        let is_at_work = self.counting.is_running();
         let reports = shown.iter().map(|quota| QuotaReport {
             root: quota.root,
             path: paths.get(&quota.root).cloned(),

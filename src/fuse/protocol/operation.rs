@@ -87,7 +87,6 @@ pub(in crate::fuse) enum Operation<'a> {
         handle: Handle,
         offset: u64,
         size: u32,
-        flags: u32,
     },
     /// Write to a file.
     Write {
@@ -349,13 +348,12 @@ impl<'a> Operation<'a> {
         let open_file = handle(number, ino, libc::O_RDWR);
         Ok(match opcode {
             opcode::READ => {
-                let (size, flags) = (fixed.u32()?, fixed.u32()?);
+                let (size, _flags) = (fixed.u32()?, fixed.u32()?);
                 let _lock_owner = fixed.u64()?;
                 Self::Read {
                     handle: handle(number, ino, fixed.i32()?),
                     offset,
                     size,
-                    flags,
                 }
             }
             opcode::WRITE => {

@@ -64,7 +64,7 @@ fn every_fault_of_quotas_is_found_and_repaired() {
     );
     found(
         "a quota of nothing",
-        |volume, batch| put(volume, batch, quota_of(Ino(99)), true),
+        |_, batch| batch.put(key::quota(QUOTA), quota_of(Ino(99)).encode()),
         |_| FindingKind::QuotaWithoutDirectory,
         None,
         true,

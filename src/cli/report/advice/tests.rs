@@ -514,5 +514,8 @@ fn where_all_members_are_there_and_nothing_can_be_read_no_backup_is_advised() {
         "{said}"
     );
     let said = advice(unreadable(false), &[], &[(2, 7)]);
-    assert!(said.contains("`cauchyfs check '/srv/d0' '/srv/d1'"), "{said}");
+    assert!(
+        said.contains("`cauchyfs check '/srv/d0' '/srv/d1'"),
+        "{said}"
+    );
 }
