@@ -80,8 +80,9 @@ impl OutageSurvey {
         let transactions = volume.fs.transactions();
         let members = transactions.members();
         let found = members.known_members();
+        let left_out = left_out_of(volume);
         let named = found.iter();
-        let named = named.filter(|member| !volume.left_out.contains(&member.index));
+        let named = named.filter(|member| !left_out.contains(&member.index));
         let paths = named.map(|member| PathBuf::from(&member.path)).collect();
         let report = StatusReport {
             mounted: true,
@@ -145,6 +146,15 @@ impl OutageSurvey {
             .and_then(|directories| survey_members(&directories, self.member_timeout));
         surveyed.map_or(0, |(members, _)| count_online(&members.known_members()))
     }
+}
+
+/// Returns the members whose directories were not named, and that have not come since.
+fn left_out_of(volume: &OpenVolume) -> Vec<MemberIndex> {
+    let membership = volume.fs.transactions().members().membership();
+    let left_out = volume.left_out.iter().copied();
+    left_out
+        .filter(|member| !membership.was_online(*member))
+        .collect()
 }
 
 /// Returns the report on a volume of which no member is there.
@@ -249,7 +259,7 @@ impl Watcher {
             if self.survey.count_present() < needed.max(fewest + 1) {
                 continue;
             }
-            let left_out = failed.left_out.clone();
+            let left_out = left_out_of(&failed);
             drop(failed);
             rests.extend(self.go_on(&left_out));
             let is_frequent = opened.is_some_and(|opened| opened.elapsed() < LONGEST_PAUSE);

@@ -248,3 +248,26 @@ fn an_idle_volume_goes_on_by_itself() {
     );
     volume.unmount();
 }
+
+/// A directory that was not named stays out, also after an outage. One that came by command does not.
+#[test]
+fn a_member_that_came_after_the_mount_comes_again_after_an_outage() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount_degraded(&[0, 1, 2, 3, 4]);
+    let (code, said) = volume.command(&["member", "add"], &[text(&volume.members[5])]);
+    assert!(matches!(code, Some(0 | 3)), "{said}");
+    eventually("all members take part", || volume.status().1 == 0);
+    take_away(&volume.members);
+    eventually("they are seen to be away", || {
+        volume
+            .command(&["status"], &[])
+            .1
+            .contains("goes on by itself")
+    });
+    bring_back(&volume.members);
+    eventually("all members take part again", || volume.status().1 == 0);
+    volume.unmount();
+}
