@@ -15,7 +15,7 @@ use crate::support::{
 const BYTES: usize = 300_000;
 
 /// Programs that wait at once: more than the daemon has threads.
-const PROGRAMS: usize = 150;
+const PROGRAMS: usize = 40;
 
 const BLOCK: usize = 4096;
 
