@@ -66,8 +66,8 @@ const NEEDED: u64 = feature::POSIX_ACL | feature::DONT_MASK;
 ///   inode. The kernel then looks up `.` in any inode, and `..` in directories.
 /// - `HANDLE_KILLPRIV_V2`: spares a GETXATTR(security.capability) on every write(2); we drop the
 ///   setuid and setgid bits ourselves.
-/// - Left out on purpose: `ASYNC_DIO`. The kernel leaves the page cache as it is behind an asynchronous direct write, so
-///   buffered reads beside it would go on seeing the old bytes (generic/451 of xfstests). The daemon could have the
+/// - Left out on purpose: `ASYNC_DIO`. The kernel leaves the page cache as it is behind an asynchronous direct write.
+///   Buffered reads beside it would go on seeing the old bytes (generic/451 of xfstests). The daemon could have the
 ///   pages dropped before it answers. But such a write is a background request, of which few are under way at once. The
 ///   drop may wait for pages of reads that are background requests, too, and find no place among the writes.
 /// - Left out on purpose: `AUTO_INVAL_DATA` (we are the only writer), `POSIX_LOCKS` and `FLOCK_LOCKS` (the kernel's own
