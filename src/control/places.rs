@@ -271,16 +271,20 @@ impl RuntimeDirectory {
         Ok(self)
     }
 
-    /// Returns the names of the sockets whose names begin with `stem`.
+    /// Returns the names of the sockets whose names begin with `stem`, not more than are looked at for one mount.
     pub(crate) fn sockets_of(&self, stem: &str) -> Vec<OsString> {
+        let mut names = self.sockets();
+        names.retain(|name| name.as_bytes().starts_with(stem.as_bytes()));
+        names.truncate(MOST_LISTED);
+        names
+    }
+
+    /// Returns the names of all sockets. Daemons that were killed have left theirs.
+    pub(crate) fn sockets(&self) -> Vec<OsString> {
         let mut names = names_in(&self.handle);
-        names.retain(|name| {
-            let name = name.as_bytes();
-            name.starts_with(stem.as_bytes()) && name.ends_with(SOCKET_END)
-        });
+        names.retain(|name| name.as_bytes().ends_with(SOCKET_END));
         // So that what is tried does not depend on the filesystem.
         names.sort();
-        names.truncate(MOST_LISTED);
         names
     }
 

@@ -39,8 +39,8 @@ pub const MAX_HISTORY: usize = 256;
 /// Most bytes of fields.
 pub const MAX_EXTENSION: usize = 4096;
 
-/// The incompatible feature of a volume on which a quota was set once: inodes name quotas.
-pub const QUOTAS: u64 = 1;
+/// The incompatible feature of a volume on which a quota was set once: inodes name quotas. Bits 0 and 1 are reserved.
+pub const QUOTAS: u64 = 1 << 2;
 
 /// The features that this build knows.
 pub const KNOWN: Features = Features {

@@ -13,8 +13,8 @@ use crate::control::places::file_stem;
 use crate::control::protocol::Identity;
 use crate::fuse::mountinfo::{self, MountEntry};
 
-/// Most processes that are asked which mount they serve.
-const MOST_ASKED: usize = 8;
+/// Most processes that are asked which mount they serve. The time for all of them is bounded as well.
+const MOST_ASKED: usize = 64;
 
 /// A daemon of our own user that serves no mountpoint of our mount table.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ pub(super) fn unlisted_in(
     let mut found = Vec::new();
     let mut asked = 0;
     for directory in places.existing() {
-        for name in directory.sockets_of("") {
+        for name in directory.sockets() {
             let is_listed = |stem: &String| name.to_string_lossy().starts_with(stem.as_str());
             if stems.iter().any(is_listed) {
                 continue;
