@@ -59,6 +59,7 @@ mod removal;
 mod run;
 mod seek;
 mod served;
+mod size_gate;
 mod spill;
 mod stored_inode;
 pub mod tree;

@@ -376,7 +376,7 @@ impl Watcher {
         drop(fs);
         // Pages may be among what waits, and the kernel forgets none that it has not written.
         self.waiting.resume();
-        self.kernel_cache.distrust(lost);
+        self.kernel_cache.distrust(lost, self.volume.served());
         self.kernel_cache.drop_pages(&failed);
         tracing::warn!(
             "the volume goes on; changes of {} files and directories were not durable and are lost",

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::format::Ino;
-use crate::format::record::{Inline, Inode, Timestamp};
+use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 
 use super::access_time::AccessTimes;
 use super::acl;
@@ -12,6 +12,7 @@ use super::error::FsError;
 use super::inodes::Inodes;
 use super::mode::{check_regular, clear_privileges};
 use super::references::References;
+use super::size_gate::SizeGate;
 use super::types::{Attr, Caller, Changes, TimeOrNow};
 use super::writer::FileWriter;
 use super::xattr::Xattrs;
@@ -23,6 +24,7 @@ pub struct Attributes {
     xattrs: Arc<Xattrs>,
     writer: Arc<FileWriter>,
     access_times: Arc<AccessTimes>,
+    sizes: SizeGate,
 }
 
 impl Attributes {
@@ -39,6 +41,7 @@ impl Attributes {
             xattrs: Arc::clone(xattrs),
             writer: Arc::clone(writer),
             access_times: Arc::clone(access_times),
+            sizes: SizeGate::new(),
         }
     }
 
@@ -59,12 +62,14 @@ impl Attributes {
     /// # Errors
     ///
     /// [`FsError::NotFound`]; for a size [`FsError::IsDirectory`], [`FsError::Invalid`] for what is no
-    /// regular file, and [`FsError::FileTooBig`].
+    /// regular file, [`FsError::FileTooBig`], and [`FsError::SizeInUse`] if [`Attributes::tell_size`] waits long.
     pub fn set(&self, caller: &Caller, ino: Ino, changes: Changes) -> Result<Attr, FsError> {
         self.inodes.check_writable()?;
         if let Some(handle) = changes.handle {
             self.references.handles.check(handle)?;
         }
+        let passing = changes.size.map(|_| self.sizes.pass(ino));
+        let _passing = passing.transpose()?;
         let lock = self.inodes.locks().exclusive(&[ino]);
         let mut inode = self.inodes.get(ino)?;
         if changes.size.is_some() {
@@ -82,6 +87,21 @@ impl Attributes {
             inode
         };
         Ok(Attr::new(ino, &inode))
+    }
+
+    /// Passes the size of a regular file on, which does not shrink until `tell` returns. Returns none for anything else.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], or a failure of the index.
+    pub fn tell_size<T>(
+        &self,
+        ino: Ino,
+        tell: impl FnOnce(u64) -> T,
+    ) -> Result<Option<T>, FsError> {
+        let _closed = self.sizes.close(ino);
+        let inode = self.inodes.get(ino)?;
+        Ok((inode.kind == FileKind::Regular).then(|| tell(inode.size)))
     }
 
     /// Returns the target of a symbolic link.

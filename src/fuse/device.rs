@@ -4,7 +4,8 @@
 //! of a write begins at a page there, and so does the data of a read.
 
 use std::io::{self, IoSlice};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -12,8 +13,8 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use super::protocol::{
-    ANSWER_HEADER, Answer, Header, INVALIDATE_INODE, INVALIDATE_NAME, RETRIEVE, fixed_len,
-    invalidation, name_invalidation, retrieval,
+    ANSWER_HEADER, Answer, Header, INVALIDATE_INODE, INVALIDATE_NAME, RETRIEVE, STORE, fixed_len,
+    invalidation, name_invalidation, retrieval, storage,
 };
 use super::request::{Carrier, Reply, Request};
 use crate::format::{BLOCK_SIZE, Ino};
@@ -94,11 +95,7 @@ impl Device {
 
     /// Writes one message: a header and what follows it.
     fn write(&self, unique: u64, error: i32, body: &[u8]) -> io::Result<()> {
-        let len = u32::try_from(ANSWER_HEADER + body.len()).map_err(io::Error::other)?;
-        let mut header = [0; ANSWER_HEADER];
-        header[..4].copy_from_slice(&len.to_ne_bytes());
-        header[4..8].copy_from_slice(&error.to_ne_bytes());
-        header[8..].copy_from_slice(&unique.to_ne_bytes());
+        let header = header(unique, error, body.len())?;
         rustix::io::writev(
             &self.descriptor,
             &[IoSlice::new(&header), IoSlice::new(body)],
@@ -151,6 +148,41 @@ impl Device {
         self.write(0, INVALIDATE_NAME, &body)
     }
 
+    /// Makes the kernel know that a file has at least `size` bytes.
+    ///
+    /// Where the kernel writes pages back, it takes the size of a file that it knows from no answer. A notice with bytes for
+    /// its page cache makes the file longer there, before the bytes are copied. Here they have no address, so that the copy
+    /// fails and no page changes.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::invalidate_attributes`].
+    pub(super) fn lengthen(&self, ino: Ino, size: u64) -> io::Result<()> {
+        let Some(last) = size.checked_sub(1) else {
+            return Ok(());
+        };
+        let body = storage(ino, last, 1);
+        let body = body.bytes();
+        let header = header(0, STORE, body.len() + 1)?;
+        let piece = |bytes: &[u8]| libc::iovec {
+            iov_base: bytes.as_ptr().cast_mut().cast(),
+            iov_len: bytes.len(),
+        };
+        let nowhere = libc::iovec {
+            iov_base: ptr::null_mut(),
+            iov_len: 1,
+        };
+        let pieces = [piece(&header), piece(body), nowhere];
+        #[expect(unsafe_code, reason = "no slice has an address that is nowhere")]
+        // SAFETY: the kernel only reads the pieces. The first two are alive, and it reports the last as a fault.
+        let written = unsafe { libc::writev(self.descriptor.as_raw_fd(), pieces.as_ptr(), 3) };
+        match io::Error::last_os_error() {
+            _ if written >= 0 => Ok(()),
+            error if error.raw_os_error() == Some(libc::EFAULT) => Ok(()),
+            error => Err(error),
+        }
+    }
+
     fn invalidate(&self, notice: &Answer) -> io::Result<()> {
         self.write(0, INVALIDATE_INODE, notice.bytes())
     }
@@ -169,6 +201,16 @@ impl Device {
         let unique = (1 << 63) + 2 * count;
         self.write(0, RETRIEVE, retrieval(unique, file).bytes())
     }
+}
+
+/// Returns the header of a message with `len` bytes after it.
+fn header(unique: u64, error: i32, len: usize) -> io::Result<[u8; ANSWER_HEADER]> {
+    let len = u32::try_from(ANSWER_HEADER + len).map_err(io::Error::other)?;
+    let mut header = [0; ANSWER_HEADER];
+    header[..4].copy_from_slice(&len.to_ne_bytes());
+    header[4..8].copy_from_slice(&error.to_ne_bytes());
+    header[8..].copy_from_slice(&unique.to_ne_bytes());
+    Ok(header)
 }
 
 /// The memory of a request. It is as small as the request while that is set aside.

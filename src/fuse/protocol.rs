@@ -13,9 +13,9 @@ mod operation;
 
 pub(super) use handle::by_kernel;
 pub(super) use layout::{
-    Answer, INVALIDATE_INODE, INVALIDATE_NAME, Listing, OpenCache, RETRIEVE, attributes, created,
-    entry, invalidation, name_invalidation, negative_entry, offset_found, opened, retrieval,
-    size_needed, space, statx, written,
+    Answer, INVALIDATE_INODE, INVALIDATE_NAME, Listing, OpenCache, RETRIEVE, STORE, attributes,
+    created, entry, invalidation, name_invalidation, negative_entry, offset_found, opened,
+    retrieval, size_needed, space, statx, storage, written,
 };
 pub(super) use operation::{Operation, RequestedAttributes, fixed_len};
 

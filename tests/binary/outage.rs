@@ -10,6 +10,9 @@ use crate::support::{Shape, TestVolume, eventually, must, pattern, skip_mounts, 
 
 const BYTES: usize = 300_000;
 
+/// The size of a file that is cut.
+const CUT: usize = 1806;
+
 fn aside(member: &Path) -> PathBuf {
     member.with_extension("aside")
 }
@@ -270,5 +273,50 @@ fn a_member_that_came_after_the_mount_comes_again_after_an_outage() {
     });
     bring_back(&volume.members);
     eventually("all members take part again", || volume.status().1 == 0);
+    volume.unmount();
+}
+
+/// The kernel keeps the size of a file that it knows. It must not keep one that an outage took back.
+#[test]
+fn files_that_were_cut_before_an_outage_are_as_long_as_their_next_mount_finds_them() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let names = ["open", "written", "closed"];
+    let paths = names.map(|name| volume.path(name));
+    let [mut open, written_on, closed] = [0, 1, 2].map(|at| written(&paths[at], at as u64));
+    open.set_len(CUT as u64).expect("the mount answers");
+    written_on.set_len(0).expect("the mount answers");
+    let [head, rest] = [&pattern(7, CUT)[..], &pattern(1, BYTES)[CUT..]];
+    written_on.write_all_at(head, 0).expect("the mount answers");
+    closed.set_len(CUT as u64).expect("the mount answers");
+    drop(closed);
+    take_away(&volume.members);
+    eventually("the volume has failed", || {
+        volume.log().contains("the volume has failed")
+    });
+    bring_back(&volume.members);
+    eventually("the volume goes on", || {
+        File::create(volume.path("after")).is_ok_and(|file| file.sync_all().is_ok())
+    });
+    eventually("the kernel knows of the losses", || {
+        paths.iter().all(|path| {
+            let file = File::open(path).expect("the mount answers");
+            file.sync_all().is_ok() && file.metadata().is_ok_and(|found| found.len() != CUT as u64)
+        })
+    });
+    let mut expected = pattern(0, BYTES);
+    assert!(content(&mut open) == expected, "the file that stayed open");
+    expected = [head, rest].concat();
+    let found = fs::read(&paths[1]).expect("the mount answers");
+    assert!(found == expected || found == pattern(1, BYTES));
+    assert!(fs::read(&paths[2]).expect("the mount answers") == pattern(2, BYTES));
+    drop((open, written_on));
+    volume.remount();
+    assert!(fs::read(&paths[0]).expect("the mount answers") == pattern(0, BYTES));
+    assert!(fs::read(&paths[1]).expect("the mount answers") == found);
+    assert!(fs::read(&paths[2]).expect("the mount answers") == pattern(2, BYTES));
     volume.unmount();
 }

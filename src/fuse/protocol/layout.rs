@@ -50,6 +50,9 @@ pub(in crate::fuse) const INVALIDATE_INODE: i32 = 2;
 /// The number of the notice that a name in a directory is not to be trusted.
 pub(in crate::fuse) const INVALIDATE_NAME: i32 = 3;
 
+/// The number of the notice that puts bytes into the page cache of an inode.
+pub(in crate::fuse) const STORE: i32 = 4;
+
 /// The number of the notice that asks for cached bytes of an inode.
 pub(in crate::fuse) const RETRIEVE: i32 = 5;
 
@@ -318,6 +321,11 @@ pub(in crate::fuse) fn name_invalidation(
     body.extend(name);
     body.push(0);
     Ok(body)
+}
+
+/// Returns the body, without its bytes, of the notice that puts `len` bytes into the page cache of an inode.
+pub(in crate::fuse) fn storage(ino: Ino, offset: u64, len: u32) -> Answer {
+    Answer::Fixed(Layout::new().u64(ino.0).u64(offset).u32(len).u32(0))
 }
 
 /// Returns the body of the notice that asks for no bytes of a regular file. The kernel sends them as request `unique`.
