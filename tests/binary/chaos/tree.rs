@@ -300,14 +300,15 @@ impl Version {
     }
 }
 
-/// Cuts a file before the first block that an outage took, has its loss reported, and returns what is left.
+/// Cuts a file before the first block that an outage took, has its loss reported, and returns what is left. As programs do
+/// that learn of a loss, it says how long the file is: the kernel may take it for longer than it is, with zeros at its end.
 fn keep(path: &Path, file: FoundFile) -> std::io::Result<Vec<u8>> {
     let mut bytes = file.bytes;
     let opened = File::options().write(true).open(path)?;
     if let Some(first) = file.lost.first() {
         bytes.truncate(first * BLOCK);
-        opened.set_len(bytes.len() as u64)?;
     }
+    opened.set_len(bytes.len() as u64)?;
     report_losses(&opened)?;
     Ok(bytes)
 }
