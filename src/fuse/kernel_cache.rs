@@ -20,6 +20,12 @@ impl KernelCache {
         Self { device }
     }
 
+    /// Returns the cache of a kernel at the other end of a socket, which a test is.
+    #[cfg(test)]
+    pub(crate) fn over(socket: std::os::fd::OwnedFd) -> Self {
+        Self::new(Arc::new(Device::new(socket)))
+    }
+
     /// Makes the kernel forget what it knows of names and inodes whose changes were `lost`. Pages that it has not handed
     /// over yet are written first. So this must not be called on a thread that serves requests.
     pub fn distrust(&self, lost: &LostChanges) {
