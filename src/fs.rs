@@ -68,7 +68,6 @@ mod writer;
 mod xattr;
 
 use std::collections::BTreeSet;
-use std::ops::Range;
 use std::sync::Arc;
 
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
@@ -182,36 +181,14 @@ impl Fs {
             if let (Some(old), Some(recovered)) = (lost.records.get(ino), &recovered)
                 && old.kind == FileKind::Regular
             {
-                self.note_lost(*ino, recovered.size..old.size)?;
+                let cut = recovered.size..old.size;
+                self.failed_writeback.note_lost(*ino, &cut)?;
             }
         }
         for (ino, range) in &lost.failed {
-            self.note_lost(*ino, range.clone())?;
+            self.failed_writeback.note_lost(*ino, range)?;
         }
         self.unreported.add(&unreported);
-        Ok(())
-    }
-
-    /// Has reads of lost bytes fail, in holes of a file, and behind its end as far as they fill pages. The kernel reads
-    /// whole pages: durable bytes at the end stay readable so, and a program can write on where it believes that the file
-    /// ends. Lost bytes of its last page fail once a program writes behind that page.
-    fn note_lost(&self, ino: Ino, range: Range<u64>) -> Result<(), FsError> {
-        let Some(inode) = read_inode(&self.transactions, ino)? else {
-            return Ok(());
-        };
-        let page = BLOCK_SIZE as u64;
-        let start = range.start.max(inode.size).next_multiple_of(page);
-        let end = range.end / page * page;
-        for lost in [range.start..range.end.min(inode.size), start..end] {
-            if lost.start < lost.end && !self.inodes.is_read_only() {
-                self.failed_writeback
-                    .note(ino, lost.start, lost.end - lost.start);
-            }
-        }
-        let last_page = end.max(start);
-        if last_page < range.end && !self.inodes.is_read_only() {
-            self.failed_writeback.note_tail(ino, last_page..range.end);
-        }
         Ok(())
     }
 
@@ -226,7 +203,7 @@ impl Fs {
         }
         let mut failed = BTreeSet::new();
         for (ino, range) in meanwhile.failed {
-            if let Err(error) = self.note_lost(ino, range) {
+            if let Err(error) = self.failed_writeback.note_lost(ino, &range) {
                 tracing::warn!("lost bytes of inode {ino} may read as zeros: {error}");
             }
             failed.insert(ino);
@@ -277,6 +254,7 @@ impl Fs {
             &xattrs,
             &writer,
             &access_times,
+            &kept.sizes,
         ));
         let open_files = Arc::new(OpenFiles::new(
             &inodes,

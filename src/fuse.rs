@@ -29,6 +29,7 @@ mod ring;
 mod seek;
 mod serve;
 mod serve_options;
+mod signals;
 mod waiting;
 pub mod walk;
 mod without_volume;

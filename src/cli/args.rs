@@ -156,8 +156,8 @@ pub(super) struct MountArguments {
         value_parser = PossibleValuesParser::new(["stop", "degrade"]))]
     pub(super) full_member: String,
     /// The fate of requests of programs while more directories are away than the volume can lose. `error` fails them.
-    /// `wait` has them wait until enough directories are back; a signal ends the wait of a program. An unmount fails
-    /// all that wait.
+    /// `wait` has them wait until enough directories are back. A signal ends the wait of a program if it ends the program.
+    /// An unmount is refused while programs wait; `unmount --lazy` fails them.
     #[arg(long, default_value = "error", value_name = "POLICY",
         value_parser = PossibleValuesParser::new(["error", "wait"]))]
     pub(super) on_failure: String,

@@ -49,8 +49,22 @@ impl Directories {
         patience: Duration,
         silent: Silent,
     ) -> Result<Self, Failure> {
+        let (found, refused) = Self::sort(typed, patience, silent);
+        match refused.into_iter().next() {
+            Some((_, failure)) => Err(failure),
+            None => found.not_none(),
+        }
+    }
+
+    /// The same, but returns those apart for which [`Directories::find`] fails, with the failures. None may exist.
+    pub(super) fn sort(
+        typed: &[PathBuf],
+        patience: Duration,
+        silent: Silent,
+    ) -> (Self, Vec<(PathBuf, Failure)>) {
         let mut present = Vec::new();
         let mut absent = Vec::new();
+        let mut refused = Vec::new();
         let looked = silent.ask_each(typed, patience, look);
         for (path, looked) in typed.iter().zip(looked) {
             let Some(looked) = looked else {
@@ -60,32 +74,42 @@ impl Directories {
                 absent.push(path);
                 continue;
             };
-            match looked {
-                Ok((found, true)) => present.push(found),
-                Ok((_, false)) => {
-                    return Err(Failure::usage(format!(
-                        "{} is no directory",
-                        path.display()
-                    )));
+            let shown = path.display();
+            let failure = match looked {
+                Ok((found, true)) => match refuse_overlap(&found, &present) {
+                    Ok(()) => {
+                        present.push(found);
+                        continue;
+                    }
+                    Err(failure) => failure,
+                },
+                Ok((_, false)) => Failure::usage(format!("{shown} is no directory")),
+                Err(error) if is_absence(&error) => {
+                    absent.push(spell(path));
+                    continue;
                 }
-                Err(error) if is_absence(&error) => absent.push(spell(path)),
-                Err(error) => {
-                    return Err(Failure::environment(format!(
-                        "cannot look at {}: {error}",
-                        path.display()
-                    )));
-                }
-            }
+                Err(error) => Failure::environment(format!("cannot look at {shown}: {error}")),
+            };
+            refused.push((path.clone(), failure));
         }
-        refuse_overlaps(&present)?;
-        if present.is_empty() {
-            return Err(none_exists(&absent));
-        }
-        Ok(Self {
+        let found = Self {
             present,
             absent,
             silent,
-        })
+        };
+        (found, refused)
+    }
+
+    /// Returns these directories.
+    ///
+    /// # Errors
+    ///
+    /// If none of them exists.
+    pub(super) fn not_none(self) -> Result<Self, Failure> {
+        if self.present.is_empty() {
+            return Err(none_exists(&self.absent));
+        }
+        Ok(self)
     }
 
     /// Makes and checks the directories of a volume that is to be created, and has `use_them` do so. Returns
@@ -278,25 +302,23 @@ fn none_exists(paths: &[PathBuf]) -> Failure {
     Failure::environment(message).advise("check the paths, and that their disks are mounted")
 }
 
-fn refuse_overlaps(paths: &[PathBuf]) -> Result<(), Failure> {
-    for (index, one) in paths.iter().enumerate() {
-        for other in &paths[..index] {
-            if is_same(one, other) {
-                return Err(
-                    Failure::usage(format!("{} is given twice", other.display())).advise(
-                        "every member needs a directory of its own, best on a disk of its own",
-                    ),
-                );
-            }
-            for (inner, outer) in [(one, other), (other, one)] {
-                if inner.starts_with(outer) {
-                    return Err(Failure::usage(format!(
-                        "{} lies inside {}",
-                        inner.display(),
-                        outer.display()
-                    ))
-                    .advise("members must lie side by side, not in one another"));
-                }
+/// Refuses a directory that is one of `others`, or lies inside one, or has one inside.
+fn refuse_overlap(one: &Path, others: &[PathBuf]) -> Result<(), Failure> {
+    for other in others {
+        if is_same(one, other) {
+            return Err(
+                Failure::usage(format!("{} is given twice", other.display()))
+                    .advise("every member needs a directory of its own, best on a disk of its own"),
+            );
+        }
+        for (inner, outer) in [(one, other.as_path()), (other, one)] {
+            if inner.starts_with(outer) {
+                return Err(Failure::usage(format!(
+                    "{} lies inside {}",
+                    inner.display(),
+                    outer.display()
+                ))
+                .advise("members must lie side by side, not in one another"));
             }
         }
     }

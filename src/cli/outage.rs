@@ -6,6 +6,11 @@
 //! open and the look-ups of the kernel stay. Changes that were not durable are lost: the next fsync of each file
 //! reports that, and the kernel forgets what it saw of them.
 
+mod notices;
+mod places;
+#[cfg(test)]
+mod tests;
+
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -14,19 +19,20 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
+use self::notices::{Notice, Notices};
+use self::places::Place;
 use super::directories::Directories;
 use super::failure::Failure;
 use super::survey::survey_members;
 use super::volume::VolumeOptions;
-use crate::control::in_time::Silent;
 use crate::control::mounted::{MountedVolume, OpenVolume};
 use crate::control::report::{self, StatusReport, UncountedReport};
 use crate::control::summary::{TOO_FEW, blank_report, blank_report_of};
 use crate::control::volume::{AbandonedVolume, Volume, VolumeRest};
-use crate::format::MemberIndex;
+use crate::format::{MemberIndex, VolumeId};
 use crate::fs::{FsOptions, LostChanges};
 use crate::fuse::{KernelCache, WaitingRequests};
-use crate::membership::{AbsenceReason, Access, MemberState, MemberStatus};
+use crate::membership::{AbsenceReason, Access, MemberState, MemberStatus, Members, Unusable};
 use crate::workers::Threads;
 
 /// The interval at which a volume is looked at.
@@ -47,16 +53,18 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(15);
 /// The parts of an outage that look at directories.
 pub(super) struct OutageSurvey {
     volume: Arc<MountedVolume>,
-    known: Mutex<LastKnown>,
+    known: Mutex<Option<LastKnown>>,
+    /// The directories that were left out last. The log has named them.
+    named: Mutex<Vec<Unusable>>,
     member_timeout: Duration,
 }
 
 /// The volume as it was when it was last open.
-#[derive(Default)]
 struct LastKnown {
+    id: VolumeId,
     /// The directories of the members.
-    paths: Vec<PathBuf>,
-    report: Option<StatusReport>,
+    places: Vec<Place>,
+    report: StatusReport,
     /// The failure to open it since.
     failure: Option<String>,
 }
@@ -67,6 +75,7 @@ impl OutageSurvey {
         let survey = Self {
             volume: Arc::clone(volume),
             known: Mutex::default(),
+            named: Mutex::default(),
             member_timeout,
         };
         if let Some(volume) = volume.now() {
@@ -83,29 +92,55 @@ impl OutageSurvey {
         let left_out = left_out_of(volume);
         let named = found.iter();
         let named = named.filter(|member| !left_out.contains(&member.index));
-        let paths = named.map(|member| PathBuf::from(&member.path)).collect();
+        let place = |member: &MemberStatus| Place {
+            member: member.index,
+            path: PathBuf::from(&member.path),
+        };
+        let places = named.map(place).collect();
         let report = StatusReport {
             mounted: true,
             read_only: true,
             mounted_read_only: transactions.access() == Access::ReadOnly,
             ..blank_report_of(members, found, (volume.notes.as_slice(), 0), TOO_FEW)
         };
-        *self.known.lock() = LastKnown {
-            paths,
-            report: Some(report),
+        *self.known.lock() = Some(LastKnown {
+            id: members.shape().volume_id(),
+            places,
+            report,
             failure: None,
-        };
+        });
     }
 
     /// Notes why the volume could not be opened again.
     fn note_failure(&self, failure: &str) {
-        self.known.lock().failure = Some(failure.to_owned());
+        if let Some(known) = &mut *self.known.lock() {
+            known.failure = Some(failure.to_owned());
+        }
     }
 
-    /// Finds the directories that were noted last.
-    fn directories(&self) -> Result<Directories, Failure> {
-        let paths = self.known.lock().paths.clone();
-        Directories::find_within(&paths, self.member_timeout, Silent::default())
+    /// Finds the directories that were noted last, and those that are wrong. The log names each wrong one once.
+    fn directories(&self) -> Result<(Directories, Vec<Unusable>), Failure> {
+        let known = {
+            let known = self.known.lock();
+            let known = known.as_ref();
+            known.map(|known| (known.id, known.places.clone()))
+        };
+        let (id, places) = known.ok_or_else(|| Failure::environment("no volume was open"))?;
+        let (directories, left_out) = places::find(id, &places, self.member_timeout)?;
+        let mut named = self.named.lock();
+        for wrong in left_out.iter().filter(|wrong| !named.contains(wrong)) {
+            tracing::warn!("the volume does without a directory: {wrong}");
+        }
+        named.clone_from(&left_out);
+        Ok((directories, left_out))
+    }
+
+    /// Looks at the members, and says which directories could not be used.
+    fn survey(&self) -> Result<(Arc<Members>, Vec<Unusable>), Failure> {
+        let (directories, mut left_out) = self.directories()?;
+        let (members, mut notes) = survey_members(&directories, self.member_timeout)?;
+        notes.append(&mut left_out);
+        Ok((members, notes))
     }
 
     /// Reports on the volume by what its directories tell now; `reason` says why nothing else can be counted. If none of
@@ -116,13 +151,11 @@ impl OutageSurvey {
         }
         let (known, failure) = {
             let known = self.known.lock();
-            (known.report.clone()?, known.failure.clone())
+            let known = known.as_ref()?;
+            (known.report.clone(), known.failure.clone())
         };
         let reason = failure.as_deref().unwrap_or(reason);
-        let surveyed = self
-            .directories()
-            .and_then(|directories| survey_members(&directories, self.member_timeout));
-        Some(match surveyed {
+        Some(match self.survey() {
             Ok((members, notes)) => StatusReport {
                 mounted: true,
                 read_only: true,
@@ -141,9 +174,7 @@ impl OutageSurvey {
 
     /// Counts the members whose directories are there and belong to the volume.
     fn count_present(&self) -> usize {
-        let surveyed = self
-            .directories()
-            .and_then(|directories| survey_members(&directories, self.member_timeout));
+        let surveyed = self.survey();
         surveyed.map_or(0, |(members, _)| count_online(&members.known_members()))
     }
 }
@@ -203,11 +234,12 @@ impl OutageWatch {
         (kernel_cache, waiting): (KernelCache, Arc<WaitingRequests>),
     ) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
+        let served = Arc::clone(survey.volume.served());
         let watcher = Watcher {
             volume: Arc::clone(&survey.volume),
             survey,
             reopening,
-            kernel_cache,
+            notices: Notices::start(kernel_cache, served)?,
             waiting,
             ended,
         };
@@ -231,7 +263,7 @@ struct Watcher {
     volume: Arc<MountedVolume>,
     survey: Arc<OutageSurvey>,
     reopening: Reopening,
-    kernel_cache: KernelCache,
+    notices: Notices,
     waiting: Arc<WaitingRequests>,
     ended: Receiver<()>,
 }
@@ -303,7 +335,7 @@ impl Watcher {
         loop {
             match self.open_again(&lost, left_out.to_vec()) {
                 Ok(volume) => {
-                    self.put(volume, &lost);
+                    self.put(volume, lost);
                     return rest;
                 }
                 Err(failure) => {
@@ -352,35 +384,36 @@ impl Watcher {
         lost: &LostChanges,
         left_out: Vec<MemberIndex>,
     ) -> Result<Volume, Failure> {
-        let directories = self.survey.directories()?;
+        let (directories, mut wrong) = self.survey.directories()?;
         let Reopening {
             volume_options,
             fs_options,
         } = self.reopening.clone();
         let kept = self.volume.served().kept();
         let is_wanted = || self.ended.try_recv() == Err(TryRecvError::Empty);
-        Volume::open_again(
+        let mut volume = Volume::open_again(
             &directories,
             (&volume_options, &is_wanted),
             fs_options,
             (kept, lost),
             left_out,
-        )
+        )?;
+        volume.notes.append(&mut wrong);
+        Ok(volume)
     }
 
-    /// Serves the volume again, and makes the kernel forget the changes that were lost.
-    fn put(&self, volume: Volume, lost: &LostChanges) {
+    /// Serves the volume again, and has the kernel forget the changes that were lost.
+    fn put(&self, volume: Volume, lost: LostChanges) {
         let fs = Arc::clone(&volume.fs);
         self.volume.put(volume);
         let failed = fs.make_up();
         drop(fs);
         // Pages may be among what waits, and the kernel forgets none that it has not written.
         self.waiting.resume();
-        self.kernel_cache.distrust(lost, self.volume.served());
-        self.kernel_cache.drop_pages(&failed);
         tracing::warn!(
             "the volume goes on; changes of {} files and directories were not durable and are lost",
             lost.inodes.len()
         );
+        self.notices.add(Notice { lost, failed });
     }
 }

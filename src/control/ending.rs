@@ -9,6 +9,7 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
@@ -32,6 +33,12 @@ const GRACE: Duration = Duration::from_secs(5);
 /// The time that the kernel may take to end the connection after the mount was taken away. Something else keeps the
 /// mount if it takes longer.
 const RELEASE: Duration = Duration::from_secs(3);
+
+/// The time that an unmount may take once the mount is gone from the table. Pages are written meanwhile if it takes longer.
+const UNMOUNTED: Duration = Duration::from_millis(200);
+
+/// The pause between two looks at an unmount that is under way.
+const UNMOUNT_POLL: Duration = Duration::from_millis(10);
 
 /// An event in the life of a daemon.
 pub(crate) enum Event {
@@ -192,6 +199,9 @@ impl<'a> Ending<'a> {
     }
 
     fn unmount(&mut self, lazy: bool) -> Result<(), MountError> {
+        if !lazy && self.connection.has_requests_wait() && self.is_volume_away() {
+            return self.unmount_without_volume();
+        }
         self.write_back();
         let how = if lazy {
             Unmount::Lazily
@@ -199,6 +209,40 @@ impl<'a> Ending<'a> {
             Unmount::WhenIdle
         };
         self.mounting.unmount(self.mount, how)
+    }
+
+    /// Says whether the volume cannot serve programs now.
+    fn is_volume_away(&self) -> bool {
+        let served = self.volume.served().current();
+        let away = served.as_ref();
+        away.is_none_or(|fs| fs.transactions().lacks_members())
+    }
+
+    /// Unmounts while requests wait for the volume. The kernel refuses that if the mount is in use, and they wait on. Else it
+    /// takes the mount away, and then writes what it holds. These writes fail, because they would wait as well.
+    fn unmount_without_volume(&self) -> Result<(), MountError> {
+        let (mounting, mount) = (self.mounting, self.mount);
+        let stuck = |source| MountError::Stuck {
+            mountpoint: mount.mountpoint().to_owned(),
+            source,
+        };
+        thread::scope(|scope| {
+            let unmount = move || mounting.unmount(mount, Unmount::WhenIdle);
+            let thread = thread::Builder::new().name("unmount".to_owned());
+            let unmounting = thread.spawn_scoped(scope, unmount).map_err(stuck)?;
+            let mut gone_since: Option<Instant> = None;
+            while !unmounting.is_finished() {
+                if self.is_gone() {
+                    let since = *gone_since.get_or_insert_with(Instant::now);
+                    if since.elapsed() > UNMOUNTED {
+                        self.connection.release_waiting();
+                    }
+                }
+                thread::sleep(UNMOUNT_POLL);
+            }
+            let unmounted = unmounting.join();
+            unmounted.unwrap_or_else(|_| Err(stuck(io::Error::other("the unmount panicked"))))
+        })
     }
 
     /// Has the kernel write what it holds: an unmount does so for the last mount of a filesystem only, and not if it is

@@ -24,7 +24,7 @@ pub struct Attributes {
     xattrs: Arc<Xattrs>,
     writer: Arc<FileWriter>,
     access_times: Arc<AccessTimes>,
-    sizes: SizeGate,
+    sizes: Arc<SizeGate>,
 }
 
 impl Attributes {
@@ -34,6 +34,7 @@ impl Attributes {
         xattrs: &Arc<Xattrs>,
         writer: &Arc<FileWriter>,
         access_times: &Arc<AccessTimes>,
+        sizes: &Arc<SizeGate>,
     ) -> Self {
         Self {
             inodes: Arc::clone(inodes),
@@ -41,7 +42,7 @@ impl Attributes {
             xattrs: Arc::clone(xattrs),
             writer: Arc::clone(writer),
             access_times: Arc::clone(access_times),
-            sizes: SizeGate::new(),
+            sizes: Arc::clone(sizes),
         }
     }
 
@@ -62,7 +63,7 @@ impl Attributes {
     /// # Errors
     ///
     /// [`FsError::NotFound`]; for a size [`FsError::IsDirectory`], [`FsError::Invalid`] for what is no
-    /// regular file, [`FsError::FileTooBig`], and [`FsError::SizeInUse`] if [`Attributes::tell_size`] waits long.
+    /// regular file, [`FsError::FileTooBig`], and [`FsError::SizeInUse`] if [`ServedFs::tell_size`](super::ServedFs::tell_size) waits long.
     pub fn set(&self, caller: &Caller, ino: Ino, changes: Changes) -> Result<Attr, FsError> {
         self.inodes.check_writable()?;
         if let Some(handle) = changes.handle {
@@ -89,19 +90,14 @@ impl Attributes {
         Ok(Attr::new(ino, &inode))
     }
 
-    /// Passes the size of a regular file on, which does not shrink until `tell` returns. Returns none for anything else.
+    /// Returns the size of a regular file, and none for anything else.
     ///
     /// # Errors
     ///
     /// [`FsError::NotFound`], or a failure of the index.
-    pub fn tell_size<T>(
-        &self,
-        ino: Ino,
-        tell: impl FnOnce(u64) -> T,
-    ) -> Result<Option<T>, FsError> {
-        let _closed = self.sizes.close(ino);
+    pub(super) fn file_size(&self, ino: Ino) -> Result<Option<u64>, FsError> {
         let inode = self.inodes.get(ino)?;
-        Ok((inode.kind == FileKind::Regular).then(|| tell(inode.size)))
+        Ok((inode.kind == FileKind::Regular).then_some(inode.size))
     }
 
     /// Returns the target of a symbolic link.

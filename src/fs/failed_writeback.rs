@@ -40,14 +40,33 @@ const MOST_BYTES: u64 = 1 << 30;
 /// make zeros of them. They take the space that is kept back for removing, and are as small as removals.
 const MOST_OVERDRAWN: usize = 256;
 
+/// The bytes that a change of a file replaces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reach {
+    /// Those that it names.
+    Bytes,
+    /// The pages of those that it names: a kernel with a page cache may have written these as a whole.
+    Pages,
+}
+
+impl Reach {
+    fn of(self, range: &Range<u64>) -> Range<u64> {
+        let page = BLOCK_SIZE as u64;
+        match self {
+            Self::Bytes => range.clone(),
+            Self::Pages => range.start / page * page..range.end.next_multiple_of(page),
+        }
+    }
+}
+
 /// The ranges of files whose writeback failed; each file's are changed under its lock.
 pub(super) struct FailedWriteback {
     inodes: Arc<Inodes>,
     transactions: Arc<Transactions>,
     files: Mutex<HashMap<Ino, Ranges>>,
-    /// Parts of pages behind the ends of files that an outage took. They count once a write leaves them behind.
-    tails: Mutex<HashMap<Ino, Range<u64>>>,
-    /// The number of tails, so that writers of other files take no lock.
+    /// Parts of pages that an outage took, all behind the ends of their files. They count once a file reaches behind them.
+    tails: Mutex<HashMap<Ino, Ranges>>,
+    /// The number of files with tails, so that writers of other files take no lock.
     tail_count: AtomicUsize,
     /// The number of those files, readable without a lock.
     file_count: AtomicUsize,
@@ -81,25 +100,60 @@ impl FailedWriteback {
         }
     }
 
+    /// Remembers bytes of a file that an outage took. Reads of them fail in holes of the file, and behind its end as far as
+    /// they fill pages. The kernel reads whole pages: durable bytes at the end stay readable so, and a program can write on
+    /// where it believes that the file ends. Lost bytes of its last page fail once the file reaches behind them.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Storage`] if the inode cannot be read. One that is gone has lost nothing.
+    pub(super) fn note_lost(&self, ino: Ino, range: &Range<u64>) -> Result<(), FsError> {
+        if self.inodes.is_read_only() {
+            return Ok(());
+        }
+        let lock = self.inodes.locks().exclusive(&[ino]);
+        let inode = match self.inodes.get(ino) {
+            Err(FsError::NotFound) => return Ok(()),
+            inode => inode?,
+        };
+        let page = BLOCK_SIZE as u64;
+        let start = range.start.max(inode.size).next_multiple_of(page);
+        let end = range.end / page * page;
+        for lost in [range.start..range.end.min(inode.size), start..end] {
+            if lost.start < lost.end {
+                self.add(ino, lost);
+            }
+        }
+        let last_page = end.max(start);
+        if last_page < range.end {
+            self.add_tail(ino, last_page..range.end);
+        }
+        drop(lock);
+        if self.has(ino) {
+            self.persist(ino);
+        }
+        Ok(())
+    }
+
     /// Remembers lost bytes at the start of a page behind the end of a file. A program that takes them for the end of its
-    /// file can write on in their page, which the kernel reads first. If a write comes behind their page, they count as
-    /// lost like others.
-    pub(super) fn note_tail(&self, ino: Ino, tail: Range<u64>) {
+    /// file can write on in their page, which the kernel reads first. If the file reaches behind them otherwise, they count
+    /// as lost like others.
+    fn add_tail(&self, ino: Ino, tail: Range<u64>) {
         let mut tails = self.tails.lock();
-        if !tail.is_empty() && (tails.len() < MOST_FILES || tails.contains_key(&ino)) {
-            tails.insert(ino, tail);
+        if tails.len() < MOST_FILES || tails.contains_key(&ino) {
+            tails.entry(ino).or_default().add(tail);
             self.tail_count.store(tails.len(), Ordering::Release);
         }
     }
 
-    /// Returns the tail of a file of which the page ends at `start` or before it.
-    fn tail_before(&self, ino: Ino, start: u64) -> Option<Range<u64>> {
+    /// Returns the parts of the tail of a file before `start`.
+    fn tail_before(&self, ino: Ino, start: u64) -> Vec<Range<u64>> {
         if self.tail_count.load(Ordering::Acquire) == 0 {
-            return None;
+            return Vec::new();
         }
         let tails = self.tails.lock();
-        let tail = tails.get(&ino)?;
-        (page_end(tail) <= start).then(|| tail.clone())
+        let tail = tails.get(&ino);
+        tail.map_or(Vec::new(), |tail| tail.within(&(0..start)))
     }
 
     /// Puts extents without a stripe where a file has holes instead of the lost bytes. Requires that there is room for
@@ -117,7 +171,7 @@ impl FailedWriteback {
                 return Err(FsError::NoSpace);
             }
             let end = inode.size..inode.size;
-            let marked = self.mark(&lock, ino, &mut inode, &end);
+            let marked = self.mark(&lock, ino, &mut inode, (&end, Reach::Bytes));
             if !matches!(marked, Ok(true)) {
                 self.overdrawn.fetch_sub(overdrawn, Ordering::Relaxed);
             }
@@ -144,20 +198,20 @@ impl FailedWriteback {
         self.clear(ino, &(size..SIZE_MAX));
     }
 
-    /// Puts extents without a stripe where a file would have holes instead of lost bytes, once `range` is written or
-    /// the file is so long. Returns `false` if a stripe must be opened first.
+    /// Puts extents without a stripe where a file would have holes instead of lost bytes, once a change has written `range`
+    /// or the file is so long. Returns `false` if a stripe must be opened first.
     pub(super) fn mark(
         &self,
         lock: &ExclusiveLock<'_>,
         ino: Ino,
         inode: &mut Inode,
-        range: &Range<u64>,
+        (range, reach): (&Range<u64>, Reach),
     ) -> Result<bool, FsError> {
         debug_assert!(lock.covers(ino));
         let end = inode.size.max(range.end);
         let mut parts = self.within(ino, &(0..range.start));
         parts.extend(self.within(ino, &(range.end..end)));
-        parts.extend(self.tail_before(ino, range.start));
+        parts.extend(self.tail_before(ino, reach.of(range).start));
         if parts.is_empty() {
             return Ok(true);
         }
@@ -217,23 +271,34 @@ impl FailedWriteback {
         }
     }
 
-    /// Forgets the tail of a file if a range touches its page.
+    /// Removes the bytes that a write has replaced.
+    pub(super) fn clear_written(&self, ino: Ino, (range, reach): (&Range<u64>, Reach)) {
+        self.clear(ino, range);
+        self.clear_tail(ino, &reach.of(range));
+    }
+
+    /// Forgets a range of the tail of a file.
     fn clear_tail(&self, ino: Ino, range: &Range<u64>) {
         if self.tail_count.load(Ordering::Acquire) == 0 {
             return;
         }
         let mut tails = self.tails.lock();
-        let is_hit = |tail: &Range<u64>| tail.start < range.end && range.start < page_end(tail);
-        if tails.get(&ino).is_some_and(is_hit) {
-            tails.remove(&ino);
-            self.tail_count.store(tails.len(), Ordering::Release);
+        if let Some(tail) = tails.get_mut(&ino) {
+            tail.remove(range);
+            if tail.is_empty() {
+                tails.remove(&ino);
+                self.tail_count.store(tails.len(), Ordering::Release);
+            }
         }
     }
 
     /// Returns all tails.
     pub(super) fn tails(&self) -> Vec<(Ino, Range<u64>)> {
         let tails = self.tails.lock();
-        let entries = tails.iter().map(|(ino, tail)| (*ino, tail.clone()));
+        let entries = tails.iter().flat_map(|(ino, tail)| {
+            let parts = tail.within(&(0..SIZE_MAX)).into_iter();
+            parts.map(|part| (*ino, part))
+        });
         entries.collect()
     }
 
@@ -252,11 +317,6 @@ impl FailedWriteback {
     fn has(&self, ino: Ino) -> bool {
         self.files.lock().contains_key(&ino)
     }
-}
-
-/// Returns the end of the page in which a tail ends.
-fn page_end(tail: &Range<u64>) -> u64 {
-    tail.end.next_multiple_of(BLOCK_SIZE as u64)
 }
 
 /// Fails if bytes of `hole`, where a file holds nothing, have a failed writeback.

@@ -17,6 +17,7 @@ use crate::metadata::Key;
 use super::error::FsError;
 use super::handles::Handles;
 use super::nodes::Nodes;
+use super::size_gate::SizeGate;
 use super::types::Handle;
 
 /// Ranges of failed writebacks that are remembered while no volume is open. Of others, fsync alone tells.
@@ -27,6 +28,7 @@ const MOST_FAILED: usize = 65536;
 pub struct Kept {
     pub(super) nodes: Arc<Nodes>,
     pub(super) handles: Arc<Handles>,
+    pub(super) sizes: Arc<SizeGate>,
     meanwhile: Arc<Mutex<Meanwhile>>,
 }
 
@@ -45,6 +47,7 @@ impl Kept {
         Self {
             nodes: Arc::new(Nodes::new()),
             handles: Arc::new(Handles::new()),
+            sizes: Arc::new(SizeGate::new()),
             meanwhile: Arc::default(),
         }
     }

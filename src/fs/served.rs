@@ -69,6 +69,26 @@ impl ServedFs {
         }
     }
 
+    /// Passes the size of a regular file on, which does not change until `tell` returns. Returns none for anything else, and
+    /// while there is no filesystem.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], [`FsError::Storage`] if the index cannot be read.
+    pub fn tell_size<T>(
+        &self,
+        ino: Ino,
+        tell: impl FnOnce(u64) -> T,
+    ) -> Result<Option<T>, FsError> {
+        let _closed = self.kept.sizes.close(ino);
+        // The filesystem can be closed while the caller waits for the kernel.
+        let size = match self.current.load_full() {
+            Some(fs) => fs.attributes().file_size(ino)?,
+            None => None,
+        };
+        Ok(size.map(tell))
+    }
+
     /// Returns the references of callers, which outlive the filesystem.
     #[must_use]
     pub fn kept(&self) -> &Kept {

@@ -215,10 +215,16 @@ impl OpenFlags {
 
 /// The special properties of a write.
 #[derive(Clone, Copy, Debug, Default)]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a property of its own, independent of the others"
+)]
 pub struct WriteFlags {
     /// It comes from a page cache that keeps size and times itself: the caller, the handle's flags
     /// and the clock mean nothing.
     pub from_page_cache: bool,
+    /// It comes from a program with `O_DIRECT`, past any page cache: it writes its own bytes, and none around them.
+    pub is_direct: bool,
     /// The caller, if it has no right to keep setuid and setgid by a change: the write clears them.
     pub unprivileged: Option<Caller>,
     /// Fail for lack of space at once, rather than make room first, or clear away what is left of a file

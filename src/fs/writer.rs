@@ -14,7 +14,7 @@ use crate::transaction::{Transactions, Written};
 use super::edit::Edit;
 use super::error::FsError;
 use super::extents;
-use super::failed_writeback::FailedWriteback;
+use super::failed_writeback::{FailedWriteback, Reach};
 use super::handles::OpenFile;
 use super::inodes::Inodes;
 use super::limits::{INLINE_MAX, SIZE_MAX};
@@ -220,17 +220,17 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Prepares a file for a write to `range`, or for an end at `range.end`: removes what is left behind its end, and
-    /// puts failed ranges on record that would become holes. Returns `false` if a stripe must be opened first.
+    /// Prepares a file for a write to `range` with this reach, or for an end at `range.end`: removes what is left behind its
+    /// end, and puts failed ranges on record that would become holes. Returns `false` if a stripe must be opened first.
     fn prepare(
         &self,
         lock: &ExclusiveLock<'_>,
         ino: Ino,
         inode: &mut Inode,
-        range: &Range<u64>,
+        (range, reach): (&Range<u64>, Reach),
     ) -> Result<bool, FsError> {
         self.removal.clear_behind(lock, ino, inode, range.end)?;
-        self.failed_writeback.mark(lock, ino, inode, range)
+        self.failed_writeback.mark(lock, ino, inode, (range, reach))
     }
 
     /// Returns whether much is left to be taken out behind the end of a file: making it longer may take
@@ -256,7 +256,8 @@ impl FileWriter {
         let start = start_of(file, &inode, offset, flags);
         let end = end_of(start, data.len() as u64)?;
         self.check_growth_of(file.ino, &inode, &(start..end))?;
-        if !self.prepare(&lock, file.ino, &mut inode, &(start..end))? {
+        let change = (&(start..end), flags.reach());
+        if !self.prepare(&lock, file.ino, &mut inode, change)? {
             return Ok(None);
         }
         let mut edit = Edit::default();
@@ -298,8 +299,19 @@ impl FileWriter {
             self.abandon(&holds)?;
         }
         applied?;
-        self.failed_writeback.clear(file.ino, &(start..end));
+        self.failed_writeback.clear_written(file.ino, change);
         Ok(Some(()))
+    }
+}
+
+impl WriteFlags {
+    /// Returns which bytes a write replaces.
+    fn reach(&self) -> Reach {
+        if self.is_direct && !self.from_page_cache {
+            Reach::Bytes
+        } else {
+            Reach::Pages
+        }
     }
 }
 

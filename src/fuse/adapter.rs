@@ -442,6 +442,7 @@ impl<'a> Write<'a> {
         };
         let how = WriteFlags {
             from_page_cache: flags & FROM_PAGE_CACHE != 0,
+            is_direct: open_flags & libc::O_DIRECT != 0,
             unprivileged: (flags & KILL_SUID_SGID != 0).then(|| request.caller(0)),
             at_once: false,
             tries_again,

@@ -20,6 +20,12 @@ impl KernelCache {
         Self { device }
     }
 
+    /// Returns the cache of a kernel at the other end of a socket, which a test is.
+    #[cfg(test)]
+    pub(crate) fn over(socket: std::os::fd::OwnedFd) -> Self {
+        Self::new(Arc::new(Device::new(socket)))
+    }
+
     /// Makes the kernel forget what it knows of names and inodes whose changes were `lost`, and take files for as long as
     /// they are in `served`. Pages that it has not handed over yet are written first. So this must not be called on a
     /// thread that serves requests.
@@ -47,11 +53,7 @@ impl KernelCache {
     /// Makes the kernel take a file for as long as it is. A change that made it shorter may be lost. Its pages are dropped
     /// first: the last one may have zeros behind the end that the kernel knew.
     fn restore_size(&self, ino: Ino, served: &ServedFs) {
-        let Some(fs) = served.current().clone() else {
-            return;
-        };
-        let tell = |size| self.device.lengthen(ino, size);
-        match fs.attributes().tell_size(ino, tell) {
+        match served.tell_size(ino, |size| self.device.lengthen(ino, size)) {
             Ok(Some(told)) => note(told),
             // What has no size here has none in the kernel either.
             Ok(None) | Err(FsError::NotFound) => {}

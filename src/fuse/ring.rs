@@ -81,7 +81,8 @@ pub(super) struct Rings {
 
 impl Rings {
     /// Starts the threads of each queue of `device`, which set up what they need. Each thread reports to `outcome` when
-    /// it is done with serving. Data moves on `helpers` more threads where that takes long.
+    /// it is done with serving. Data moves on `helpers` more threads where that takes long. At most `most_waiting` requests
+    /// wait for the volume at once.
     ///
     /// Everything that this process can lack is taken here, before the answer to INIT: once the kernel has that, it holds
     /// all requests back until every queue is registered or refused.
@@ -93,12 +94,12 @@ impl Rings {
     pub(super) fn prepare(
         device: &Arc<Device>,
         threads: &Threads,
-        helpers: usize,
+        (helpers, most_waiting): (usize, usize),
         outcome: &Sender<io::Result<()>>,
     ) -> io::Result<Self> {
         let queues = possible_cpus(&std::fs::read_to_string(POSSIBLE_CPUS)?)
             .ok_or_else(|| io::Error::other("the list of possible CPUs cannot be read"))?;
-        check_descriptors(queues)?;
+        check_descriptors(queues, most_waiting)?;
         let depth = (ENTRIES / usize::from(queues)).clamp(FEWEST_ENTRIES, MOST_ENTRIES);
         let (ready, prepared) = mpsc::channel();
         let mut starts = Vec::new();
@@ -215,14 +216,21 @@ fn possible_cpus(ranges: &str) -> Option<u16> {
 }
 
 /// Fails if this process may open too few files for a ring for each entry that the queues may get, and for all else.
-fn check_descriptors(queues: u16) -> io::Result<()> {
-    let needed = u64::from(queues) * crew::MOST_ENTRIES as u64 + OTHER_DESCRIPTORS;
+fn check_descriptors(queues: u16, most_waiting: usize) -> io::Result<()> {
+    let needed = most_descriptors(queues, most_waiting);
     match getrlimit(Resource::Nofile).current {
         Some(limit) if limit < needed => Err(io::Error::other(format!(
             "this process may open {limit} files, and takes up to {needed} (`ulimit -n`)"
         ))),
         _ => Ok(()),
     }
+}
+
+/// Returns the descriptors that are open at most. Each entry has a ring, and each request that waits for the volume holds an
+/// entry beside those that are left for others.
+fn most_descriptors(queues: u16, most_waiting: usize) -> u64 {
+    let entries = usize::from(queues) * crew::MOST_ENTRIES + most_waiting;
+    entries as u64 + OTHER_DESCRIPTORS
 }
 
 #[cfg(test)]
@@ -241,6 +249,19 @@ mod tests {
             ("a", None),
         ] {
             assert_eq!(possible_cpus(list), count, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn requests_that_wait_for_the_volume_leave_descriptors_for_all_else() {
+        for (queues, most_waiting) in [(1, 0), (1, 1024), (16, 1024)] {
+            let entries = Entries::of(MOST_ENTRIES);
+            // All of them wait in one queue.
+            let added = (0..most_waiting).filter(|_| entries.leave(true)).count();
+            let in_others = usize::from(queues - 1) * crew::MOST_ENTRIES;
+            let rings = (MOST_ENTRIES + added + in_others) as u64;
+            let most = most_descriptors(queues, most_waiting);
+            assert!(most >= rings + OTHER_DESCRIPTORS, "{queues} {most_waiting}");
         }
     }
 }

@@ -68,6 +68,12 @@ impl Connection {
         looked.is_ok() && device[0].revents().contains(PollFlags::ERR)
     }
 
+    /// Returns whether requests wait for the volume while it is away.
+    #[must_use]
+    pub fn has_requests_wait(&self) -> bool {
+        self.waiting.on_failure() == OnFailure::Wait
+    }
+
     /// Has the requests fail that wait for the volume, and those that come while it is away. Returns once they have failed,
     /// unless a member hangs. The caller is about to unmount.
     pub fn release_waiting(&self) {
@@ -295,7 +301,8 @@ impl Session {
         if wanted == TransportChoice::Classic || !ring::is_enabled() {
             return Ok(None);
         }
-        match Rings::prepare(&self.device, &self.threads, helpers, outcome) {
+        let counts = (helpers, self.waiting.most());
+        match Rings::prepare(&self.device, &self.threads, counts, outcome) {
             Ok(rings) => Ok(Some(rings)),
             Err(error) if wanted == TransportChoice::Uring => Err(error),
             Err(error) => {

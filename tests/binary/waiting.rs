@@ -1,7 +1,7 @@
 //! More members than parity shards go away, and programs are to wait for them.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Result;
+use std::io::{BufRead, BufReader, Result, Write};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
@@ -183,6 +183,69 @@ fn start_programs(rig: &Rig) -> Vec<Child> {
     (0..PROGRAMS).map(start).collect()
 }
 
+/// Makes a directory, or writes a block of a file and syncs it, when it is told to. It handles a signal.
+const PROGRAM: &str = r#"
+import mmap, os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: None)
+what, path = sys.argv[1:]
+if what != "mkdir":
+    file = os.open(path, os.O_RDWR | (os.O_DIRECT if what == "direct" else 0))
+    page = mmap.mmap(-1, 4096)
+    page.write(b"x" * 4096)
+print("ready", flush=True)
+sys.stdin.readline()
+if what == "mkdir":
+    os.mkdir(path)
+else:
+    os.pwrite(file, page, 0)
+    os.fsync(file)
+"#;
+
+/// Starts a program that does `what` with `name`: `mkdir`, or a write with `direct` I/O or of `pages`.
+fn start_program(rig: &Rig, what: &str, name: &str) -> Child {
+    let mut program = Command::new("python3");
+    program.args(["-c", PROGRAM, what]);
+    program.arg(rig.volume.path(name));
+    program.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut program = program.spawn().expect("python runs");
+    let mut line = String::new();
+    let out = program.stdout.take().expect("it is a pipe");
+    BufReader::new(out).read_line(&mut line).expect("it runs");
+    assert_eq!(line, "ready\n");
+    program
+}
+
+/// Has a program begin, and sees that it waits.
+fn begin(rig: &Rig, program: &mut Child) {
+    let before = rig.requests();
+    let mut input = program.stdin.take().expect("it is a pipe");
+    input.write_all(b"go\n").expect("it listens");
+    eventually("the program waits", || rig.requests() > before);
+}
+
+/// Checks that a program ends, by a signal or by itself.
+fn check_end(mut program: Child, signal: Option<i32>) {
+    let mut ended = None;
+    eventually("the program ends", || {
+        ended = program.try_wait().expect("it was started");
+        ended.is_some()
+    });
+    let ended = ended.expect("it has ended");
+    assert_eq!(
+        (ended.signal(), ended.success()),
+        (signal, signal.is_none())
+    );
+}
+
+/// Checks that a file of which [`PROGRAM`] wrote the first block, or did not, is so.
+fn check_first_block(rig: &Rig, name: &str, is_written: bool) {
+    let found = read(&rig.volume.path(name)).expect("it is durable");
+    let before = pattern(1, BYTES);
+    assert!(found[BLOCK..] == before[BLOCK..], "{name}");
+    assert_eq!(found[..BLOCK] == [b'x'; BLOCK], is_written, "{name}");
+    assert_eq!(found[..BLOCK] == before[..BLOCK], !is_written, "{name}");
+}
+
 fn is_running(program: &mut Child) -> bool {
     program.try_wait().expect("it was started").is_none()
 }
@@ -258,7 +321,7 @@ fn programs_wait_for_members_and_go_on_with_every_byte() {
 }
 
 #[test]
-fn an_unmount_and_a_signal_end_the_wait_of_programs() {
+fn a_lazy_unmount_and_a_signal_end_the_wait_of_programs() {
     if skip_mounts() {
         return;
     }
@@ -273,27 +336,13 @@ fn an_unmount_and_a_signal_end_the_wait_of_programs() {
             let daemon = rig.volume.daemon().expect("it is mounted");
             must("kill", &["-TERM", &daemon.to_string()]);
         } else {
-            let output = rig.volume.try_unmount();
-            assert!(!output.status.success(), "a file is open");
-            assert!(rig.volume.daemon().is_some(), "{}", said(&output));
+            rig.volume.command(&["unmount", "--lazy"], &[]);
         }
         for program in programs {
             let ended = program.wait_with_output().expect("it was started");
             assert!(!ended.status.success(), "{ended:?}");
         }
-        if !is_signal {
-            // The mount stays, and programs wait again.
-            let mut waits = rig.start_mkdir("later");
-            assert!(waits.try_wait().expect("it was started").is_none());
-            drop(kept);
-            let output = rig.volume.try_unmount();
-            let ended = waits.wait_with_output().expect("it was started");
-            assert!(!ended.status.success(), "{ended:?}");
-            if !output.status.success() && rig.volume.daemon().is_some() {
-                // The program was in the way.
-                rig.volume.try_unmount();
-            }
-        }
+        drop(kept);
         eventually("the daemon ends", || rig.volume.daemon().is_none());
         rig.bring_back();
         rig.volume.mount();
@@ -301,6 +350,99 @@ fn an_unmount_and_a_signal_end_the_wait_of_programs() {
         assert!(found == pattern(1, BYTES));
         rig.volume.unmount();
     }
+}
+
+/// Programs that wait use the mount.
+#[test]
+fn an_unmount_that_is_refused_ends_no_wait() {
+    if skip_mounts() {
+        return;
+    }
+    let rig = Rig::new();
+    make_directories(&rig);
+    drop(rig.write("pages", 1));
+    let mut pages = start_program(&rig, "pages", "pages");
+    rig.take_away();
+    begin(&rig, &mut pages);
+    let mut programs = start_programs(&rig);
+    eventually("all wait", || rig.requests() > PROGRAMS);
+    for _ in 0..2 {
+        let output = rig.volume.try_unmount();
+        assert!(!output.status.success(), "it is in use");
+        assert!(said(&output).contains("is in use"), "{}", said(&output));
+    }
+    assert!(programs.iter_mut().all(is_running) && is_running(&mut pages));
+    rig.bring_back();
+    for program in programs {
+        let ended = program.wait_with_output().expect("it was started");
+        assert!(ended.status.success(), "{ended:?}");
+    }
+    check_end(pages, None);
+    rig.volume.unmount();
+    rig.volume.mount();
+    check_first_block(&rig, "pages", true);
+    for number in 0..PROGRAMS {
+        let found = read(&rig.volume.path(&format!("{number}/file"))).expect("it is durable");
+        assert!(found == block(number as u64), "program {number}");
+    }
+    rig.volume.unmount();
+}
+
+#[test]
+fn an_unmount_of_a_mount_that_nothing_uses_succeeds_while_the_volume_is_away() {
+    if skip_mounts() {
+        return;
+    }
+    let rig = Rig::new();
+    drop(rig.write("kept", 1));
+    rig.take_away();
+    rig.volume.try_unmount();
+    eventually("the daemon ends", || rig.volume.daemon().is_none());
+    rig.bring_back();
+    rig.volume.mount();
+    let found = read(&rig.volume.path("kept")).expect("it is durable");
+    assert!(found == pattern(1, BYTES));
+    rig.volume.unmount();
+}
+
+#[test]
+fn a_signal_ends_a_wait_if_it_ends_the_program_also_in_direct_io() {
+    if skip_mounts() {
+        return;
+    }
+    let rig = Rig::new();
+    for name in ["written", "killed"] {
+        drop(rig.write(name, 1));
+    }
+    let of = [
+        ("mkdir", "made"),
+        ("direct", "written"),
+        ("mkdir", "none"),
+        ("direct", "killed"),
+    ];
+    let mut programs = of.map(|(what, name)| start_program(&rig, what, name));
+    rig.take_away();
+    for program in &mut programs {
+        begin(&rig, program);
+        // They handle it. The kernel tells of the first signal alone.
+        must("kill", &["-USR1", &program.id().to_string()]);
+    }
+    let [mut made, mut written, mkdir, direct] = programs;
+    for program in [mkdir, direct] {
+        must("kill", &["-KILL", &program.id().to_string()]);
+        check_end(program, Some(libc::SIGKILL));
+    }
+    assert!(is_running(&mut made) && is_running(&mut written));
+    rig.bring_back();
+    check_end(made, None);
+    check_end(written, None);
+    assert!(rig.volume.path("made").is_dir());
+    assert!(!rig.volume.path("none").exists());
+    rig.volume.unmount();
+    rig.volume.mount();
+    check_first_block(&rig, "written", true);
+    check_first_block(&rig, "killed", false);
+    rig.volume.unmount();
 }
 
 /// Writes of the page cache wait as well.

@@ -399,9 +399,14 @@ fn with_lost_end() -> (Arc<Fs>, Handle) {
     (again, handle)
 }
 
+/// The page in which the file of [`with_lost_end`] ended.
+const LAST_PAGE: u64 = 598_016;
+
+/// The end of that file.
+const LOST_END: u64 = 600_000;
+
 #[test]
 fn the_last_bytes_that_an_outage_took_fail_once_a_write_leaves_their_page_behind() {
-    const LAST_PAGE: u64 = 598_016;
     for start in [602_112, 700_000] {
         let (fs, handle) = with_lost_end();
         write(&fs, handle, start, &bytes(3, 4096)).unwrap();
@@ -431,4 +436,89 @@ fn a_program_can_write_on_in_the_page_in_which_its_file_ended_before_an_outage()
     // The page may have been written as a whole, so nothing of it is lost any more.
     write(&fs, handle, 700_000, &bytes(4, 4096)).unwrap();
     assert_eq!(read(&fs, handle, 598_016, 4096), page);
+}
+
+/// Writes as a program does with `O_DIRECT`.
+fn write_direct(fs: &Fs, handle: Handle, offset: u64, data: &[u8]) {
+    let flags = WriteFlags {
+        is_direct: true,
+        ..WriteFlags::default()
+    };
+    let written = fs.writer().write(handle, offset, data, flags);
+    assert_eq!(written.unwrap(), data.len());
+}
+
+fn set_size(fs: &Fs, size: u64) {
+    let ino = fs.names().lookup(Ino::ROOT, b"f").unwrap().ino;
+    let changes = Changes {
+        size: Some(size),
+        ..Changes::default()
+    };
+    fs.attributes().set(ROOT, ino, changes).unwrap();
+}
+
+/// Says which bytes of the last page cannot be read. Behind the end of the file, none can.
+fn lost_in_last_page(fs: &Fs, handle: Handle) -> Vec<u64> {
+    let page = LAST_PAGE..LAST_PAGE + 4096;
+    let is_lost = |at: &u64| {
+        let found = try_read(fs, handle, *at, 1);
+        matches!(found, Err(FsError::FailedWriteback { .. }))
+    };
+    page.filter(is_lost).collect()
+}
+
+#[test]
+fn a_direct_write_into_the_last_page_that_an_outage_took_leaves_the_rest_of_it_lost() {
+    let data = bytes(3, 512);
+    for start in [LAST_PAGE, LAST_PAGE + 512, LOST_END - 512, LOST_END] {
+        let (fs, handle) = with_lost_end();
+        write_direct(&fs, handle, start, &data);
+        let written = start..start + 512;
+        let before: Vec<u64> = (LAST_PAGE..start.min(LOST_END)).collect();
+        assert_eq!(lost_in_last_page(&fs, handle), before, "{start}");
+        assert_eq!(read(&fs, handle, start, 512), data, "{start}");
+        // It reaches behind the page.
+        write_direct(&fs, handle, 700_000, &data);
+        let rest = (LAST_PAGE..LOST_END).filter(|at| !written.contains(at));
+        let rest: Vec<u64> = rest.collect();
+        assert_eq!(lost_in_last_page(&fs, handle), rest, "{start}");
+        assert_eq!(read(&fs, handle, start, 512), data, "{start}");
+        sound(&fs);
+    }
+}
+
+/// The kernel sends changes of the size while direct writes are under way, in either order.
+#[test]
+fn a_change_of_the_size_beside_direct_writes_leaves_the_rest_of_the_last_page_lost() {
+    let data = bytes(3, 512);
+    let written = LAST_PAGE + 512..LAST_PAGE + 1024;
+    for size in [LAST_PAGE + 2048, LOST_END, LOST_END + 1000, 700_000] {
+        for is_first in [true, false] {
+            let (fs, handle) = with_lost_end();
+            if is_first {
+                set_size(&fs, size);
+            }
+            write_direct(&fs, handle, written.start, &data);
+            if !is_first {
+                set_size(&fs, size);
+            }
+            let rest = (LAST_PAGE..size.min(LOST_END)).filter(|at| !written.contains(at));
+            let rest: Vec<u64> = rest.collect();
+            assert_eq!(lost_in_last_page(&fs, handle), rest, "{size} {is_first}");
+            assert_eq!(read(&fs, handle, written.start, 512), data);
+            assert!(try_read(&fs, handle, size, 1).unwrap().is_empty());
+            sound(&fs);
+        }
+    }
+}
+
+/// A write from the page cache has the whole page.
+#[test]
+fn a_page_that_is_written_back_over_lost_bytes_can_be_read() {
+    let (fs, handle) = with_lost_end();
+    let page = bytes(3, LOST_END + 100 - LAST_PAGE);
+    write_back(&fs, handle, LAST_PAGE, &page).unwrap();
+    write_direct(&fs, handle, 700_000, &page);
+    assert!(lost_in_last_page(&fs, handle).is_empty());
+    assert_eq!(read(&fs, handle, LAST_PAGE, page.len()), page);
 }

@@ -387,6 +387,7 @@ impl ModelRun {
                     at_once: false,
                     tries_again: false,
                     from_page_cache: cached,
+                    is_direct: false,
                     unprivileged: None,
                 };
                 let got = self.fs.writer().write(handle, offset as u64, &data, how);

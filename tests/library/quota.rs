@@ -21,6 +21,7 @@ const KIB: u64 = 1 << 10;
 /// A page cache's write.
 const FROM_PAGE_CACHE: WriteFlags = WriteFlags {
     from_page_cache: true,
+    is_direct: false,
     unprivileged: None,
     at_once: false,
     tries_again: false,

@@ -7,6 +7,7 @@ use crate::format::record::{Inline, Inode};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::extents::{self, PAGE};
+use crate::fs::failed_writeback::Reach;
 use crate::fs::locks::ExclusiveLock;
 use crate::fs::mode::{check_regular, clear_privileges};
 use crate::fs::types::{Allocation, Caller, Handle};
@@ -66,7 +67,7 @@ impl FileWriter {
         inode.ctime = now;
         if grown {
             let end = range.end..range.end;
-            if !self.prepare(&lock, file.ino, &mut inode, &end)? {
+            if !self.prepare(&lock, file.ino, &mut inode, (&end, Reach::Bytes))? {
                 return Err(FsError::NoSpace);
             }
             inode.size = range.end;

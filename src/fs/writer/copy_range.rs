@@ -7,7 +7,7 @@ use crate::format::{BLOCK_SIZE, Ino};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::extents::{self, PAGE};
-use crate::fs::failed_writeback::check_hole;
+use crate::fs::failed_writeback::{Reach, check_hole};
 use crate::fs::handles::OpenFile;
 use crate::fs::mode::{check_regular, clear_privileges};
 use crate::fs::run::Run;
@@ -85,9 +85,10 @@ impl FileWriter {
         check_regular(&source)?;
         // Failed ranges that only memory knows would be holes in the copy.
         let source_end = source.size..source.size;
+        let change = (&source_end, Reach::Bytes);
         if !self
             .failed_writeback
-            .mark(&lock, from.ino, &mut source, &source_end)?
+            .mark(&lock, from.ino, &mut source, change)?
         {
             return Ok(None);
         }
@@ -117,7 +118,7 @@ impl FileWriter {
             .collect();
         let copied = part.end - part.start;
         let range = target_offset..target_offset + copied;
-        if !self.prepare(&lock, to.ino, &mut inode, &range)? {
+        if !self.prepare(&lock, to.ino, &mut inode, (&range, Reach::Bytes))? {
             return Ok(None);
         }
         let mut edit = Edit::default();
@@ -171,6 +172,7 @@ impl FileWriter {
         let (_, len) = self.reader.read_at(from.ino, wanted.start, &mut bytes)?;
         let flags = WriteFlags {
             from_page_cache: false,
+            is_direct: true,
             tries_again: false,
             unprivileged: (!caller.is_root()).then_some(*caller),
             at_once: false,

@@ -10,6 +10,7 @@ use crate::format::record::{Inline, Inode};
 use crate::fs::cut::{Sweep, behind, take_out};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
+use crate::fs::failed_writeback::Reach;
 use crate::fs::limits::SIZE_MAX;
 use crate::fs::locks::ExclusiveLock;
 
@@ -29,7 +30,7 @@ impl FileWriter {
         if size > SIZE_MAX {
             return Err(FsError::FileTooBig);
         }
-        if !self.prepare(lock, ino, &mut inode, &(size..size))? {
+        if !self.prepare(lock, ino, &mut inode, (&(size..size), Reach::Bytes))? {
             return Err(FsError::NoSpace);
         }
         inode.size = size;

@@ -54,7 +54,7 @@ impl Entries {
     }
 
     /// Counts one more entry as away. Returns whether the caller is to add an entry, which is counted already.
-    fn leave(&self, waits_for_others: bool) -> bool {
+    pub(super) fn leave(&self, waits_for_others: bool) -> bool {
         self.away.fetch_add(1, Ordering::Relaxed);
         self.wants_more(waits_for_others)
     }

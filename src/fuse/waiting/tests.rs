@@ -1,3 +1,4 @@
+use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -6,6 +7,8 @@ use super::*;
 use crate::format::Ino;
 use crate::fuse::protocol::{Header, opcode};
 use crate::fuse::request::{Carrier, InFlight, Reply};
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The reply to a request: its number, and the error or none.
 type Replied = (u64, Option<Errno>);
@@ -90,13 +93,18 @@ impl Rig {
     }
 
     fn request(&self, unique: u64, len: usize) -> Request {
+        self.request_of(0, unique, len)
+    }
+
+    /// Returns a request of a thread.
+    fn request_of(&self, pid: u32, unique: u64, len: usize) -> Request {
         let header = Header {
             opcode: opcode::READ,
             unique,
             ino: Ino(1),
             uid: 0,
             gid: 0,
-            pid: 0,
+            pid,
         };
         let replies = self.replies.0.clone();
         Request::new(header, Box::new(Message { len, replies }))
@@ -107,8 +115,7 @@ impl Rig {
     }
 
     fn reply(&self) -> Replied {
-        let patience = Duration::from_secs(60);
-        self.replies.1.recv_timeout(patience).expect("it answers")
+        self.replies.1.recv_timeout(PATIENCE).expect("it answers")
     }
 }
 
@@ -147,8 +154,81 @@ fn a_request_that_finds_the_volume_away_does_not_miss_its_return() {
     assert_eq!(rig.reply(), (1, None));
 }
 
+/// Starts a program that does nothing.
+fn program() -> Child {
+    let mut program = Command::new("sleep");
+    program.arg("1000").spawn().expect("it runs")
+}
+
 #[test]
-fn a_signal_ends_the_wait_of_its_request_alone_also_if_it_comes_first() {
+fn a_signal_that_ends_no_program_ends_no_wait() {
+    let rig = Rig::new();
+    let mut program = program();
+    rig.volume.serve(rig.request_of(program.id(), 1, 0));
+    rig.volume.waiting.interrupt(1);
+    rig.volume.waiting.interrupt(2);
+    rig.volume.serve(rig.request_of(program.id(), 2, 0));
+    assert!(rig.replies.1.try_recv().is_err(), "both go on waiting");
+    program.kill().expect("it runs");
+    // It is not waited for yet, so it is a process that ends.
+    let mut replies = [rig.reply(), rig.reply()];
+    replies.sort_unstable_by_key(|(unique, _)| *unique);
+    assert_eq!(replies, [1, 2].map(|unique| (unique, Some(Errno::INTR))));
+    program.wait().expect("it was killed");
+}
+
+/// The kernel tells of no signal to a program that waits in direct I/O.
+#[test]
+fn the_end_of_a_program_ends_its_waits_alone_without_a_word_of_the_kernel() {
+    let rig = Rig::new();
+    let mut programs = [program(), program()];
+    let own = std::process::id();
+    for (unique, pid) in (1..).zip([programs[0].id(), programs[1].id(), own, 0]) {
+        rig.volume.serve(rig.request_of(pid, unique, 0));
+    }
+    programs[1].kill().expect("it runs");
+    assert_eq!(rig.reply(), (2, Some(Errno::INTR)));
+    assert!(
+        rig.replies.1.try_recv().is_err(),
+        "the others go on waiting"
+    );
+    rig.volume.is_open.store(true, Ordering::SeqCst);
+    rig.volume.waiting.resume();
+    let mut replies = [rig.reply(), rig.reply(), rig.reply()];
+    replies.sort_unstable_by_key(|(unique, _)| *unique);
+    assert_eq!(replies, [1, 3, 4].map(|unique| (unique, None)));
+    for mut program in programs {
+        program.kill().expect("it was started");
+        program.wait().expect("it was killed");
+    }
+}
+
+/// A thread of a program begins asynchronous I/O and ends, while the program goes on.
+#[test]
+fn the_end_of_a_thread_ends_no_wait_of_its_process() {
+    let rig = Rig::new();
+    let (tell, told) = mpsc::channel();
+    let (end, ended) = mpsc::channel::<()>();
+    let thread = std::thread::spawn(move || {
+        let id = rustix::thread::gettid()
+            .as_raw_nonzero()
+            .get()
+            .unsigned_abs();
+        tell.send(id).expect("it is awaited");
+        ended.recv().expect_err("nothing is sent");
+    });
+    let id = told.recv().expect("it runs");
+    rig.volume.serve(rig.request_of(id, 1, 0));
+    rig.volume.waiting.end_of_dying();
+    drop(end);
+    thread.join().expect("it does not panic");
+    cauchyfs_testkit::eventually("it is gone", PATIENCE, || life_of(id) == Life::Gone);
+    rig.volume.waiting.end_of_dying();
+    assert!(rig.replies.1.try_recv().is_err(), "its process lives");
+}
+
+#[test]
+fn a_signal_to_an_unknown_program_ends_the_wait_of_its_request_alone_also_if_it_comes_first() {
     let rig = Rig::new();
     rig.serve(1);
     rig.serve(2);
@@ -189,6 +269,7 @@ fn no_more_requests_and_bytes_wait_than_there_is_memory_for() {
         count += 1;
     }
     assert_eq!(count, MOST_REQUESTS as u64);
+    assert_eq!(count, rig.volume.waiting.most() as u64);
     let rig = Rig::new();
     let mut bytes = 0;
     while let Ok(()) = rig.volume.waiting.add(rig.request(bytes, 1 << 20)) {
@@ -203,4 +284,5 @@ fn nothing_waits_on_a_mount_that_reports_errors() {
     let waiting = WaitingRequests::new(OnFailure::Error);
     assert!(waiting.add(rig.request(1, 0)).is_err());
     assert!(!waiting.takes());
+    assert_eq!(waiting.most(), 0);
 }
