@@ -13,7 +13,9 @@ pub(super) const LACKS_SHARDS: &str = "some stripes lack shards";
 mod tests {
     use crate::coding::{Coded, Coding};
     use crate::control::report::report_without as report;
-    use crate::control::report::{CapacityReport, CodingReport, StatusReport, UncountedReport};
+    use crate::control::report::{
+        CapacityReport, CodingReport, StatusReport, UncountedReport, VolumeState,
+    };
 
     #[test]
     fn a_volume_that_lacks_copies_of_its_index_counts_them_and_names_their_members() {
@@ -40,6 +42,20 @@ mod tests {
             "{last}"
         );
         assert!(text.contains("would not survive another loss"), "{text}");
+    }
+
+    #[test]
+    fn a_volume_that_serves_and_cannot_be_counted_is_told_apart_from_one_that_lacks_shards() {
+        let mut report = report(&[], &[], &[0, 1, 2]);
+        report.redundancy = None;
+        report.state = VolumeState::Degraded;
+        report.uncounted = vec![UncountedReport::new("redundancy", "a record is damaged")];
+        let text = report.for_people(None);
+        let first = text.lines().next().unwrap();
+        assert_eq!(first, "photos: degraded, its redundancy cannot be counted");
+        assert!(text.contains("not counted: redundancy: a record is damaged"));
+        let last = text.lines().last().unwrap();
+        assert!(last.contains("`cauchyfs check --repair"), "{last}");
     }
 
     /// Bytes that were written just now are in memory.

@@ -155,20 +155,13 @@ impl Listener {
     }
 
     /// Says how the volume is. If too many members are away, the directories themselves are looked at, because members may
-    /// be back. The same holds if nothing can be counted.
+    /// be back. A volume that serves is reported on as it is, without the values that cannot be counted.
     fn status(&self) -> Answer {
         let volume = self.volume.open();
-        let is_away = volume.as_ref().is_none_or(is_away);
-        if is_away && let Some(report) = (self.survey)(TOO_FEW) {
-            return self.status_answer(report);
+        match status_of(volume.as_ref(), &self.survey) {
+            Some(report) => self.status_answer(report),
+            None => Answer::Failed(DaemonFailure::VolumeAway),
         }
-        let Some(volume) = volume else {
-            return Answer::Failed(DaemonFailure::VolumeAway);
-        };
-        let report = report(&volume.fs, &volume.maintenance, &volume.notes, true);
-        let survey = |reason| (self.survey)(reason);
-        let surveyed = report.why_uncounted("redundancy").and_then(survey);
-        self.status_answer(surveyed.unwrap_or(report))
     }
 
     fn status_answer(&self, mut report: StatusReport) -> Answer {
@@ -176,6 +169,22 @@ impl Listener {
         report.transport = self.announced.transport();
         Answer::Status(Box::new(report))
     }
+}
+
+/// Reports on a volume, or by a survey if it cannot serve. Returns none if there is neither.
+fn status_of(volume: Option<&OpenVolume>, survey: &Survey) -> Option<StatusReport> {
+    let has_left = volume.is_none_or(is_away);
+    if has_left && let Some(report) = survey(TOO_FEW) {
+        return Some(report);
+    }
+    let volume = volume?;
+    let report = report(&volume.fs, &volume.maintenance, &volume.notes, true);
+    // Members may have gone since, or the count found them gone.
+    let reason = report
+        .why_uncounted("redundancy")
+        .filter(|_| is_away(volume));
+    let surveyed = reason.and_then(survey);
+    Some(surveyed.unwrap_or(report))
 }
 
 /// Returns whether a request asks for what is known, and for no work on the volume.
@@ -554,3 +563,6 @@ fn is_to_be_drained_for(members: &Members, old: MemberIndex, own: MemberIndex) -
     let is_leaving = members.membership().draining().contains(&old);
     old != own && !is_leaving && members.membership().successor_of(old).is_none()
 }
+
+#[cfg(test)]
+mod tests;

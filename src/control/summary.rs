@@ -36,7 +36,7 @@ pub(crate) fn report(
     let transactions = fs.transactions();
     let members = transactions.members();
     members.io().probe_hedged();
-    let counted = count(fs, maintenance);
+    let (rows, lost) = count(fs, maintenance);
     let scrub = maintenance.scrubber().scrub_status();
     let last_finished = scrub.as_ref().map(|scrub| scrub.record.last_finished);
     let mut blank = blank_report(members, notes, last_finished.unwrap_or_default(), TOO_FEW);
@@ -48,21 +48,14 @@ pub(crate) fn report(
         let reason = failure.error.clone();
         blank.uncounted.push(UncountedReport::new(field, reason));
     };
-    let (redundancy, lost) = match counted {
-        Ok((rows, lost)) => (Some(rows), lost),
-        Err(failure) => {
-            uncounted("redundancy", &failure);
-            uncounted("unrecoverable_files", &failure);
-            (None, LostFiles::uncounted())
-        }
-    };
-    let scrub = match scrub {
-        Ok(scrub) => Some(scrub_report(&scrub)),
-        Err(error) => {
-            uncounted("scrub", &error.into());
-            None
-        }
-    };
+    let redundancy = rows.map_err(|failure| uncounted("redundancy", &failure));
+    let redundancy = redundancy.ok();
+    let lost = lost.unwrap_or_else(|failure| {
+        uncounted("unrecoverable_files", &failure);
+        LostFiles::uncounted()
+    });
+    let scrub = scrub.map_err(|error| uncounted("scrub", &error.into()));
+    let scrub = scrub.ok().map(|scrub| scrub_report(&scrub));
     let capacity = capacity(transactions);
     if capacity.bytes_usable.is_none() {
         blank
@@ -74,9 +67,8 @@ pub(crate) fn report(
     let has_failed = transactions.has_failed();
     let rows = redundancy.as_deref();
     let mut state = StatusReport::judge(&blank.members, rows, Some(&index), &blank.geometry);
-    if mounted && has_failed && state == VolumeState::Healthy {
-        // Nothing is lost, and nothing can be written.
-        state = VolumeState::Degraded;
+    if mounted {
+        state = state_of_mount(state, transactions, rows.is_some());
     }
     StatusReport {
         state,
@@ -96,15 +88,40 @@ pub(crate) fn report(
     }
 }
 
-/// Counts the redundancy, and lists the files that are lost.
+/// Counts the redundancy, and lists the files that are lost, each as far as it can be.
 fn count(
     fs: &Fs,
     maintenance: &Maintenance,
-) -> Result<(Vec<RedundancyReport>, LostFiles), VolumeFailure> {
-    let counted = maintenance.redundancy().redundancy();
-    let counted = counted.map_err(VolumeFailure::from)?;
-    let lost = files_in(fs, maintenance.redundancy(), &counted)?;
-    Ok((counted.rows.iter().map(row_report).collect(), lost))
+) -> (
+    Result<Vec<RedundancyReport>, VolumeFailure>,
+    Result<LostFiles, VolumeFailure>,
+) {
+    match maintenance.redundancy().redundancy() {
+        Ok(counted) => (
+            Ok(counted.rows.iter().map(row_report).collect()),
+            files_in(fs, maintenance.redundancy(), &counted),
+        ),
+        Err(error) => {
+            let failure = VolumeFailure::from(error);
+            (Err(failure.clone()), Err(failure))
+        }
+    }
+}
+
+/// Returns the state of a mounted volume that was judged by its parts. It may serve although its redundancy cannot be
+/// counted, and take no writes although nothing is lost.
+fn state_of_mount(
+    judged: VolumeState,
+    transactions: &Transactions,
+    is_counted: bool,
+) -> VolumeState {
+    let is_away = transactions.members().membership().is_failed();
+    let is_readable = !is_away && !transactions.index_copies().members.is_empty();
+    match judged {
+        VolumeState::Failed if !is_counted && is_readable => VolumeState::Degraded,
+        VolumeState::Healthy if transactions.has_failed() => VolumeState::Degraded,
+        judged => judged,
+    }
 }
 
 /// Looks for the copies of the index.

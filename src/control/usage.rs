@@ -116,6 +116,8 @@ impl Sum {
         let index = index_report(transactions);
         let of_index = i64::try_from(index.members.len()).unwrap_or(i64::MAX) - 1;
         let fewest = counted.losses_tolerated.keys().next().copied();
+        let fewest = fewest.map_or(of_index, |fewest| of_index.min(fewest.into()));
+        let is_lost = counted.without_record > 0;
         let rows = counted.losses_tolerated.iter();
         Ok(FilesUsageReport {
             is_directory,
@@ -126,8 +128,10 @@ impl Sum {
             extents: counted.extents,
             stripes: counted.losses_tolerated.values().sum(),
             unwritten_stripes: counted.unwritten,
+            stripes_without_record: counted.without_record,
+            bytes_without_record: counted.bytes_without_record,
             stripes_below_full: counted.below_full,
-            losses_tolerated: fewest.map_or(of_index, |fewest| of_index.min(fewest.into())),
+            losses_tolerated: if is_lost { fewest.min(-1) } else { fewest },
             redundancy: rows
                 .map(|(losses, stripes)| StripesReport {
                     losses_tolerated: (*losses).into(),

@@ -19,7 +19,7 @@ mod charge;
 mod counting;
 mod directory;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -62,8 +62,32 @@ pub(super) struct Quotas {
     count: AtomicUsize,
     /// Set while any quota counts what its directory held before.
     is_counting: AtomicBool,
-    /// Inodes that were renamed or linked meanwhile, and may have escaped the count of the quota in which they lie.
-    moved: Mutex<Vec<(QuotaId, Ino)>>,
+    /// The inodes that were renamed or linked during a count; none while no thread counts.
+    moved: Mutex<Option<Moved>>,
+}
+
+/// Inodes that got names in the directories of a quota while these were counted, and may have escaped the count.
+struct Moved {
+    quota: QuotaId,
+    inos: BTreeSet<Ino>,
+}
+
+/// Has renames and links into a quota noted until it is dropped.
+struct MovedNotes<'a>(&'a Mutex<Option<Moved>>);
+
+impl MovedNotes<'_> {
+    /// Returns the inodes that were noted, and forgets them.
+    fn take(&self) -> BTreeSet<Ino> {
+        let mut moved = self.0.lock();
+        let inos = moved.as_mut().map(|moved| std::mem::take(&mut moved.inos));
+        inos.unwrap_or_default()
+    }
+}
+
+impl Drop for MovedNotes<'_> {
+    fn drop(&mut self) {
+        *self.0.lock() = None;
+    }
 }
 
 impl Quotas {
@@ -289,29 +313,35 @@ impl Quotas {
         }
     }
 
-    /// Notes that an inode gets a name in a directory, if that may take it out of the way of a count. The caller holds
-    /// the lock of renames.
-    pub(super) fn note_moved(&self, ino: Ino, parent: Ino) -> Result<(), FsError> {
-        if self.is_counting() {
-            let below = self.below(parent)?;
-            if self.counts(below) {
-                self.moved.lock().push((below, ino));
-            }
+    /// Returns the quota in which a directory lies if it counts what that held before, for [`Self::note_moved`]. The caller
+    /// holds the lock of renames while quotas are counting.
+    pub(super) fn counting_around(&self, parent: Ino) -> Result<Option<QuotaId>, FsError> {
+        if !self.is_counting() {
+            return Ok(None);
         }
-        Ok(())
+        let below = self.below(parent)?;
+        Ok(Some(below).filter(|below| self.counts(*below)))
     }
 
-    /// Returns the inodes that were moved while a quota counted, and forgets them.
-    fn take_moved(&self, id: QuotaId) -> Vec<Ino> {
-        let mut moved = self.moved.lock();
-        let mut taken = Vec::new();
-        moved.retain(|(quota, ino)| {
-            if *quota == id {
-                taken.push(*ino);
-            }
-            *quota != id
-        });
-        taken
+    /// Notes that inodes got names in a directory in which `quota` counts. The caller holds the lock of renames since it
+    /// asked for that quota.
+    // After the change: a note for a name that never came would charge an inode that lies elsewhere. A count that began
+    // before the change misses no note, because it ends under the lock of renames. One that begins between change and
+    // note finds the names, because it lists afterwards.
+    pub(super) fn note_moved(&self, quota: Option<QuotaId>, inos: impl IntoIterator<Item = Ino>) {
+        let Some(quota) = quota else { return };
+        if let Some(moved) = &mut *self.moved.lock()
+            && moved.quota == quota
+        {
+            moved.inos.extend(inos);
+        }
+    }
+
+    /// Begins to note the inodes that get names where a quota counts. One count runs at a time.
+    fn note_moves(&self, quota: QuotaId) -> MovedNotes<'_> {
+        let inos = BTreeSet::new();
+        *self.moved.lock() = Some(Moved { quota, inos });
+        MovedNotes(&self.moved)
     }
 
     /// Returns the bytes that an inode may still grow by, if a quota limits that.

@@ -294,9 +294,7 @@ fn a_full_disk_that_keeps_the_others_from_taking_data_is_named_with_the_remedy()
         written.map_err(|error| error.kind()),
         Err(ErrorKind::StorageFull)
     );
-    eventually("the full member is flagged", || {
-        full() == [false, true, false]
-    });
+    assert_eq!(full(), [false, true, false]);
     let named = format!("no room on member 1 ({})", volume.members[1].display());
     let (_, status) = volume.command(&["status"], &[]);
     let next = status.lines().last().expect("it says what to do next");

@@ -196,6 +196,10 @@ impl NextStep<'_> {
 
     fn with_all_members(&self) -> String {
         let place = &self.place;
+        if self.report.redundancy.is_none() {
+            let check = self.check_command();
+            return format!("unmount it, and have its records repaired: {check}");
+        }
         let step = if self
             .report
             .index

@@ -99,7 +99,9 @@ impl StatusReport {
 
     /// Says what a volume lacks that is degraded although all members are there.
     fn shortage(&self) -> &'static str {
-        if self.index.as_ref().is_some_and(IndexReport::is_short) {
+        if self.redundancy.is_none() {
+            "its redundancy cannot be counted"
+        } else if self.index.as_ref().is_some_and(IndexReport::is_short) {
             LACKS_COPIES
         } else {
             LACKS_SHARDS

@@ -153,12 +153,25 @@ impl FilesUsageReport {
                 format_count(count, "stripe")
             ),
         };
-        if self.stripes == 0 && self.unwritten_stripes == 0 {
+        let without_record = match self.stripes_without_record {
+            0 => String::new(),
+            count => format!(
+                "; {} in {} without a record, lost",
+                format_size(self.bytes_without_record),
+                format_count(count, "stripe")
+            ),
+        };
+        if [
+            self.stripes,
+            self.unwritten_stripes,
+            self.stripes_without_record,
+        ] == [0; 3]
+        {
             return format!("no stripes: all of it is in the index, of which there are {copies}");
         }
         let stripes = format_count(self.stripes, "stripe");
         let extents = format_count(self.extents, "extent");
-        format!("{extents} in {stripes} on the members{unwritten}")
+        format!("{extents} in {stripes} on the members{unwritten}{without_record}")
     }
 
     fn survival(&self) -> String {
@@ -251,6 +264,8 @@ mod tests {
             extents: 3,
             stripes: rows.iter().map(|(_, stripes)| stripes).sum(),
             unwritten_stripes: 0,
+            stripes_without_record: 0,
+            bytes_without_record: 0,
             stripes_below_full: below,
             losses_tolerated,
             redundancy: rows
@@ -288,6 +303,16 @@ mod tests {
         let text = lost.for_people(Path::new("/mnt/f"));
         assert!(text.contains("some bytes cannot be read now"), "{text}");
         assert_eq!(lost.outcome(), Outcome::Lost);
+        let gone = FilesUsageReport {
+            stripes_without_record: 2,
+            bytes_without_record: 3 << 20,
+            ..file(&[], 0, -1)
+        };
+        let text = gone.for_people(Path::new("/mnt/f"));
+        let place =
+            "3 extents in 0 stripes on the members; 3.0 MiB in 2 stripes without a record, lost";
+        assert!(text.contains(place), "{text}");
+        assert_eq!(gone.outcome(), Outcome::Lost);
     }
 
     #[test]

@@ -92,6 +92,12 @@ pub(crate) struct FilesUsageReport {
     pub(crate) stripes: u64,
     /// The stripes that are in memory, not on the members yet.
     pub(crate) unwritten_stripes: u64,
+    /// The stripes without a record, whose bytes are lost. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) stripes_without_record: u64,
+    /// The bytes of the files in these.
+    #[serde(default)]
+    pub(crate) bytes_without_record: u64,
     /// The number of those on the members that lack shards.
     pub(crate) stripes_below_full: u64,
     /// The losses of members that all of it survives now, its records in the index included; negative if bytes are lost.

@@ -137,7 +137,7 @@ impl Names {
             return Err(FsError::NotFound);
         }
         let quota = quotas.check_link(&inode, parent)?;
-        quotas.note_moved(ino, parent)?;
+        let counting = quotas.counting_around(parent)?;
         add_link(&mut inode)?;
         let now = self.inodes.now();
         inode.ctime = now;
@@ -155,6 +155,7 @@ impl Names {
         directory.add(&mut edit, name, (ino, inode.kind), None)?;
         directory.put(&mut edit, now);
         self.inodes.apply_growth(edit)?;
+        quotas.note_moved(counting, [ino]);
         if was_nameless {
             self.references.nodes.named(ino);
         }

@@ -104,6 +104,8 @@ impl Names {
                 continue;
             }
             quotas.check_same(from.parent, to.parent)?;
+            // Of both directories: they lie in the same quota.
+            let counting = quotas.counting_around(to.parent)?;
             let whiteout_owner = mode.leaves_whiteout().then_some(caller);
             let replaced = match (mode, target) {
                 (RenameMode::Exchange, None) => return Err(FsError::NotFound),
@@ -112,15 +114,13 @@ impl Names {
                 }
                 (_, Some(target)) if target.ino == source.ino => return Ok(()),
                 (RenameMode::Exchange, Some(target)) => {
-                    quotas.note_moved(target.ino, from.parent)?;
-                    quotas.note_moved(source.ino, to.parent)?;
-                    return self.exchange((from, source), (to, target));
+                    self.exchange((from, source), (to, target))?;
+                    quotas.note_moved(counting, [source.ino, target.ino]);
+                    return Ok(());
                 }
-                (_, target) => {
-                    quotas.note_moved(source.ino, to.parent)?;
-                    self.replace((from, source), to, target, whiteout_owner)?
-                }
+                (_, target) => self.replace((from, source), to, target, whiteout_owner)?,
             };
+            quotas.note_moved(counting, [source.ino]);
             if let Some((ino, inode)) = replaced {
                 self.after_drop(lock, (ino, &inode));
             }

@@ -80,7 +80,7 @@ pub struct QuotaReport {
 pub struct DirectoryQuotas {
     inodes: Arc<Inodes>,
     transactions: Arc<Transactions>,
-    counting: Counting,
+    pub(super) counting: Counting,
 }
 
 impl DirectoryQuotas {
@@ -104,7 +104,7 @@ impl DirectoryQuotas {
         self.counting.stop();
     }
 
-    /// Waits until everything is counted, or cannot be.
+    /// Waits until everything is counted, or cannot be for now.
     pub fn wait(&self) {
         self.counting.wait();
     }
@@ -130,7 +130,7 @@ impl DirectoryQuotas {
         Ok(self.transactions.sync()?)
     }
 
-    fn set_once(&self, directory: Ino, limits: QuotaLimits) -> Result<(), FsError> {
+    pub(super) fn set_once(&self, directory: Ino, limits: QuotaLimits) -> Result<(), FsError> {
         let _rename = self.inodes.locks().rename();
         let _lock = self.inodes.locks().exclusive(&[directory]);
         let mut inode = self.inodes.directory(directory)?;
@@ -227,7 +227,6 @@ impl DirectoryQuotas {
             let id = book.rooted_at(directory).ok_or(FsError::NoQuota)?;
             self.inodes
                 .change_quotas(Edit::default(), |book| book.lift(id))?;
-            self.inodes.quotas().take_moved(id);
         }
         Ok(self.transactions.sync()?)
     }

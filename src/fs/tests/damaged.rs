@@ -5,6 +5,7 @@ use super::{ROOT, create, open};
 use crate::format::record::Extent;
 use crate::format::{Ino, Record, StripeId, key};
 use crate::fs::{Allocation, Changes, Fs, Handle, OpenFlags, Whence, WriteFlags};
+use crate::maintenance::{FileStripes, FilesUsage};
 use crate::metadata::Batch;
 
 /// Bytes of each member.
@@ -98,4 +99,52 @@ fn extents_that_overlap_across_pages_are_errors() {
         fs.writer()
             .fallocate(ROOT, handle, Allocation::Allocate, 0, 1 << 20),
     );
+}
+
+/// Three files, of which one is in the record of its inode. Another has lost the record of a stripe.
+#[test]
+fn extents_without_a_record_of_their_stripe_are_counted_as_lost() {
+    let fs = open(&create(MEMBER_BYTES, None));
+    let (sound, _) = with_extents(&fs, b"sound", &[(64 << 10, 64 << 10, 0)]);
+    fs.transactions.checkpoint().unwrap();
+    let (harmed, _) = with_extents(&fs, b"harmed", &[(4096, 4096, 0), (12288, 8192, 4096)]);
+    fs.transactions.checkpoint().unwrap();
+    let (small, handle) = fs
+        .names()
+        .create(ROOT, Ino::ROOT, b"small", 0o644, OpenFlags::read_write())
+        .map(|(attr, handle)| (attr.ino, handle))
+        .unwrap();
+    fs.writer()
+        .write(handle, 0, &[7; 100], WriteFlags::default())
+        .unwrap();
+    let usage_of = |inos: &[Ino]| {
+        let (usage, mut files) = (fs.maintenance().usage(), FileStripes::default());
+        for ino in inos {
+            assert!(usage.add_file(*ino, &mut files).unwrap());
+        }
+        usage.count_stripes(&files).unwrap()
+    };
+    let all = [sound, harmed, small];
+    let before = usage_of(&all);
+    assert_eq!(
+        (before.extents, before.without_record),
+        (3, 0),
+        "{before:?}"
+    );
+    let stripes = |usage: &FilesUsage| usage.losses_tolerated.values().sum::<u64>();
+    assert_eq!((stripes(&before), before.unwritten), (2, 0), "{before:?}");
+    let (from, end) = key::extents_from(harmed, 0);
+    let own = fs.transactions.scan(&from, &end, 1).unwrap();
+    let stripe = Extent::decode(&own[0].1).unwrap().stripe;
+    let mut batch = Batch::default();
+    batch.delete(key::stripe(stripe));
+    fs.transactions.apply(batch).unwrap();
+    let found = usage_of(&all);
+    assert_eq!(found.extents, before.extents, "{found:?}");
+    assert_eq!(
+        (found.without_record, found.bytes_without_record),
+        (1, 12288)
+    );
+    assert_eq!(stripes(&found) + found.without_record, stripes(&before));
+    assert_eq!(usage_of(&[sound]).without_record, 0);
 }

@@ -30,6 +30,10 @@ pub struct FilesUsage {
     pub below_full: u64,
     /// The number of stripes that are in memory, not on the members yet.
     pub unwritten: u64,
+    /// The number of stripes without a record, which nothing can read.
+    pub without_record: u64,
+    /// The bytes of the files in these. They are lost.
+    pub bytes_without_record: u64,
     /// The number of shards that each member holds of these stripes, absent members included.
     pub shards: BTreeMap<MemberIndex, u64>,
 }
@@ -44,16 +48,23 @@ impl UsageCounter {
         if !files.inos.insert(ino) {
             return Ok(false);
         }
+        self.each_extent(ino, |extent| {
+            files.extents += 1;
+            files.stripes.insert(extent.stripe);
+        })?;
+        Ok(true)
+    }
+
+    /// Calls `visit` with each extent of a file that names a stripe.
+    fn each_extent(&self, ino: Ino, mut visit: impl FnMut(&Extent)) -> Result<(), CommitError> {
         let (from, end) = key::extents_from(ino, 0);
         self.catalog.visit(&from, &end, |_, value| {
             let extent = Extent::decode(value)?;
             if extent.stripe != Extent::FAILED_WRITEBACK {
-                files.extents += 1;
-                files.stripes.insert(extent.stripe);
+                visit(&extent);
             }
             Ok::<_, CommitError>(ControlFlow::Continue(()))
-        })?;
-        Ok(true)
+        })
     }
 
     /// Counts the losses that the stripes of some files tolerate now, by the files that the members list.
@@ -67,14 +78,23 @@ impl UsageCounter {
             ..FilesUsage::default()
         };
         let mut written = Vec::new();
+        let mut not_found = HashSet::new();
         for stripe in &files.stripes {
-            match self.records.stripe(*stripe)? {
+            let mut record = self.records.stripe(*stripe)?;
+            let is_in_memory = record.is_none() && self.stripes.writer().has_in_memory(*stripe);
+            if record.is_none() && !is_in_memory {
+                // One that left the memory between the two looks has a record by now.
+                record = self.records.stripe(*stripe)?;
+            }
+            match record {
                 Some(record) => written.push((*stripe, record)),
-                None if self.stripes.writer().has_in_memory(*stripe) => usage.unwritten += 1,
-                // It moved, or the file changed.
-                None => {}
+                None if is_in_memory => usage.unwritten += 1,
+                None => {
+                    not_found.insert(*stripe);
+                }
             }
         }
+        self.count_lost(files, &not_found, &mut usage)?;
         // After the records, because a file is there before a record names it.
         let segments = self.stripes.segments().records().into_iter();
         let census = self.stripes.inventory().quick_census();
@@ -92,6 +112,31 @@ impl UsageCounter {
             self.count_shards(&record, &mut usage.shards);
         }
         Ok(usage)
+    }
+
+    /// Counts the bytes that files still hold of stripes that were not found. If a stripe moved, or its files changed, no
+    /// extent names it any more.
+    fn count_lost(
+        &self,
+        files: &FileStripes,
+        not_found: &HashSet<StripeId>,
+        usage: &mut FilesUsage,
+    ) -> Result<(), CommitError> {
+        if not_found.is_empty() {
+            return Ok(());
+        }
+        let mut lost = HashSet::new();
+        for ino in &files.inos {
+            self.each_extent(*ino, |extent| {
+                if not_found.contains(&extent.stripe) {
+                    lost.insert(extent.stripe);
+                    let bytes = usage.bytes_without_record;
+                    usage.bytes_without_record = bytes.saturating_add(extent.len);
+                }
+            })?;
+        }
+        usage.without_record = lost.len() as u64;
+        Ok(())
     }
 
     /// Returns how many more losses a stripe tolerates. `found` are ranges that turned out to be unrecoverable.

@@ -9,6 +9,8 @@ mod columns;
 mod rows;
 mod solution;
 
+use std::ops::Range;
+
 use crate::{
     job::{Job, Mode, Stores},
     syndromes::Syndromes,
@@ -46,15 +48,31 @@ pub(super) unsafe fn run<V: Affine, const WIDE: usize, const NARROW: usize, cons
         // SAFETY: the caller vouches for the CPU.
         return unsafe { fft::run::<V>(job, program) };
     }
+    // SAFETY: as above.
+    unsafe { run_plan::<V, WIDE, NARROW, MOST>(job, MOST) }
+}
+
+/// Computes as many leading bytes of all targets as fill whole registers by the coefficients of the plan; returns how many.
+/// The constants are those of [`run`]. There are at most `most` sums at once, which are `MOST` or fewer.
+///
+/// # Safety
+///
+/// As for [`run`].
+#[expect(unsafe_code, reason = "passes on what the caller vouches for")]
+#[inline(always)]
+unsafe fn run_plan<V: Affine, const WIDE: usize, const NARROW: usize, const MOST: usize>(
+    job: &mut Job<'_, '_>,
+    most: usize,
+) -> usize {
     let whole = job.shard_bytes() / V::BYTES * V::BYTES;
     match job.plan().syndromes() {
-        Some(syndromes) if job.mode() == Mode::Assign && syndromes.count() <= MOST => {
+        Some(syndromes) if job.mode() == Mode::Assign && syndromes.count() <= most => {
             // SAFETY: the caller vouches for the CPU, and the shards have that many bytes.
             unsafe { solve::<V, WIDE, NARROW, MOST>(job, syndromes, whole) };
         }
         _ => {
             // SAFETY: as above.
-            unsafe { multiply::<V, WIDE, NARROW, MOST>(job, whole) };
+            unsafe { multiply::<V, WIDE, NARROW, MOST>(job, whole, most) };
         }
     }
     if job.stores() == Stores::Streaming {
@@ -75,8 +93,9 @@ pub(super) unsafe fn run<V: Affine, const WIDE: usize, const NARROW: usize, cons
 unsafe fn multiply<V: Affine, const WIDE: usize, const NARROW: usize, const MOST: usize>(
     job: &mut Job<'_, '_>,
     whole: usize,
+    most: usize,
 ) {
-    let tile = if job.target_count() <= MOST {
+    let tile = if job.target_count() <= most {
         whole
     } else {
         let step = WIDE * V::BYTES;
@@ -89,7 +108,7 @@ unsafe fn multiply<V: Affine, const WIDE: usize, const NARROW: usize, const MOST
         while row < job.target_count() {
             // SAFETY: the caller vouches for the CPU, and both ends of the tile are multiples of a
             // register within the shards.
-            row += unsafe { next_rows::<V, WIDE, NARROW, MOST>(job, row, start, end) };
+            row += unsafe { next_rows::<V, WIDE, NARROW, MOST>(job, row, start..end, most) };
         }
         start = end;
     }
@@ -136,8 +155,8 @@ macro_rules! with_rows {
 unsafe fn next_rows<V: Affine, const WIDE: usize, const NARROW: usize, const MOST: usize>(
     job: &mut Job<'_, '_>,
     row: usize,
-    start: usize,
-    end: usize,
+    Range { start, end }: Range<usize>,
+    most: usize,
 ) -> usize {
     let ones = job.plan().row_is_ones(row);
     macro_rules! rows {
@@ -156,7 +175,7 @@ unsafe fn next_rows<V: Affine, const WIDE: usize, const NARROW: usize, const MOS
     }
     // Ten rows and one are better split evenly.
     let left = job.target_count() - row;
-    with_rows!(left.div_ceil(left.div_ceil(MOST)), rows)
+    with_rows!(left.div_ceil(left.div_ceil(most)), rows)
 }
 
 /// Computes `whole` bytes of all targets by syndromes.
@@ -197,12 +216,12 @@ mod tests {
     /// Runs the loop, with as many sums as each engine has registers for, and the scalar one, and
     /// compares.
     fn check(plan: &Plan, mode: Mode) {
-        check_with_at_most::<16>(plan, mode);
-        check_with_at_most::<10>(plan, mode);
+        check_with_at_most(16, plan, mode);
+        check_with_at_most(10, plan, mode);
     }
 
     #[expect(unsafe_code, reason = "the loop demands instructions")]
-    fn check_with_at_most<const MOST: usize>(plan: &Plan, mode: Mode) {
+    fn check_with_at_most(most: usize, plan: &Plan, mode: Mode) {
         let length = 16 * 8 + 5;
         let mut state = 1u8;
         let mut noise = |_| {
@@ -217,8 +236,9 @@ mod tests {
 
         let mut targets: Vec<&mut [u8]> = found.iter_mut().map(|t| &mut t[..]).collect();
         let mut job = Job::new(plan, &sources, &mut targets, mode).expect("shards fit");
+        // Compiled once for all numbers of sums, and without transforms: it is large.
         // SAFETY: the register needs no instructions that a CPU could lack.
-        let done = unsafe { run::<Portable, 2, 1, MOST>(&mut job) };
+        let done = unsafe { run_plan::<Portable, 2, 1, 16>(&mut job, most) };
         assert_eq!(done, 16 * 8);
         scalar::finish(&mut job, done);
 
@@ -227,7 +247,7 @@ mod tests {
             &mut Job::new(plan, &sources, &mut targets, mode).expect("shards fit"),
             0,
         );
-        assert!(found == expected, "{plan:?} {mode:?}, {MOST} at most");
+        assert!(found == expected, "{plan:?} {mode:?}, {most} at most");
     }
 
     /// Returns the plan that the codec makes for lost data shards, and whether it uses syndromes.

@@ -69,28 +69,27 @@ pub(super) unsafe fn run<S: Symbols>(job: &mut Job<'_, '_>, program: &Program) -
     let is_aligned = targets.all(|address| address.is_multiple_of(S::ALIGNMENT));
     let is_streaming = is_aligned && job.stores() == Stores::Streaming;
     let mut tile = Tile::new(job, program, &mut memory, tile_bytes);
-    let mut left = shard_bytes / S::BYTES * S::BYTES;
+    let mut left = shard_bytes;
+    // One call of the tile's loop, which is large and becomes part of this function.
     while left > 0 {
-        let bytes = left.min(tile_bytes);
-        let columns = Columns {
-            bytes,
-            is_streaming,
+        let columns = if left < S::BYTES {
+            // The last columns overlap those before: computing them twice does no harm.
+            tile.retreat(S::BYTES - left);
+            left = S::BYTES;
+            Columns {
+                bytes: S::BYTES,
+                is_streaming: false,
+            }
+        } else {
+            Columns {
+                bytes: (left / S::BYTES * S::BYTES).min(tile_bytes),
+                is_streaming,
+            }
         };
         // SAFETY: the caller vouches for the CPU, and so many bytes are left of all shards.
         unsafe { tile.run::<S>(program, columns) };
-        tile.advance(bytes);
-        left -= bytes;
-    }
-    let rest = shard_bytes % S::BYTES;
-    if rest > 0 {
-        // The last columns overlap those before: computing them twice does no harm.
-        tile.retreat(S::BYTES - rest);
-        let columns = Columns {
-            bytes: S::BYTES,
-            is_streaming: false,
-        };
-        // SAFETY: as above, and the shards end where these columns do.
-        unsafe { tile.run::<S>(program, columns) };
+        tile.advance(columns.bytes);
+        left -= columns.bytes;
     }
     if is_streaming {
         // SAFETY: the caller vouches for the CPU.

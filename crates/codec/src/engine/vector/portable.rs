@@ -4,26 +4,29 @@
 use super::Affine;
 use super::{Bits, Distance, Vector};
 
-/// A register that any CPU has, with the instruction spelled out.
+/// A register that any CPU has, with the instruction spelled out. Its bytes are those of a number in little-endian order,
+/// which the compiler need not take apart in each step of an unrolled loop.
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct Portable([u8; 8]);
+pub(in crate::engine) struct Portable(u64);
 
 #[expect(unsafe_code, reason = "the trait's constructors are unsafe")]
 impl Vector for Portable {
     const BYTES: usize = 8;
 
     unsafe fn zero() -> Self {
-        Self([0; 8])
+        Self(0)
     }
 
     unsafe fn load(from: *const u8) -> Self {
         // SAFETY: the caller vouches for the bytes.
-        Self(unsafe { from.cast::<[u8; 8]>().read_unaligned() })
+        Self(u64::from_le_bytes(unsafe {
+            from.cast::<[u8; 8]>().read_unaligned()
+        }))
     }
 
     unsafe fn store(self, to: *mut u8) {
         // SAFETY: the caller vouches for the bytes.
-        unsafe { to.cast::<[u8; 8]>().write_unaligned(self.0) }
+        unsafe { to.cast::<[u8; 8]>().write_unaligned(self.0.to_le_bytes()) }
     }
 
     unsafe fn stream(self, to: *mut u8) {
@@ -41,7 +44,7 @@ impl Vector for Portable {
     // Not made part of loops, whose compilation would take minutes.
     #[inline(never)]
     fn xor(self, other: Self) -> Self {
-        Self((u64::from_le_bytes(self.0) ^ u64::from_le_bytes(other.0)).to_le_bytes())
+        Self(self.0 ^ other.0)
     }
 }
 
@@ -49,32 +52,33 @@ impl Vector for Portable {
 #[expect(unsafe_code, reason = "the trait's methods are unsafe")]
 impl Affine for Portable {
     unsafe fn matrix(map: u64) -> Self {
-        Self(map.to_le_bytes())
+        Self(map)
     }
 
     #[inline(never)]
     unsafe fn multiply(self, matrix: Self) -> Self {
-        let bit = |byte: u8, i: usize| (matrix.0[7 - i] & byte).count_ones() & 1 == 1;
+        let rows = matrix.0.to_be_bytes();
+        let bit = |byte: u8, i: usize| (rows[i] & byte).count_ones() & 1 == 1;
         let product = |byte| (0..8).fold(0, |sum, i| sum | u8::from(bit(byte, i)) << i);
-        Self(self.0.map(product))
+        Self(u64::from_le_bytes(self.0.to_le_bytes().map(product)))
     }
 }
 
 impl Bits for Portable {
     fn splat(self, byte: u8) -> Self {
-        Self([byte; 8])
+        Self(u64::from_le_bytes([byte; 8]))
     }
 
     fn and(self, other: Self) -> Self {
-        Self((u64::from_le_bytes(self.0) & u64::from_le_bytes(other.0)).to_le_bytes())
+        Self(self.0 & other.0)
     }
 
     fn shift_right(self, distance: Distance) -> Self {
-        Self((u64::from_le_bytes(self.0) >> bits(distance)).to_le_bytes())
+        Self(self.0 >> bits(distance))
     }
 
     fn shift_left(self, distance: Distance) -> Self {
-        Self((u64::from_le_bytes(self.0) << bits(distance)).to_le_bytes())
+        Self(self.0 << bits(distance))
     }
 }
 
