@@ -35,6 +35,10 @@ pub(super) trait Vector: Copy {
     /// Bytes in a register.
     const BYTES: usize;
 
+    /// False if [`Self::stream`] is like [`Self::store`]. Loops that stream are then not compiled.
+    #[cfg(target_arch = "x86_64")]
+    const STREAMS: bool = true;
+
     /// Returns a register of zeros.
     ///
     /// # Safety

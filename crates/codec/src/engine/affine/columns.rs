@@ -44,7 +44,7 @@ pub(super) trait Columns {
         end: usize,
     ) {
         let mut offset = start;
-        if self.streaming(V::BYTES, start) {
+        if const { V::STREAMS } && self.streaming(V::BYTES, start) {
             while end - offset >= STREAMED * V::BYTES {
                 // SAFETY: `STREAMED` more registers are left, and the targets are aligned.
                 unsafe { self.columns::<V, STREAMED, true>(offset) };

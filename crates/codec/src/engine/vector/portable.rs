@@ -12,6 +12,8 @@ pub(in crate::engine) struct Portable(u64);
 #[expect(unsafe_code, reason = "the trait's constructors are unsafe")]
 impl Vector for Portable {
     const BYTES: usize = 8;
+    #[cfg(target_arch = "x86_64")]
+    const STREAMS: bool = false;
 
     unsafe fn zero() -> Self {
         Self(0)
