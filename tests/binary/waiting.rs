@@ -411,13 +411,14 @@ fn a_signal_ends_a_wait_if_it_ends_the_program_also_in_direct_io() {
         return;
     }
     let rig = Rig::new();
+    make_directories(&rig);
     for name in ["written", "killed"] {
         drop(rig.write(name, 1));
     }
     let of = [
-        ("mkdir", "made"),
+        ("mkdir", "0/made"),
         ("direct", "written"),
-        ("mkdir", "none"),
+        ("mkdir", "1/none"),
         ("direct", "killed"),
     ];
     let mut programs = of.map(|(what, name)| start_program(&rig, what, name));
@@ -436,8 +437,8 @@ fn a_signal_ends_a_wait_if_it_ends_the_program_also_in_direct_io() {
     rig.bring_back();
     check_end(made, None);
     check_end(written, None);
-    assert!(rig.volume.path("made").is_dir());
-    assert!(!rig.volume.path("none").exists());
+    assert!(rig.volume.path("0/made").is_dir());
+    assert!(!rig.volume.path("1/none").exists());
     rig.volume.unmount();
     rig.volume.mount();
     check_first_block(&rig, "written", true);
