@@ -28,6 +28,7 @@ mod outage;
 mod progress;
 mod quota;
 mod rebuild;
+mod remount;
 mod report;
 mod sandbox;
 mod scrub;

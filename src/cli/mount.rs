@@ -11,6 +11,7 @@ use super::failure::{Failure, Outcome, warn};
 use super::logging;
 use super::mounts;
 use super::options::MountOptions;
+use super::remount;
 use super::trust;
 use crate::codec;
 use crate::coding::{self, EngineError};
@@ -33,6 +34,9 @@ const LEAST_CACHE: u64 = 16 << 20;
 ///
 /// If the directories or the mountpoint cannot be used.
 pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, Failure> {
+    if remount::is_asked_for(arguments) {
+        return remount::run(arguments);
+    }
     if arguments.report {
         return Ok(daemon::run_reporting(|| {
             let log = start_log(arguments, verbosity)?;

@@ -86,6 +86,10 @@ pub(super) struct MountOptions {
     pub(super) allow_other: bool,
     pub(super) suid: bool,
     pub(super) dev: bool,
+    /// `nosuid` was said, and `suid` not since.
+    nosuid: bool,
+    /// The same of `nodev` and `dev`.
+    nodev: bool,
     /// Mount although others than the superuser, who mounts, own members or may write to them.
     pub(super) trust_members: bool,
     pub(super) exec: bool,
@@ -109,6 +113,8 @@ impl MountOptions {
             allow_other: false,
             suid: false,
             dev: false,
+            nosuid: false,
+            nodev: false,
             trust_members: false,
             exec: true,
             sync: false,
@@ -141,10 +147,13 @@ impl MountOptions {
             "rw" => self.read_only = false,
             "allow_other" => self.allow_other = true,
             // mount(8) keeps `suid` and `dev` to itself: the other names are for fstab.
-            "suid" | "allow_suid" => self.suid = true,
-            "nosuid" => self.suid = false,
-            "dev" | "allow_dev" => self.dev = true,
-            "nodev" => self.dev = false,
+            // It also moves `nosuid` and `nodev` to the front: these count wherever they stand.
+            "suid" => (self.suid, self.nosuid) = (true, false),
+            "allow_suid" => self.suid = !self.nosuid,
+            "nosuid" => (self.suid, self.nosuid) = (false, true),
+            "dev" => (self.dev, self.nodev) = (true, false),
+            "allow_dev" => self.dev = !self.nodev,
+            "nodev" => (self.dev, self.nodev) = (false, true),
             "exec" => self.exec = true,
             "noexec" => self.exec = false,
             "sync" => self.sync = true,
@@ -187,7 +196,7 @@ impl MountOptions {
     fn apply_with_value(&mut self, option: &str) -> Result<(), Failure> {
         if option == "remount" {
             return Err(Failure::usage("a mount cannot be changed while it is there")
-                .advise("unmount it and mount it with the new options; `mount -i -o remount,ro` stops all writing"));
+                .advise("unmount it and mount it with the new options; `mount -o remount,ro` stops all writing"));
         }
         match option.split_once('=') {
             Some(("fsname", name)) => self.fsname = Some(name.to_owned()),
@@ -330,6 +339,9 @@ mod tests {
         let options = parsed("defaults,suid").unwrap();
         assert!(options.suid && !options.dev);
         assert!(parsed("nodev,dev").unwrap().dev);
+        // mount(8) puts its own words first.
+        let refused = parsed("rw,nosuid,nodev,allow_suid,allow_dev").unwrap();
+        assert!(!refused.suid && !refused.dev);
         let options = parsed("rw,allow_suid,allow_dev").unwrap();
         assert!(options.suid && options.dev);
     }

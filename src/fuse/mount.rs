@@ -457,7 +457,7 @@ impl Mount {
             return Err(self.not_ours());
         };
         let opened = walk::open_directory(parent).and_then(|parent| {
-            let root = walk::open_below(parent.try_clone()?, Path::new(name))?;
+            let root = walk::open_entry(&parent, name)?;
             Ok((parent, root))
         });
         let (parent, root) = opened.map_err(|error| self.stuck(error))?;

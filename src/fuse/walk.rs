@@ -1,5 +1,6 @@
 //! Opening directories without following symlinks, and without asking what is mounted on them.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Component, Path};
@@ -42,10 +43,22 @@ pub fn open_below(directory: OwnedFd, path: &Path) -> io::Result<OwnedFd> {
         })
 }
 
+/// Opens what has the name `name` in a directory, of whatever kind: a single file can be a mountpoint too.
+///
+/// # Errors
+///
+/// If there is nothing of that name. A symlink is opened itself.
+pub fn open_entry(directory: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+    let flags = AS_PLACE.difference(OFlags::DIRECTORY);
+    Ok(rustix::fs::openat(directory, name, flags, Mode::empty())?)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs;
     use std::os::unix::fs::{MetadataExt, symlink};
+
+    use rustix::fs::FileType;
 
     use super::*;
 
@@ -64,5 +77,11 @@ mod tests {
         }
         open_directory(Path::new("relative")).expect_err("it is not absolute");
         assert!(open_directory(Path::new("/")).is_ok());
+        let base = open_directory(&base).unwrap();
+        for (name, kind) in [("file", FileType::RegularFile), ("link", FileType::Symlink)] {
+            let opened = open_entry(&base, OsStr::new(name)).unwrap();
+            let found = rustix::fs::fstat(&opened).unwrap();
+            assert_eq!(FileType::from_raw_mode(found.st_mode), kind, "{name}");
+        }
     }
 }

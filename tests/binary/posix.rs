@@ -671,6 +671,16 @@ fn mount_mounts_a_volume_named_in_fstab() {
             assert!(words.contains(part), "{part} in {words:?}");
         }
         assert!(log.exists(), "{kind}");
+        must("mount", &["-o", "remount,ro", mountpoint]);
+        let refused = fs::write(volume.path("f"), "y").unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+        must("mount", &["-o", "remount,rw", mountpoint]);
+        fs::write(volume.path("f"), "z").unwrap();
+        let shown = must("findmnt", &["-n", "-o", "OPTIONS", mountpoint]);
+        assert!(
+            shown.contains("nodev") && shown.contains("noatime"),
+            "{shown}"
+        );
         // The mount is known to be as the line says.
         must("mount", &["-a", "-T", text(&table)]);
         let mounts = must(
