@@ -27,6 +27,7 @@ pub(crate) mod log_file;
 pub(crate) mod mount_refusal;
 pub(crate) mod mounted;
 pub(crate) mod mounter;
+pub(crate) mod peer;
 pub(crate) mod places;
 pub(crate) mod process;
 pub(crate) mod protocol;

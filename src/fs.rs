@@ -96,7 +96,7 @@ pub use names::Names;
 pub use open_files::OpenFiles;
 pub use quotas::{DirectoryQuotas, LimitChange, QuotaLimits, QuotaReport};
 pub use reader::FileReader;
-pub use served::ServedFs;
+pub use served::{ServedFs, SizeTold};
 pub use types::{
     Allocation, AtimePolicy, Attr, Caller, Changes, Clock, DirItem, FsOptions, GroupLookup, Handle,
     OpenFlags, RenameMode, SpaceReport, TimeOrNow, Whence, WriteFlags, XattrMode,

@@ -18,6 +18,7 @@ use crate::control::departure::Departure;
 use crate::control::exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, Limits, Lines, exchange};
 use crate::control::failure::{DaemonFailure, NotDurable};
 use crate::control::in_time::ask_each;
+use crate::control::peer::peer_of;
 use crate::control::places::Places;
 use crate::control::places::file_stem;
 use crate::control::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
@@ -191,10 +192,19 @@ pub(super) fn question(
     limits: &Limits,
 ) -> Result<Peer, Failure> {
     // The process that listens, whatever is said over the socket.
-    let listening = rustix::net::sockopt::socket_peercred(&stream).map(|peer| peer.uid.as_raw());
-    if listening != Ok(user) {
-        tracing::warn!("a process of {listening:?} listens on a socket where only user {user} may");
-        return Ok(Peer::None);
+    match peer_of(&stream) {
+        Ok(peer) if peer.user == user => {}
+        Ok(peer) => {
+            tracing::warn!(
+                "a process of user {} listens on a socket where only user {user} may",
+                peer.user
+            );
+            return Ok(Peer::None);
+        }
+        Err(error) => {
+            tracing::warn!("cannot tell who listens on a socket of user {user}: {error}");
+            return Ok(Peer::None);
+        }
     }
     let departure = Departure::of(&stream);
     if departure.is_under_way() {

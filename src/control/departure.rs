@@ -10,6 +10,8 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 
+use super::peer::peer_of;
+
 /// Waits until the process at the other end of a connection is gone, once it has said that it ends or hung up.
 ///
 /// Taken before the request is sent, so that the process is the right one.
@@ -25,14 +27,12 @@ struct Leaving {
 impl Departure {
     /// Remembers the process behind `stream`; nothing to wait for if it cannot be told.
     pub(crate) fn of(stream: &UnixStream) -> Self {
-        let leaving = rustix::net::sockopt::socket_peercred(stream).and_then(|peer| {
-            let process = pidfd_open(peer.pid, PidfdFlags::empty())?;
-            Ok(Leaving {
-                process,
-                pid: peer.pid,
-            })
+        let pid = peer_of(stream).ok().and_then(|peer| peer.pid);
+        let leaving = pid.and_then(|pid| {
+            let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+            Some(Leaving { process, pid })
         });
-        Self(leaving.ok().map(Arc::new))
+        Self(leaving.map(Arc::new))
     }
 
     /// Says whether the process has ended and the system is yet to close what it had open, its socket among that.

@@ -17,6 +17,7 @@ use super::departure::Departure;
 use super::exchange::{BRIEF_TIMEOUT, Lines, send};
 use super::failure::DaemonFailure;
 use super::in_time::ask_each;
+use super::peer::peer_of;
 use super::places::{Places, RuntimeDirectory, file_stem};
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION, Versioned};
 use crate::fuse::Transport;
@@ -209,13 +210,12 @@ impl ControlSocket {
     pub(crate) fn accept(&self) -> io::Result<UnixStream> {
         let (stream, _) = self.listener.accept()?;
         stream.set_write_timeout(Some(PIECE_TIMEOUT))?;
-        let user = rustix::net::sockopt::socket_peercred(&stream)?.uid;
-        if user.is_root() || user == rustix::process::geteuid() {
+        let user = peer_of(&stream)?.user;
+        if user == 0 || user == rustix::process::geteuid().as_raw() {
             return Ok(stream);
         }
         Err(io::Error::other(format!(
-            "user {} may not give commands",
-            user.as_raw()
+            "user {user} may not give commands"
         )))
     }
 }

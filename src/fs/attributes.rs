@@ -63,14 +63,13 @@ impl Attributes {
     /// # Errors
     ///
     /// [`FsError::NotFound`]; for a size [`FsError::IsDirectory`], [`FsError::Invalid`] for what is no
-    /// regular file, [`FsError::FileTooBig`], and [`FsError::SizeInUse`] if [`ServedFs::tell_size`](super::ServedFs::tell_size) waits long.
+    /// regular file, and [`FsError::FileTooBig`].
     pub fn set(&self, caller: &Caller, ino: Ino, changes: Changes) -> Result<Attr, FsError> {
         self.inodes.check_writable()?;
         if let Some(handle) = changes.handle {
             self.references.handles.check(handle)?;
         }
-        let passing = changes.size.map(|_| self.sizes.pass(ino));
-        let _passing = passing.transpose()?;
+        let _passing = changes.size.map(|_| self.sizes.pass(ino));
         let lock = self.inodes.locks().exclusive(&[ino]);
         let mut inode = self.inodes.get(ino)?;
         if changes.size.is_some() {

@@ -36,9 +36,6 @@ pub enum FsError {
     /// Another directory, which has a new quota, is still being counted (`EBUSY`).
     #[error("another directory with a new quota is still being counted")]
     StillCounting,
-    /// The kernel is being told the size of the file, which cannot change meanwhile (`EBUSY`).
-    #[error("the kernel is being told the size of the file")]
-    SizeInUse,
     /// The directory has no quota (`ESRCH`).
     #[error("the directory has no quota")]
     NoQuota,

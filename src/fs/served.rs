@@ -19,6 +19,17 @@ pub struct ServedFs {
     last_space: Mutex<SpaceReport>,
 }
 
+/// The outcome of passing the size of a file on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SizeTold<T> {
+    /// It was passed on, with this result.
+    Told(T),
+    /// The inode is no regular file, or there is none.
+    NoFile,
+    /// The filesystem is away or has failed, or changes of the size take long.
+    Later,
+}
+
 impl ServedFs {
     /// Serves `fs` from now on.
     #[must_use]
@@ -69,24 +80,22 @@ impl ServedFs {
         }
     }
 
-    /// Passes the size of a regular file on, which does not change until `tell` returns. Returns none for anything else, and
-    /// while there is no filesystem.
-    ///
-    /// # Errors
-    ///
-    /// [`FsError::NotFound`], [`FsError::Storage`] if the index cannot be read.
-    pub fn tell_size<T>(
-        &self,
-        ino: Ino,
-        tell: impl FnOnce(u64) -> T,
-    ) -> Result<Option<T>, FsError> {
-        let _closed = self.kept.sizes.close(ino);
+    /// Passes the size of a regular file on, which does not change until `tell` returns. A change that waits long does not wait
+    /// for that.
+    pub fn tell_size<T>(&self, ino: Ino, tell: impl FnOnce(u64) -> T) -> SizeTold<T> {
+        let Some(_closed) = self.kept.sizes.close(ino) else {
+            return SizeTold::Later;
+        };
         // The filesystem can be closed while the caller waits for the kernel.
         let size = match self.current.load_full() {
-            Some(fs) => fs.attributes().file_size(ino)?,
-            None => None,
+            Some(fs) => fs.attributes().file_size(ino),
+            None => return SizeTold::Later,
         };
-        Ok(size.map(tell))
+        match size {
+            Ok(Some(size)) => SizeTold::Told(tell(size)),
+            Ok(None) | Err(FsError::NotFound) => SizeTold::NoFile,
+            Err(_) => SizeTold::Later,
+        }
     }
 
     /// Returns the references of callers, which outlive the filesystem.

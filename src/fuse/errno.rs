@@ -18,7 +18,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::NoSpace => Errno::NOSPC,
         FsError::QuotaExceeded => Errno::DQUOT,
         FsError::CrossesQuota => Errno::XDEV,
-        FsError::StillCounting | FsError::SizeInUse => Errno::BUSY,
+        FsError::StillCounting => Errno::BUSY,
         FsError::NoQuota => Errno::SRCH,
         FsError::TooManyLinks => Errno::MLINK,
         FsError::NameTooLong => Errno::NAMETOOLONG,

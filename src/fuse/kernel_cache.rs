@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::device::Device;
 use crate::format::Ino;
-use crate::fs::{FsError, LostChanges, ServedFs};
+use crate::fs::{LostChanges, ServedFs, SizeTold};
 
 /// Everything that the kernel remembers of one mount: names, attributes, sizes and pages.
 #[derive(Clone, Debug)]
@@ -27,16 +27,30 @@ impl KernelCache {
     }
 
     /// Makes the kernel forget what it knows of names and inodes whose changes were `lost`, and take files for as long as
-    /// they are in `served`. Pages that it has not handed over yet are written first. So this must not be called on a
-    /// thread that serves requests.
-    pub fn distrust(&self, lost: &LostChanges, served: &ServedFs) {
+    /// they are in `served`. Returns the files of which the size is to be told later, by [`Self::restore`]. Pages that the
+    /// kernel has not handed over yet are written first. So this must not be called on a thread that serves requests.
+    pub fn distrust(&self, lost: &LostChanges, served: &ServedFs) -> BTreeSet<Ino> {
         for (parent, name) in &lost.names {
             note(self.device.invalidate_name(*parent, name));
         }
-        for ino in &lost.inodes {
+        self.restore(&lost.inodes, served)
+    }
+
+    /// The same for inodes alone.
+    pub fn restore(&self, inodes: &BTreeSet<Ino>, served: &ServedFs) -> BTreeSet<Ino> {
+        let mut later = inodes.clone();
+        later.retain(|ino| {
+            // The last page may have zeros behind the end that the kernel knows.
             self.drop_pages_of(*ino);
-            self.restore_size(*ino, served);
-        }
+            match served.tell_size(*ino, |size| self.device.lengthen(*ino, size)) {
+                SizeTold::Told(told) => note(told),
+                // What has no size here has none in the kernel either.
+                SizeTold::NoFile => {}
+                SizeTold::Later => return true,
+            }
+            false
+        });
+        later
     }
 
     /// Makes the kernel drop its pages of inodes. This is subject to the same rule as [`Self::distrust`].
@@ -48,19 +62,6 @@ impl KernelCache {
 
     fn drop_pages_of(&self, ino: Ino) {
         note(self.device.invalidate_pages(ino, 0, None));
-    }
-
-    /// Makes the kernel take a file for as long as it is. A change that made it shorter may be lost. Its pages are dropped
-    /// first: the last one may have zeros behind the end that the kernel knew.
-    fn restore_size(&self, ino: Ino, served: &ServedFs) {
-        match served.tell_size(ino, |size| self.device.lengthen(ino, size)) {
-            Ok(Some(told)) => note(told),
-            // What has no size here has none in the kernel either.
-            Ok(None) | Err(FsError::NotFound) => {}
-            Err(error) => {
-                tracing::warn!("the kernel may take inode {ino} for shorter than it is: {error}");
-            }
-        }
     }
 }
 

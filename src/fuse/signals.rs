@@ -26,11 +26,8 @@ const EXITING: u64 = 4;
 /// The place of the flags in `/proc/PID/stat`, counted from the state.
 const FLAGS_FIELD: usize = 6;
 
-/// The place of the exit code there. It is 0 unless the reader may know it.
-const EXIT_CODE_FIELD: usize = 49;
-
-/// The bits of an exit code that hold the signal.
-const SIGNAL_OF_CODE: u64 = 0x7f;
+/// The flag of a thread that a signal ends: the kernel's `PF_SIGNALED`. Every reader may know it, unlike the exit code.
+const SIGNALED: u64 = 0x400;
 
 /// The state of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,13 +89,9 @@ fn was_killed(stat: &str) -> bool {
     let Some((_, fields)) = stat.rsplit_once(')') else {
         return false;
     };
-    let field = |place| {
-        let field = fields.split_whitespace().nth(place);
-        field
-            .and_then(|field| field.parse::<u64>().ok())
-            .unwrap_or(0)
-    };
-    field(FLAGS_FIELD) & EXITING != 0 && field(EXIT_CODE_FIELD) & SIGNAL_OF_CODE != 0
+    let flags = fields.split_whitespace().nth(FLAGS_FIELD);
+    let flags = flags.and_then(|flags| flags.parse::<u64>().ok());
+    flags.is_some_and(|flags| flags & EXITING != 0 && flags & SIGNALED != 0)
 }
 
 #[cfg(test)]
@@ -146,14 +139,10 @@ mod tests {
 
     #[test]
     fn a_thread_that_ends_by_a_signal_is_told_from_one_that_ends_by_itself() {
-        let stat = |flags: u64, code: u64| {
-            let zeros = "0 ".repeat(EXIT_CODE_FIELD - FLAGS_FIELD - 1);
-            format!("7 (a) b) D 1 1 1 0 -1 {flags} {zeros}{code}\n")
-        };
-        assert!(was_killed(&stat(EXITING | 0x40_0100, 9)));
-        assert!(was_killed(&stat(EXITING, 0x80 | 6)));
-        for (flags, code) in [(EXITING, 0), (EXITING, 1 << 8), (0, 0x85)] {
-            assert!(!was_killed(&stat(flags, code)), "{flags} {code}");
+        let stat = |flags: u64| format!("7 (a) b) D 1 1 1 0 -1 {flags} 0 0\n");
+        assert!(was_killed(&stat(EXITING | SIGNALED | 0x40_0100)));
+        for flags in [EXITING, SIGNALED, 0x40_0100] {
+            assert!(!was_killed(&stat(flags)), "{flags}");
         }
         assert!(!was_killed(""));
     }

@@ -131,22 +131,20 @@ impl WaitingRequests {
     }
 
     /// Has a request wait, or gives it back if it is not to wait. A request that was interrupted fails with `EINTR` if its
-    /// program is not known, which could not be killed otherwise.
+    /// program cannot be looked at, which could not be killed otherwise.
     pub(super) fn add(&self, mut request: Request) -> Result<(), Request> {
         if self.on_failure == OnFailure::Error {
             return Err(request);
         }
         request.set_aside();
         let (unique, bytes) = (request.header().unique, request.held_bytes());
-        let mut state = self.state.lock();
-        if let Some(place) = state.interrupted.iter().position(|other| *other == unique) {
-            state.interrupted.remove(place);
-            if thread_of(&request).is_none() {
-                drop(state);
-                request.answer(Err(Errno::INTR));
-                return Ok(());
-            }
+        if self.was_interrupted(unique)
+            && thread_of(&request).is_none_or(|thread| life_of(thread) == Life::Gone)
+        {
+            request.answer(Err(Errno::INTR));
+            return Ok(());
         }
+        let mut state = self.state.lock();
         let is_full = state.requests.len() >= MOST_REQUESTS || state.bytes + bytes > MOST_BYTES;
         if is_full && !mem::replace(&mut state.has_told, true) {
             tracing::warn!("too many requests wait for the volume: others fail");
@@ -164,8 +162,15 @@ impl WaitingRequests {
         Ok(())
     }
 
-    /// Ends the wait of request `unique` with `EINTR` if the signal that its program got ends that, or if the program is not
-    /// known. Of a request that does not wait this is remembered, as it may wait later.
+    /// Returns whether request `unique` was interrupted before it waited, and forgets that.
+    fn was_interrupted(&self, unique: u64) -> bool {
+        let interrupted = &mut self.state.lock().interrupted;
+        let place = interrupted.iter().position(|other| *other == unique);
+        place.and_then(|place| interrupted.remove(place)).is_some()
+    }
+
+    /// Ends the wait of request `unique` with `EINTR` if the signal that its program got ends that, or if the program cannot
+    /// be looked at. Of a request that does not wait this is remembered, as it may wait later.
     pub(super) fn interrupt(&self, unique: u64) {
         let mut state = self.state.lock();
         let Some(Waiting { request, .. }) = state.requests.get(&unique) else {
@@ -177,7 +182,8 @@ impl WaitingRequests {
         };
         let thread = thread_of(request);
         drop(state);
-        if thread.is_none_or(|thread| life_of(thread) == Life::Dies) {
+        // The thread waits, so one that seems to be gone cannot be looked at.
+        if thread.is_none_or(|thread| !matches!(life_of(thread), Life::Lives { .. })) {
             self.end_waits(&[unique]);
         }
     }

@@ -649,7 +649,7 @@ fn mount_mounts_a_volume_named_in_fstab() {
     for kind in ["fuse.cauchyfs", "cauchyfs"] {
         let log = volume.home.join(format!("log of {kind}"));
         let options = format!(
-            "noatime,nodev,nofail,_netdev,x-test,cache-size=64.5MiB,member_timeout=9s,log-file={}",
+            "noatime,nodev,nofail,_netdev,uhelper=fuse.cauchyfs,cache-size=64.5MiB,member_timeout=9s,log-file={}",
             log.display()
         );
         let options = options.replace(' ', "\\040");

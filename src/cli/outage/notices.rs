@@ -25,8 +25,8 @@ pub(super) struct Notice {
 pub(super) struct Notices(Sender<Notice>);
 
 impl Notices {
-    /// Starts the thread that gives them, and takes the sizes of files from `served`. It ends after the queue, and is not waited for: it may wait for requests that
-    /// only the end of the mount ends.
+    /// Starts the thread that gives them, and takes the sizes of files from `served`. It ends after the queue, and is not
+    /// waited for: it may wait for requests that only the end of the mount ends.
     ///
     /// # Errors
     ///
@@ -47,8 +47,11 @@ impl Notices {
 }
 
 fn give(queued: &Receiver<Notice>, kernel_cache: &KernelCache, served: &ServedFs) {
+    // The volume may fail again before the kernel knows a size. Its return brings the next notice.
+    let mut later = BTreeSet::new();
     for notice in queued {
-        kernel_cache.distrust(&notice.lost, served);
+        later = kernel_cache.restore(&later, served);
+        later.extend(kernel_cache.distrust(&notice.lost, served));
         kernel_cache.drop_pages(&notice.failed);
     }
 }
