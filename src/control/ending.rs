@@ -37,6 +37,10 @@ const RELEASE: Duration = Duration::from_secs(3);
 /// The time that an unmount may take once the mount is gone from the table. Pages are written meanwhile if it takes longer.
 const UNMOUNTED: Duration = Duration::from_millis(200);
 
+/// The time in which the kernel refuses to unmount what is in use. What takes longer waits for something else, perhaps for
+/// requests that wait.
+const UNDECIDED: Duration = Duration::from_secs(10);
+
 /// The pause between two looks at an unmount that is under way.
 const UNMOUNT_POLL: Duration = Duration::from_millis(10);
 
@@ -230,6 +234,7 @@ impl<'a> Ending<'a> {
             let unmount = move || mounting.unmount(mount, Unmount::WhenIdle);
             let thread = thread::Builder::new().name("unmount".to_owned());
             let unmounting = thread.spawn_scoped(scope, unmount).map_err(stuck)?;
+            let begun = Instant::now();
             let mut gone_since: Option<Instant> = None;
             while !unmounting.is_finished() {
                 if self.is_gone() {
@@ -237,6 +242,8 @@ impl<'a> Ending<'a> {
                     if since.elapsed() > UNMOUNTED {
                         self.connection.release_waiting();
                     }
+                } else if begun.elapsed() > UNDECIDED {
+                    self.connection.release_waiting();
                 }
                 thread::sleep(UNMOUNT_POLL);
             }

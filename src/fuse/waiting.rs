@@ -138,6 +138,11 @@ impl WaitingRequests {
         }
         request.set_aside();
         let (unique, bytes) = (request.header().unique, request.held_bytes());
+        // Of a program that is gone by the next look, nothing else tells that no other thread waits for this.
+        let process = thread_of(&request).and_then(|thread| match life_of(thread) {
+            Life::Lives { process } => Some(process),
+            Life::Dies | Life::Gone => None,
+        });
         if self.was_interrupted(unique)
             && thread_of(&request).is_none_or(|thread| life_of(thread) == Life::Gone)
         {
@@ -155,7 +160,6 @@ impl WaitingRequests {
             return Err(request);
         }
         state.bytes += bytes;
-        let process = None;
         state.requests.insert(unique, Waiting { request, process });
         state.is_due = true;
         self.changed.notify_all();
