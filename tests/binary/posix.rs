@@ -675,7 +675,7 @@ fn mount_mounts_a_volume_named_in_fstab() {
         let refused = fs::write(volume.path("f"), "y").unwrap_err();
         assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
         must("mount", &["-o", "remount,rw", mountpoint]);
-        fs::write(volume.path("f"), "z").unwrap();
+        fs::write(volume.path("f"), "x").unwrap();
         let shown = must("findmnt", &["-n", "-o", "OPTIONS", mountpoint]);
         assert!(
             shown.contains("nodev") && shown.contains("noatime"),

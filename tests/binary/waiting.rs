@@ -99,13 +99,15 @@ impl Rig {
 
     /// Starts a program that waits, which makes a directory.
     fn start_mkdir(&self, name: &str) -> Child {
-        let before = self.requests();
         let child = Command::new("mkdir")
             .arg(self.volume.path(name))
             .stderr(Stdio::piped())
             .spawn()
             .expect("mkdir runs");
-        eventually("the program waits", || self.requests() > before);
+        let stack = format!("/proc/{}/stack", child.id());
+        eventually("the program waits", || {
+            fs::read_to_string(&stack).is_ok_and(|stack| stack.contains("fuse"))
+        });
         child
     }
 }

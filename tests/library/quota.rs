@@ -585,5 +585,5 @@ fn a_volume_with_a_quota_needs_a_build_that_knows_quotas_and_one_without_does_no
     let top = mkdir(&fs, Ino::ROOT, "top");
     assert_eq!(features(&disks), vec![vec![0, 0]; 3]);
     set(&fs, top, 1 << 20, 100);
-    assert_eq!(features(&disks), vec![vec![1, 1]; 3]);
+    assert_eq!(features(&disks), vec![vec![4, 4]; 3]);
 }

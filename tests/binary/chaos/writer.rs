@@ -408,12 +408,15 @@ impl Writer {
     }
 }
 
-/// Syncs a file or directory, which may report a loss once.
+/// Syncs a file or directory. The kernel may report once that it could not write pages, and the daemon that it lost some.
 pub(super) fn report_losses(file: &File) -> io::Result<()> {
-    match file.sync_all() {
-        Err(error) if error.raw_os_error() == Some(libc::EIO) => file.sync_all(),
-        synced => synced,
+    for _ in 0..2 {
+        match file.sync_all() {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {}
+            synced => return synced,
+        }
     }
+    file.sync_all()
 }
 
 /// Bytes of a file or a part of one: most are small.
