@@ -198,8 +198,8 @@ impl FailedWriteback {
         self.clear(ino, &(size..SIZE_MAX));
     }
 
-    /// Puts extents without a stripe where a file would have holes instead of lost bytes, once a change has written `range`
-    /// or the file is so long. Returns `false` if a stripe must be opened first.
+    /// Puts extents without a stripe where a file would have holes instead of lost bytes. The caller has written `range`, or
+    /// makes the file so long. Returns `false` if a stripe must be opened first.
     pub(super) fn mark(
         &self,
         lock: &ExclusiveLock<'_>,

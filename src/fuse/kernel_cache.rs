@@ -26,9 +26,9 @@ impl KernelCache {
         Self::new(Arc::new(Device::new(socket)))
     }
 
-    /// Makes the kernel forget what it knows of names and inodes whose changes were `lost`, and take files for as long as
-    /// they are in `served`. Returns the files of which the size is to be told later, by [`Self::restore`]. Pages that the
-    /// kernel has not handed over yet are written first. So this must not be called on a thread that serves requests.
+    /// Makes the kernel forget what it knows of names and inodes whose changes were `lost`. It takes files for as long as
+    /// they are in `served` then. Returns the files of which it can learn the size later, by [`Self::restore`]. The kernel
+    /// first writes the pages that it holds. So this must not be called on a thread that serves requests.
     pub fn distrust(&self, lost: &LostChanges, served: &ServedFs) -> BTreeSet<Ino> {
         for (parent, name) in &lost.names {
             note(self.device.invalidate_name(*parent, name));
@@ -44,7 +44,7 @@ impl KernelCache {
             self.drop_pages_of(*ino);
             match served.tell_size(*ino, |size| self.device.lengthen(*ino, size)) {
                 SizeTold::Told(told) => note(told),
-                // What has no size here has none in the kernel either.
+                // The kernel knows no size of it either.
                 SizeTold::NoFile => {}
                 SizeTold::Later => return true,
             }
