@@ -319,7 +319,12 @@ fn no_write_to_a_file_of_a_mount_that_was_taken_away_succeeds_and_is_lost() {
             assert!(!is_over, "{way}: no daemon takes what was written");
             std::thread::sleep(PAUSE);
         };
-        assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "{way}");
+        // A request that is under way gets the other one.
+        let is_cut = matches!(
+            error.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED)
+        );
+        assert!(is_cut, "{way}: {error}");
         assert!(ending.wait().expect("it was started here").success());
         eventually("the daemon has ended", || volume.daemon().is_none());
         for file in [&mut file, &mut idle] {

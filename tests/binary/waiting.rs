@@ -155,16 +155,19 @@ fn start_writer(rig: &Rig, number: usize) -> Child {
     let mut writer = Command::new("sh");
     writer.args(["-c", script, "sh"]);
     writer.arg(rig.volume.home.join("blocks"));
-    writer.arg(rig.volume.path(&format!("w{number}")));
+    writer.arg(rig.volume.path(&format!("writer{number}/file")));
     writer.arg(rig.list(number)).arg(rig.over());
     writer.spawn().expect("sh runs")
 }
 
-/// Makes a directory for each program: the kernel lets one program at a time make a file in a directory.
+/// Makes a directory for each program: the kernel lets one program at a time make a file in a directory, or look one up to
+/// make it.
 fn make_directories(rig: &Rig) {
-    for number in 0..PROGRAMS {
-        let path = rig.volume.path(&number.to_string());
-        fs::create_dir(path).expect("the mount is writable");
+    let programs = (0..PROGRAMS).map(|number| number.to_string());
+    let writers = (0..4).map(|number| format!("writer{number}"));
+    let signals = [libc::SIGTERM, libc::SIGKILL].map(|signal| format!("signal{signal}"));
+    for name in programs.chain(writers).chain(signals) {
+        fs::create_dir(rig.volume.path(&name)).expect("the mount is writable");
     }
     let root = File::open(&rig.volume.mountpoint).expect("it is a directory");
     root.sync_all().expect("it can be durable");
@@ -280,7 +283,7 @@ fn programs_wait_for_members_and_go_on_with_every_byte() {
     assert_ne!(code, Some(0), "{said}");
     // A signal that a program does not survive, and one that it does.
     for signal in [libc::SIGTERM, libc::SIGKILL] {
-        let mut program = rig.start_mkdir(&format!("interrupted{signal}"));
+        let mut program = rig.start_mkdir(&format!("signal{signal}/made"));
         must("kill", &[&format!("-{signal}"), &program.id().to_string()]);
         let mut ended = None;
         eventually("a signal ends the wait", || {
@@ -300,7 +303,8 @@ fn programs_wait_for_members_and_go_on_with_every_byte() {
     for (number, mut writer) in writers.into_iter().enumerate() {
         let ended = writer.wait().expect("it was started");
         assert!(ended.success(), "at most one loss is reported: {ended:?}");
-        let found = read(&rig.volume.path(&format!("w{number}"))).expect("it can be read");
+        let found =
+            read(&rig.volume.path(&format!("writer{number}/file"))).expect("it can be read");
         for at in 0..rig.durable(number) {
             let place = usize::try_from(at).expect("it is small") * BLOCK;
             assert!(found[place..place + BLOCK] == block(at), "block {at}");

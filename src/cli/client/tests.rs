@@ -3,6 +3,7 @@
 #![expect(clippy::print_stderr, reason = "tests say what they leave out")]
 
 mod places;
+mod unlisted;
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -14,7 +15,6 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 
-use super::unlisted::{Unlisted, unlisted_in};
 use super::{Peer, SoughtMount, ask_within, other_version, question, search};
 use crate::cli::failure::Failure;
 use crate::control::exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, Limits};
@@ -202,21 +202,6 @@ fn a_daemon_is_found_and_answers() {
     home.serve();
     let answer = home.ask(&Request::Directories, &limits()).unwrap();
     assert_eq!(answer, Answer::Directories(Vec::new()));
-}
-
-#[test]
-fn a_daemon_is_found_without_a_mount_table_among_many_sockets_of_dead_ones() {
-    let home = Home::new();
-    home.serve();
-    for number in 0..200 {
-        let path = home.directory().join(format!("{number:016x}-dead.sock"));
-        drop(UnixListener::bind(path).unwrap());
-    }
-    let found = unlisted_in(&home.places(), &[], &limits(), LONG);
-    let mountpoints: Vec<_> = found.iter().map(Unlisted::mountpoint).collect();
-    assert_eq!(mountpoints, [home.entry.mountpoint.as_path()]);
-    let listed = [home.entry.mountpoint.clone()];
-    assert!(unlisted_in(&home.places(), &listed, &limits(), LONG).is_empty());
 }
 
 #[test]
