@@ -148,7 +148,7 @@ test_mounts() {
     local runner
     runner=$(runner)
     [ "${CAUCHYFS_SKIP_MOUNTS:-}" = 1 ] || export "$runner=${!runner:-} unshare --mount"
-    RUST_TEST_THREADS=$((3 * $(nproc))) cargo test --locked --workspace --test binary
+    RUST_TEST_THREADS=$((3 * $(nproc))) cargo test --locked --workspace --no-fail-fast --test binary
 }
 
 need_cargo
@@ -181,14 +181,14 @@ part "check for AArch64" check_arm
 code=0
 say "tests"
 if [ $# -gt 0 ]; then
-    part "tests" cargo test --locked --workspace "$@" || code=$?
+    part "tests" cargo test --locked --workspace --no-fail-fast "$@" || code=$?
 else
     part "build of the tests" cargo test --locked --workspace --no-run
     # The tests that mount wait more than they compute: they run beside the others, and many at once.
     start "tests that mount" test_mounts
     others=$(test_programs_without binary)
     # shellcheck disable=SC2086
-    part "other tests" cargo test --locked --workspace $others || code=$?
+    part "other tests" cargo test --locked --workspace --no-fail-fast $others || code=$?
     part "examples in the documentation" cargo test --locked --workspace --doc || code=$?
     # All of the workspace is selected, because a single crate would build its dependencies with other features.
     part "tests without the feature cuda" \

@@ -294,12 +294,14 @@ fn a_full_disk_that_keeps_the_others_from_taking_data_is_named_with_the_remedy()
         written.map_err(|error| error.kind()),
         Err(ErrorKind::StorageFull)
     );
+    // What could not be written is given back, and others take that as well.
     eventually("the full member is flagged", || {
+        volume.fill_disk(1);
         full() == [false, true, false]
     });
     let named = format!("no room on member 1 ({})", volume.members[1].display());
-    // Room is measured again and again, and some may come for a moment.
     eventually("the full member is named with the remedy", || {
+        volume.fill_disk(1);
         let (_, status) = volume.command(&["status"], &[]);
         let next = status.lines().last().expect("it says what to do next");
         next.contains(&named) && next.contains("`cauchyfs member replace")

@@ -87,9 +87,11 @@ impl Disk {
     /// Leaves no room on it.
     pub(crate) fn fill(&self) {
         let space = rustix::fs::statvfs(&self.mounted).expect("the disk is mounted");
-        let file = fs::File::create(self.ballast()).expect("the disk is writable");
+        let mut options = fs::File::options();
+        let file = options.create(true).append(true).open(self.ballast());
+        let file = file.expect("the disk is writable");
         let mut step = space.f_bavail * space.f_frsize;
-        let mut len = 0;
+        let mut len = file.metadata().expect("it is a file").len();
         // Filesystems need some for themselves: as much as goes.
         while step >= 4096 {
             let flags = rustix::fs::FallocateFlags::empty();

@@ -162,9 +162,14 @@ fn newer_versions_and_unknown_incompatible_features_are_distinguished_from_damag
         ),
         "{newer:?}"
     );
-    let features = Superblock::decode(&with_field(at::INCOMPAT, 4_u64.to_le_bytes()));
+    let unknown_one = 1_u64 << 63;
+    assert_eq!(KNOWN.incompat & unknown_one, 0);
+    let features = Superblock::decode(&with_field(
+        at::INCOMPAT,
+        (QUOTAS | unknown_one).to_le_bytes(),
+    ));
     assert!(
-        matches!(features, Err(FormatError::Features { unknown: 4, .. })),
+        matches!(features, Err(FormatError::Features { unknown, .. }) if unknown == unknown_one),
         "{features:?}"
     );
     let compatible = Superblock::decode(&with_field(at::COMPAT, 4_u64.to_le_bytes()));
