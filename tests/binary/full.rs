@@ -294,7 +294,7 @@ fn a_full_disk_that_keeps_the_others_from_taking_data_is_named_with_the_remedy()
         written.map_err(|error| error.kind()),
         Err(ErrorKind::StorageFull)
     );
-    // What could not be written is given back, and others take that as well.
+    // The room of a refused write is given back, and others take that as well.
     eventually("the full member is flagged", || {
         volume.fill_disk(1);
         full() == [false, true, false]
