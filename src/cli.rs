@@ -33,6 +33,7 @@ mod report;
 mod sandbox;
 mod scrub;
 mod sentences;
+mod set;
 mod shell;
 mod size;
 mod status;
@@ -59,9 +60,9 @@ use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 13] = [
+const COMMANDS: [&str; 14] = [
     "create", "mount", "unmount", "status", "usage", "check", "extract", "scrub", "rebuild",
-    "balance", "quota", "member", "bench",
+    "balance", "set", "quota", "member", "bench",
 ];
 
 /// Runs the program with the arguments that it was started with.
@@ -135,6 +136,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Scrub(scrub) => scrub::run(&scrub),
         Command::Rebuild(rebuild) => rebuild::run(&rebuild),
         Command::Balance(balance) => balance::run(&balance),
+        Command::Set(set) => set::run(&set),
         Command::Quota(quota) => quota::run(&quota),
         Command::Member(member) => member::run(&member),
         Command::Bench(bench) => bench::run(&bench),

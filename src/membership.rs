@@ -38,6 +38,7 @@ use crate::store::{Executor, StoreRef};
 mod access;
 mod acknowledged;
 mod buffered_reader;
+mod code_change;
 mod content;
 mod create;
 pub mod directory;
@@ -73,6 +74,7 @@ mod superseded;
 
 pub use access::Access;
 pub use acknowledged::Acknowledged;
+pub use code_change::StripeCode;
 pub use create::CreateOptions;
 pub use draining::clear;
 pub use epochs::Epochs;

@@ -216,7 +216,7 @@ impl Meta {
     ) -> Result<(Self, Recovered), MetaError> {
         let members = disk.members();
         let access = members.access();
-        let mut unflushed = index.unflushed(members.shape().stripe_bytes())?;
+        let mut unflushed = index.unflushed(members.shape().most_stripe_bytes())?;
         let replayed = replay::replay(disk, index.position())?;
         replayed.refuse_lost(access)?;
         unflushed.extend(replayed.data);

@@ -65,12 +65,13 @@ pub use inspector::{Inconsistent, Remedy, Verdict};
 pub use options::{FullMembers, StripeOptions};
 pub use pins::Pin;
 pub use reader::Served;
-pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError};
+pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError, WrittenShards};
 pub use records::{FlushedStripe, LostShard, StripeRecords};
 pub use space::{Load, Space};
 
 pub(crate) use layout::{Tally, member_of};
 pub(crate) use pins::PinFence;
+pub(crate) use placement::slot_capacity;
 pub(crate) use ranges::joined;
 
 use self::damage::Damage;

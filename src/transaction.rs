@@ -27,7 +27,7 @@ use std::sync::Arc;
 use scopeguard::ScopeGuard;
 
 use crate::coding::{Coding, Dispatch};
-use crate::format::record::{Marker, Stripe};
+use crate::format::record::{Marker, Segment, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
 use crate::membership::{Access, Members};
 use crate::metadata::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
@@ -37,6 +37,7 @@ pub(crate) mod allowance;
 pub(crate) mod arrivals;
 pub(crate) mod catalog;
 pub(crate) mod clock;
+mod code_change;
 pub(crate) mod commits;
 mod committer;
 pub(crate) mod copies;
@@ -563,6 +564,15 @@ impl Transactions {
             Access::ReadWrite => self.stripes.space().full(),
             Access::ReadOnly => BTreeSet::new(),
         }
+    }
+
+    /// Returns the records of all segments, and what the stripes of each take of one of its files.
+    #[must_use]
+    pub fn segments_taken(&self) -> Vec<(Segment, u64)> {
+        let taken = self.stripes.segments().taken().into_iter();
+        taken
+            .map(|(segment, taken)| (segment.record.clone(), taken.stripes))
+            .collect()
     }
 
     /// Returns the course of writes while members are full.

@@ -55,6 +55,7 @@ pub(super) enum Command {
     Scrub(ScrubArguments),
     Rebuild(RebuildArguments),
     Balance(BalanceArguments),
+    Set(SetArguments),
     Quota(QuotaArguments),
     Member(MemberArguments),
     Bench(BenchArguments),
@@ -324,6 +325,39 @@ pub(super) struct RebuildArguments {
   cauchyfs balance /mnt/photos
   cauchyfs balance --rate 50MiB /mnt/photos      # write no more than 50 MiB a second")]
 pub(super) struct BalanceArguments {
+    #[command(flatten)]
+    pub(super) rebuild: RebuildOptions,
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+}
+
+/// Change the code of a volume while it is in use. New data has the new code at once, and programs only wait a moment for
+/// that. Then the data that is there is brought to it. If parity shards are added to rs-cauchy, these alone are written, and
+/// all others stay. Any other change writes the data again. Every stripe tolerates as many
+/// losses as before until it tolerates more. Goes on if this command is interrupted, after a crash, and at the next mount.
+/// Another change may follow at any time. Exits with 3 if something could not be brought to it, with 4 if data is lost.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs set --show /mnt/photos
+  cauchyfs set --parity 3 /mnt/photos                  # one more directory may be lost
+  cauchyfs set --parity 3 --rate 50MiB /mnt/photos     # write no more than 50 MiB a second
+  cauchyfs set --data 8 --code rs-cauchy /mnt/photos   # K+M directories must be there")]
+pub(super) struct SetArguments {
+    /// Data shards of a stripe.
+    #[arg(long, value_name = "K")]
+    pub(super) data: Option<u8>,
+    /// Parity shards of a stripe: how many directories may be lost.
+    #[arg(long, value_name = "M", value_parser = clap::value_parser!(u8).range(1..))]
+    pub(super) parity: Option<u8>,
+    /// The erasure code; `cauchyfs create --help` lists them.
+    #[arg(long, value_name = "CODE")]
+    pub(super) code: Option<String>,
+    /// Bytes of a full stripe in each directory, for new data.
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    pub(super) stripe_unit: Option<u64>,
+    /// Change nothing, and print the code of new data, and how much data has which.
+    #[arg(long, conflicts_with_all = ["data", "parity", "code", "stripe_unit", "rate"])]
+    pub(super) show: bool,
     #[command(flatten)]
     pub(super) rebuild: RebuildOptions,
     /// Where the volume is mounted.

@@ -173,7 +173,8 @@ fn options(arguments: &CreateArguments) -> Result<CreateOptions, Failure> {
     })
 }
 
-fn stripe_unit(bytes: u64) -> Result<u32, Failure> {
+/// Returns the stripe unit that was asked for, if a volume can have it.
+pub(super) fn stripe_unit(bytes: u64) -> Result<u32, Failure> {
     const LEAST: u64 = 4 << 10;
     const MOST: u64 = 16 << 20;
     if !(LEAST..=MOST).contains(&bytes) || !bytes.is_power_of_two() {

@@ -122,6 +122,7 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             scrub_interval: arguments.scrub_interval,
             rebuild_after: arguments.rebuild_after.0,
             bytes_per_second: arguments.background_rate,
+            last_order: 0,
         },
         log: None,
     })

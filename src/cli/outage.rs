@@ -5,12 +5,16 @@
 //! It is opened again as after one, so everything that was acknowledged is there. The mount, the files that programs have
 //! open and the look-ups of the kernel stay. Changes that were not durable are lost: the next fsync of each file
 //! reports that, and the kernel forgets what it saw of them.
+//!
+//! A volume whose code is changed is closed and opened again in the same way, while the requests of programs wait.
 
 mod notices;
 mod places;
+mod reopening;
 #[cfg(test)]
 mod tests;
 
+use std::cell::Cell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -25,7 +29,7 @@ use super::directories::Directories;
 use super::failure::Failure;
 use super::survey::survey_members;
 use super::volume::VolumeOptions;
-use crate::control::mounted::{MountedVolume, OpenVolume};
+use crate::control::mounted::{MountedVolume, OpenVolume, ReopeningWish};
 use crate::control::report::{self, StatusReport, UncountedReport};
 use crate::control::summary::{TOO_FEW, blank_report, blank_report_of};
 use crate::control::volume::{AbandonedVolume, Volume, VolumeRest};
@@ -218,7 +222,7 @@ pub(super) struct Reopening {
 
 /// The watch over the volume of a mount. It ends when it is dropped.
 pub(super) struct OutageWatch {
-    end: Option<Sender<()>>,
+    end: Option<Arc<Sender<ReopeningWish>>>,
     threads: Threads,
 }
 
@@ -234,6 +238,13 @@ impl OutageWatch {
         (kernel_cache, waiting): (KernelCache, Arc<WaitingRequests>),
     ) -> io::Result<Self> {
         let (end, ended) = mpsc::channel();
+        let end = Arc::new(end);
+        let wishes = Arc::downgrade(&end);
+        survey.volume.set_reopener(Box::new(move |wish| {
+            if let Some(wishes) = wishes.upgrade() {
+                wishes.send(wish).ok();
+            }
+        }));
         let served = Arc::clone(survey.volume.served());
         let watcher = Watcher {
             volume: Arc::clone(&survey.volume),
@@ -242,6 +253,7 @@ impl OutageWatch {
             notices: Notices::start(kernel_cache, served)?,
             waiting,
             ended,
+            last_order: Cell::new(0),
         };
         let threads = Threads::default();
         threads.start("outage", move || watcher.watch())?;
@@ -265,7 +277,20 @@ struct Watcher {
     reopening: Reopening,
     notices: Notices,
     waiting: Arc<WaitingRequests>,
-    ended: Receiver<()>,
+    /// Gets wishes to open the volume again, until the watch is to end.
+    ended: Receiver<ReopeningWish>,
+    /// The number of the last order to rebuild: those of the next opening follow.
+    last_order: Cell<u64>,
+}
+
+/// The outcome of a pause of the watch.
+enum Wake {
+    /// It is time for the next look.
+    Look,
+    /// The volume is to be closed and opened again.
+    Reopen(ReopeningWish),
+    /// The watch is to end.
+    End,
 }
 
 impl Watcher {
@@ -275,7 +300,15 @@ impl Watcher {
         // The fewest members that a volume had since it failed: absent ones may be taken back although it has failed.
         let mut fewest = usize::MAX;
         let mut rests = Vec::new();
-        while self.pause(pause) {
+        loop {
+            match self.wake(pause) {
+                Wake::Look => {}
+                Wake::Reopen(wish) => {
+                    rests.extend(self.reopen(wish));
+                    continue;
+                }
+                Wake::End => return,
+            }
             rests.retain(|rest: &VolumeRest| !rest.release().is_empty());
             let Some(failed) = self.failed() else {
                 fewest = usize::MAX;
@@ -303,9 +336,17 @@ impl Watcher {
         }
     }
 
-    /// Waits. Returns false if the watch is to end.
+    fn wake(&self, pause: Duration) -> Wake {
+        match self.ended.recv_timeout(pause) {
+            Ok(wish) => Wake::Reopen(wish),
+            Err(RecvTimeoutError::Timeout) => Wake::Look,
+            Err(RecvTimeoutError::Disconnected) => Wake::End,
+        }
+    }
+
+    /// Waits during an outage. Returns false if the watch is to end. The volume cannot be opened for another reason now.
     fn pause(&self, time: Duration) -> bool {
-        self.ended.recv_timeout(time) == Err(RecvTimeoutError::Timeout)
+        !matches!(self.wake(time), Wake::End)
     }
 
     /// Returns the volume if it has failed.
@@ -324,6 +365,18 @@ impl Watcher {
     fn go_on(&self, left_out: &[MemberIndex]) -> Option<VolumeRest> {
         let volume = self.volume.take()?;
         tracing::warn!("members are back: the volume is opened again");
+        self.open_anew(volume, left_out, &mut |_| ())
+    }
+
+    /// Closes a volume that serves no more, as by a crash, and opens it again, as often as that takes. `tell` gets the outcome
+    /// of each attempt.
+    fn open_anew(
+        &self,
+        volume: Volume,
+        left_out: &[MemberIndex],
+        tell: &mut dyn FnMut(Result<(), &Failure>),
+    ) -> Option<VolumeRest> {
+        self.note_orders(&volume);
         let (lost, rest) = self.end(volume.abandon())?;
         let hanging = rest.release();
         let rest = (!hanging.is_empty()).then_some(rest);
@@ -336,9 +389,11 @@ impl Watcher {
             match self.open_again(&lost, left_out.to_vec()) {
                 Ok(volume) => {
                     self.put(volume, lost);
+                    tell(Ok(()));
                     return rest;
                 }
                 Err(failure) => {
+                    tell(Err(&failure));
                     self.survey.note_failure(&failure.message);
                     if failure.message != told {
                         tracing::error!("the volume waits for its members: {}", failure.message);
@@ -350,6 +405,12 @@ impl Watcher {
                 return rest;
             }
         }
+    }
+
+    /// Notes the numbers of the orders that were given so far.
+    fn note_orders(&self, volume: &Volume) {
+        let newest = volume.orders().map_or(0, |orders| orders.newest().0);
+        self.last_order.set(self.last_order.get().max(newest));
     }
 
     /// Waits until nothing works on an abandoned volume any more: it could write after the volume is opened again.
@@ -386,11 +447,12 @@ impl Watcher {
     ) -> Result<Volume, Failure> {
         let (directories, mut wrong) = self.survey.directories()?;
         let Reopening {
-            volume_options,
+            mut volume_options,
             fs_options,
         } = self.reopening.clone();
+        volume_options.schedule.last_order = self.last_order.get();
         let kept = self.volume.served().kept();
-        let is_wanted = || self.ended.try_recv() == Err(TryRecvError::Empty);
+        let is_wanted = || !matches!(self.ended.try_recv(), Err(TryRecvError::Disconnected));
         let mut volume = Volume::open_again(
             &directories,
             (&volume_options, &is_wanted),
@@ -410,10 +472,12 @@ impl Watcher {
         drop(fs);
         // Pages may be among what waits, and the kernel forgets none that it has not written.
         self.waiting.resume();
-        tracing::warn!(
-            "the volume goes on; changes of {} files and directories were not durable and are lost",
-            lost.inodes.len()
-        );
+        match lost.inodes.len() {
+            0 => tracing::info!("the volume goes on, and nothing is lost"),
+            count => tracing::warn!(
+                "the volume goes on; changes of {count} files and directories were not durable and are lost"
+            ),
+        }
         self.notices.add(Notice { lost, failed });
     }
 }

@@ -1,9 +1,12 @@
 //! The report on a volume for people: its text, and the advice on the next step.
 
 mod advice;
+mod codes;
 mod lost;
 mod text;
 mod usage;
+
+pub(super) use codes::codes_lines;
 
 /// The defects that a volume may have although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";

@@ -8,6 +8,7 @@ use std::path::Path;
 
 use super::failure::Failure;
 use super::shell::quoted_path;
+use super::size::format_size;
 use crate::control::failure::DaemonFailure;
 use crate::control::volume_failure::VolumeFailure;
 use crate::fuse::mount::MountError;
@@ -111,6 +112,29 @@ impl DaemonFailure {
                     "bring them back: the volume then goes on by itself; `cauchyfs status {place}` names them"
                 ))
             }
+            Self::Busy => Failure::environment(
+                "another command works on the volume, and nothing is changed",
+            )
+            .advise("end it first if it is a scrub, which takes long, or try again"),
+            Self::NotReopened { failure } => {
+                let why = failure.map_or_else(String::new, |failure| format!(": {}", failure.error));
+                Failure::environment(format!(
+                    "the volume was closed to change its code, and is not open again yet{why}"
+                ))
+                .advise(format!(
+                    "the daemon goes on trying; `cauchyfs status {place}` shows the code, and what the volume lacks"
+                ))
+            }
+            Self::TooLittleRoom { lacking } => Failure::environment(format!(
+                "there is too little room: {} of shards would find none",
+                format_size(lacking)
+            ))
+            .advise(format!(
+                "delete something, or add another directory with `cauchyfs member add {place} DIR`"
+            )),
+            Self::BadCode { problem } => Failure::usage(problem).advise(
+                "`cauchyfs create --help` lists the codes, and how many shards each can have",
+            ),
             Self::NotUnmounted { refusal } => mount_failure(&refusal.at(mountpoint)),
             Self::Volume { failure } => failure.at(Some(mountpoint)),
         }
@@ -190,6 +214,20 @@ mod tests {
                 2,
             ),
             (DaemonFailure::NotUnmounted { refusal }, 2),
+            (
+                DaemonFailure::NotReopened {
+                    failure: Some(failure.clone()),
+                },
+                2,
+            ),
+            (DaemonFailure::Busy, 2),
+            (DaemonFailure::TooLittleRoom { lacking: 5 << 20 }, 2),
+            (
+                DaemonFailure::BadCode {
+                    problem: "unknown code".to_owned(),
+                },
+                1,
+            ),
             (DaemonFailure::Volume { failure }, 2),
         ]
     }

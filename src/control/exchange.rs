@@ -109,6 +109,7 @@ impl Limits {
             | Request::Balance { .. }
             | Request::Join { .. }
             | Request::Remove { .. }
+            | Request::SetCode { .. }
             | Request::RebuildProgress { .. } => bounded,
         }
     }

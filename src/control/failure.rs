@@ -56,6 +56,23 @@ pub(crate) enum DaemonFailure {
     },
     /// Too many members are away. The volume goes on once enough are back.
     VolumeAway,
+    /// The volume cannot be stopped for a moment, because another command works on it, such as a scrub.
+    Busy,
+    /// The volume was closed to change its code, and is not open again yet.
+    NotReopened {
+        /// The failure, if it is known.
+        failure: Option<VolumeFailure>,
+    },
+    /// The members have too little room for the shards of another code.
+    TooLittleRoom {
+        /// The bytes of shards that find no room.
+        lacking: u64,
+    },
+    /// A code, or a number of shards, that makes no sense.
+    BadCode {
+        /// The problem.
+        problem: String,
+    },
     /// An operation on the volume failed.
     Volume {
         /// The failure.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use super::code_orders;
 use super::exchange::MOST_LISTED_BYTES;
 use super::failure::DaemonFailure;
 use super::mounted::{MountedVolume, OpenVolume};
@@ -137,6 +138,14 @@ impl Listener {
             }
             Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
             Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),
+            Ok(Request::SetCode {
+                change,
+                bytes_per_second,
+            }) => {
+                let change = || code_orders::change(&self.volume, &change, bytes_per_second);
+                let answer = meanwhile(&client, || change().unwrap_or_else(Answer::Failed));
+                server::answer(&client, &answer);
+            }
             // It is answered by the time that a request is received.
             Ok(Request::Identify) => {}
             Ok(request) => match self.volume.open() {
@@ -272,7 +281,11 @@ impl Commands {
                 server::answer(client, &answer.unwrap_or_else(Answer::Failed));
             }
             // The listener answers these.
-            Request::Status | Request::Unmount { .. } | Request::AwaitEnd | Request::Identify => {}
+            Request::Status
+            | Request::Unmount { .. }
+            | Request::AwaitEnd
+            | Request::SetCode { .. }
+            | Request::Identify => {}
         }
     }
 

@@ -1,10 +1,12 @@
 //! The volume behind a mount, which may be closed and opened again while the mount stays.
 
 use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::failure::DaemonFailure;
 use super::volume::Volume;
 use crate::format::MemberIndex;
 use crate::fs::{Fs, ServedFs};
@@ -14,11 +16,30 @@ use crate::membership::Unusable;
 /// The time for which a command waits for a volume that is being opened again.
 const PATIENCE: Duration = Duration::from_secs(5);
 
+/// The time that closing and opening a volume may take.
+const REOPENING_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// The volume behind a mount.
 pub(crate) struct MountedVolume {
     served: Arc<ServedFs>,
     volume: Mutex<Option<Volume>>,
     opened: Condvar,
+    /// Asks the watch of the volume to close it and open it again. A leaf.
+    reopener: Mutex<Option<Reopener>>,
+}
+
+/// Passes a wish on to close a volume and open it again. A wish that is dropped cannot be fulfilled now.
+pub(crate) type Reopener = Box<dyn Fn(ReopeningWish) + Send>;
+
+/// A change of a volume that takes effect when it is opened again.
+pub(crate) type VolumeChange = Box<dyn FnOnce(&Volume) -> Result<(), DaemonFailure> + Send>;
+
+/// A wish to close a volume and open it again.
+pub(crate) struct ReopeningWish {
+    /// The change of the closed volume. If it fails, the volume goes on as it was.
+    pub(crate) change: VolumeChange,
+    /// The place for the outcome.
+    pub(crate) outcome: Sender<Result<(), DaemonFailure>>,
 }
 
 /// The parts of an open volume with which commands work.
@@ -52,6 +73,32 @@ impl MountedVolume {
             served: Arc::new(ServedFs::new(Arc::clone(&volume.fs))),
             volume: Mutex::new(Some(volume)),
             opened: Condvar::new(),
+            reopener: Mutex::default(),
+        }
+    }
+
+    /// Sets what closes the volume and opens it again.
+    pub(crate) fn set_reopener(&self, reopener: Reopener) {
+        *self.reopener.lock() = Some(reopener);
+    }
+
+    /// Stops the volume, changes it, and opens it again beneath the mount, while the requests of programs wait. The caller
+    /// must hold no [`OpenVolume`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `change`; nothing is changed then. [`DaemonFailure::Busy`] if another command works on the volume.
+    /// [`DaemonFailure::NotReopened`] if the volume cannot be opened again yet. [`DaemonFailure::VolumeAway`] during an
+    /// outage.
+    pub(crate) fn reopen_with(&self, change: VolumeChange) -> Result<(), DaemonFailure> {
+        let (outcome, told) = mpsc::channel();
+        if let Some(reopener) = &*self.reopener.lock() {
+            reopener(ReopeningWish { change, outcome });
+        }
+        match told.recv_timeout(REOPENING_TIMEOUT) {
+            Ok(outcome) => outcome,
+            Err(RecvTimeoutError::Timeout) => Err(DaemonFailure::NotReopened { failure: None }),
+            Err(RecvTimeoutError::Disconnected) => Err(DaemonFailure::VolumeAway),
         }
     }
 

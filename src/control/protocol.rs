@@ -163,6 +163,26 @@ pub(crate) enum Request {
     },
     /// Set, clear or list quotas of directories.
     Quota(QuotaRequest),
+    /// Change the code of the volume, and bring what is there to it.
+    SetCode {
+        /// The change.
+        change: CodeChange,
+        /// The most bytes in a second, if limited.
+        bytes_per_second: Option<u64>,
+    },
+}
+
+/// The change of the code of a volume. What is not named stays.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CodeChange {
+    /// The number of data shards.
+    pub(crate) data: Option<u8>,
+    /// The number of parity shards.
+    pub(crate) parity: Option<u8>,
+    /// The name of the code.
+    pub(crate) code: Option<String>,
+    /// The most bytes of one shard.
+    pub(crate) unit_bytes: Option<u32>,
 }
 
 /// Answer of a daemon.

@@ -42,7 +42,11 @@ pub(crate) struct StatusReport {
     /// The other half of the volume: a volume that is not mounted may have fallen behind it.
     #[serde(default)]
     pub(crate) elsewhere: Option<ElsewhereReport>,
+    /// The code of new data.
     pub(crate) geometry: GeometryReport,
+    /// The codes that data has. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) codes: Vec<CodeReport>,
     pub(crate) engine: String,
     /// Nothing where the volume is not open.
     pub(crate) coding: Option<CodingReport>,
@@ -62,6 +66,15 @@ pub(crate) struct StatusReport {
     /// The values that could not be counted.
     #[serde(default)]
     pub(crate) uncounted: Vec<UncountedReport>,
+}
+
+/// The data of a volume that has one code.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct CodeReport {
+    #[serde(flatten)]
+    pub(crate) geometry: GeometryReport,
+    /// The bytes that its stripes take of all members, parity included.
+    pub(crate) bytes: u64,
 }
 
 /// Members that were not given, and are enough to be written to without those that were, or were so.
@@ -503,6 +516,7 @@ mod tests {
             full_member: FullMembers::Stop,
             elsewhere: None,
             geometry,
+            codes: Vec::new(),
             engine: "scalar".to_owned(),
             coding: None,
             members,

@@ -4,12 +4,13 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::{
-    CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
-    PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport, UncountedReport,
-    VolumeState,
+    CapacityReport, CodeReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport,
+    MemberState, PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport,
+    UncountedReport, VolumeState,
 };
 use super::scrubbed::{MemberDefects, Scrubbed, UnverifiedMember};
 use super::volume_failure::VolumeFailure;
+use crate::codec::CodeId;
 use crate::format::MemberIndex;
 use crate::fs::Fs;
 use crate::maintenance::{
@@ -76,6 +77,7 @@ pub(crate) fn report(
         read_only: mounted_read_only || mounted && has_failed,
         mounted_read_only,
         full_member: transactions.on_full_members(),
+        codes: codes(transactions),
         engine: transactions.engine_name().to_owned(),
         coding: Some(transactions.coding().into()),
         redundancy,
@@ -122,6 +124,25 @@ fn state_of_mount(
         VolumeState::Healthy if transactions.has_failed() => VolumeState::Degraded,
         judged => judged,
     }
+}
+
+/// Counts the data that has each code.
+fn codes(transactions: &Transactions) -> Vec<CodeReport> {
+    let mut bytes: BTreeMap<(u16, u8, u8), u64> = BTreeMap::new();
+    let segments = transactions.segments_taken().into_iter();
+    for (record, taken) in segments.filter(|(_, taken)| *taken > 0) {
+        let code = (record.code, record.data_shards, record.parity_shards);
+        *bytes.entry(code).or_default() += taken.saturating_mul(record.total_shards() as u64);
+    }
+    let report = |((code, data, parity), bytes)| CodeReport {
+        geometry: GeometryReport {
+            data: usize::from(data),
+            parity: usize::from(parity),
+            code: CodeId(code).to_string(),
+        },
+        bytes,
+    };
+    bytes.into_iter().map(report).collect()
 }
 
 /// Looks for the copies of the index.
@@ -210,6 +231,7 @@ pub(crate) fn blank_report_of(
             parity: members.shape().geometry().parity_shards(),
             code: members.shape().code().to_string(),
         },
+        codes: Vec::new(),
         engine: "none".to_owned(),
         coding: None,
         members: reports,

@@ -136,6 +136,13 @@ impl Volume {
         Ok(())
     }
 
+    /// Ends the background work.
+    pub(crate) fn stop_work(&mut self) {
+        if let Some(scheduler) = self.scheduler.take() {
+            scheduler.stop();
+        }
+    }
+
     /// Returns the orders to rebuild, if the volume may be written to.
     pub(crate) fn orders(&self) -> Option<&Arc<RebuildOrders>> {
         self.scheduler.as_ref()?.orders()
@@ -150,9 +157,7 @@ impl Volume {
     pub(crate) fn abandon(mut self) -> AbandonedVolume {
         let members = Arc::clone(self.transactions.members());
         members.sever();
-        if let Some(scheduler) = self.scheduler.take() {
-            scheduler.stop();
-        }
+        self.stop_work();
         self.maintenance.abandon();
         AbandonedVolume {
             fs: self.fs,
@@ -166,9 +171,7 @@ impl Volume {
     ///
     /// If the last changes could not be made durable.
     pub(crate) fn close(mut self) -> Result<(), VolumeFailure> {
-        if let Some(scheduler) = self.scheduler.take() {
-            scheduler.stop();
-        }
+        self.stop_work();
         let files = self.fs.close().map_err(VolumeFailure::from);
         let storage = self.maintenance.close().map_err(VolumeFailure::from);
         files.and(storage)

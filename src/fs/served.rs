@@ -1,9 +1,10 @@
 //! The filesystem that a mount serves, which may be away for a time.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::{ArcSwapOption, Guard};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::Fs;
 use super::error::FsError;
@@ -11,12 +12,18 @@ use super::kept::Kept;
 use super::types::SpaceReport;
 use crate::format::Ino;
 
+/// The longest time that requests wait for a filesystem that is closed and opened again on purpose.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
 /// The filesystem that a mount serves. There is none while its volume is closed and opened again.
 pub struct ServedFs {
     current: ArcSwapOption<Fs>,
     kept: Kept,
     /// The space that was measured last. A leaf.
     last_space: Mutex<SpaceReport>,
+    /// Set while the filesystem is closed and opened again on purpose. A leaf.
+    is_paused: Mutex<bool>,
+    resumed: Condvar,
 }
 
 /// The outcome of passing the size of a file on.
@@ -38,6 +45,8 @@ impl ServedFs {
             kept: fs.kept().clone(),
             last_space: Mutex::new(fs.statfs()),
             current: ArcSwapOption::new(Some(fs)),
+            is_paused: Mutex::default(),
+            resumed: Condvar::new(),
         }
     }
 
@@ -45,6 +54,33 @@ impl ServedFs {
     #[must_use]
     pub fn current(&self) -> Guard<Option<Arc<Fs>>> {
         self.current.load()
+    }
+
+    /// Returns the filesystem as [`Self::current`], and waits for it while it is closed and opened again on purpose, but no
+    /// longer than [`LONGEST_PAUSE`].
+    #[must_use]
+    pub fn present(&self) -> Guard<Option<Arc<Fs>>> {
+        let current = self.current();
+        if current.is_some() {
+            return current;
+        }
+        let mut is_paused = self.is_paused.lock();
+        let is_so = |paused: &mut bool| *paused;
+        self.resumed
+            .wait_while_for(&mut is_paused, is_so, LONGEST_PAUSE);
+        drop(is_paused);
+        self.current()
+    }
+
+    /// Has callers of [`Self::present`] wait while there is no filesystem, until [`Self::resume`].
+    pub fn pause(&self) {
+        *self.is_paused.lock() = true;
+    }
+
+    /// Has callers of [`Self::present`] go on.
+    pub fn resume(&self) {
+        *self.is_paused.lock() = false;
+        self.resumed.notify_all();
     }
 
     /// Reports how full the filesystem is, and asks the members for that. While it is away or has failed, it is as large

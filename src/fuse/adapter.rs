@@ -123,7 +123,7 @@ impl Adapter {
             self.answers.waiting().interrupt(unique);
             return request.end();
         }
-        let served = self.served.current();
+        let served = self.served.present();
         let Some(fs) = &*served else {
             return self.serve_without_volume(request);
         };

@@ -44,10 +44,10 @@ pub(super) fn seek_what_is_written(
         whence,
     }) = request.operation()
     else {
-        return Some((served.current().clone()?, Err(Errno::INVAL)));
+        return Some((served.present().clone()?, Err(Errno::INVAL)));
     };
     let seek_from = |offset, whence| {
-        let fs = served.current().clone()?;
+        let fs = served.present().clone()?;
         let operation = Operation::LSeek {
             handle,
             offset,

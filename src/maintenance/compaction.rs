@@ -14,7 +14,7 @@ use std::time::Instant;
 use parking_lot::Mutex;
 
 use super::candidates::{Candidates, Permille, Rank};
-use crate::format::record::{Backref, Extent, Marker, Stripe};
+use crate::format::record::{Backref, Extent, MAX_STRIPE_BYTES, Marker, Stripe};
 use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
 use crate::membership::Members;
 use crate::metadata::{Batch, Meta};
@@ -175,10 +175,11 @@ impl Compaction {
             // A live rest that does not move marks the stripe, and makes it a candidate again.
             self.candidates.lock().forget(victim);
             let _pin = self.stripes.pins().pin();
+            self.split_long_runs(victim, locks)?;
             for run in self.live_runs(victim)? {
                 if run.len() > self.stripes.writer().stripe_capacity() {
                     tracing::warn!(
-                        "stripe {victim} is longer than any of this volume: it is not moved"
+                        "an extent in stripe {victim} is longer than any stripe: it is not moved"
                     );
                     continue;
                 }
@@ -319,6 +320,56 @@ impl Compaction {
                 _ => return Ok(runs),
             }
         }
+    }
+
+    /// Splits the extents of a stripe that are longer than a new stripe: its code may have had more data shards.
+    fn split_long_runs(&self, stripe: StripeId, locks: &dyn InodeLocks) -> Result<(), CommitError> {
+        let capacity = self.stripes.writer().stripe_capacity() as u64;
+        let capacity = capacity / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
+        let mut long = self.live_runs(stripe)?;
+        let most = u64::from(MAX_STRIPE_BYTES);
+        let makes_sense = |run: &LiveRun| {
+            let end = u64::from(run.extent.stripe_offset).saturating_add(run.extent.len);
+            run.extent.len <= run.end && end <= most
+        };
+        long.retain(|run| run.extent.len > capacity && makes_sense(run));
+        for run in long {
+            let mut outcome = Ok(());
+            locks.with_locked(run.ino, &mut || outcome = self.split(&run, capacity));
+            outcome?;
+        }
+        Ok(())
+    }
+
+    /// Splits an extent into parts of so many bytes at most, unless it has changed.
+    fn split(&self, run: &LiveRun, most: u64) -> Result<(), CommitError> {
+        let current = self.meta.get(&key::extent(run.ino, run.end))?;
+        if current.map(|value| Extent::decode(&value)).transpose()? != Some(run.extent) {
+            return Ok(());
+        }
+        let Extent { stripe, len, .. } = run.extent;
+        let mut batch = Batch::default();
+        for start in (0..len).step_by(usize::try_from(most).unwrap_or(usize::MAX)) {
+            let part_len = most.min(len - start);
+            let end = run.end - len + start + part_len;
+            // No stripe has 4 GiB, so neither has a part of one.
+            let offset = u32::try_from(start).expect("a stripe is smaller than 4 GiB");
+            let stripe_offset = run.extent.stripe_offset + offset;
+            let part = Extent {
+                len: part_len,
+                stripe,
+                stripe_offset,
+            };
+            let backref = Backref {
+                len: part_len,
+                stripe_offset,
+            };
+            batch.put(key::extent(run.ino, end), part.encode());
+            batch.put(key::backref(stripe, run.ino, end), backref.encode());
+        }
+        let applied = self.meta.apply(batch);
+        self.extents.forget(run.ino, &(run.end - len..run.end));
+        Ok(applied?)
     }
 
     /// Copies a live run. A run that cannot be read stays in its stripe.

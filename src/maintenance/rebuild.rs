@@ -18,6 +18,13 @@
 //! Up to the commit of step 4 the old state counts, and after it the new one. A crash costs the work on one segment.
 //! The next mount removes a file that no record names.
 //!
+//! Stripes with another code than new ones are brought to it:
+//!
+//! - Parity shards that are added are shards that a widened segment lacks. Its record names them once all stripes have them.
+//! - Parity shards that are dropped leave the records first, and only where all other shards are there. Then their space is
+//!   freed.
+//! - All other stripes are rewritten as by compaction, and only while each shard has a member of its own.
+//!
 //! `status` reports a rebuild as complete only after the shards were counted on the members.
 
 use std::collections::BTreeSet;
@@ -33,6 +40,7 @@ use super::reaper::Reaper;
 use super::rebuild_status::{Obstacle, RebuildKind, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
+use crate::format::SegmentId;
 use crate::membership::Members;
 use crate::stripes::{StripeRecords, Stripes};
 use crate::transaction::CommitError;
@@ -47,14 +55,17 @@ use round::Round;
 use segment::SegmentRebuild;
 
 mod balance;
+mod code_room;
 mod copy_out;
 mod files;
 mod job;
+mod narrowing;
 mod outcome;
 mod plan;
 mod round;
 mod scope;
 mod segment;
+mod widening;
 
 pub use scope::RebuildScope;
 
@@ -269,6 +280,15 @@ impl Rebuild {
                 PlanOutcome::Complete { improved: true } => continue,
                 PlanOutcome::Complete { improved: false } => {}
             }
+            match self.bring_to_code(round)? {
+                PlanOutcome::Stopped => return Ok(false),
+                PlanOutcome::Outdated => {
+                    (has_freed, waited) = (false, u64::MAX);
+                    continue;
+                }
+                PlanOutcome::Complete { improved: true } => continue,
+                PlanOutcome::Complete { improved: false } => {}
+            }
             let before = self.status.progress();
             let waiting = before.bytes_waiting;
             // Once only: others may go on writing and removing for as long as they like.
@@ -293,6 +313,80 @@ impl Rebuild {
                 PlanOutcome::Complete { improved: true } => self.reaper.free_dead().map(drop)?,
             }
         }
+    }
+
+    /// Brings stripes to the code of new ones that lack no shards.
+    fn bring_to_code(&self, round: &Round<'_>) -> Result<PlanOutcome, CommitError> {
+        if round.scope == RebuildScope::Online {
+            return Ok(PlanOutcome::Complete { improved: false });
+        }
+        match self.narrow(round)? {
+            PlanOutcome::Complete { improved: false } => self.rewrite(round),
+            outcome => Ok(outcome),
+        }
+    }
+
+    /// Rewrites the stripes that have another code than new ones and cannot be given the shards that they lack. Those
+    /// that tolerate the fewest losses come first.
+    fn rewrite(&self, round: &Round<'_>) -> Result<PlanOutcome, CommitError> {
+        let mut improved = false;
+        let segments = self.foreign_segments();
+        // A new stripe would tolerate less without a home for each of its shards.
+        let draining = self.members.membership().draining();
+        let homes = round.online.iter().filter(|it| !draining.contains(it));
+        let total = self.members.shape().geometry().total_shards();
+        let has_homes = homes.count() >= total && self.members.membership().away().is_empty();
+        if segments.is_empty() || !has_homes {
+            return Ok(PlanOutcome::Complete { improved });
+        }
+        let waiting = self.status.progress();
+        let bytes = |segment| self.copy_out.rewritten_bytes(segment);
+        let left = segments
+            .iter()
+            .map(|segment| bytes(*segment))
+            .sum::<Result<u64, _>>()?;
+        self.status.begin_plan(left, round.elapsed());
+        self.status.update(|progress| progress.set_stuck(&waiting));
+        for segment in segments {
+            if (round.gives_way)() || self.members.membership().live() != round.online {
+                return Ok(PlanOutcome::Outdated);
+            }
+            match self.copy_out.rewrite(segment, round)? {
+                SegmentOutcome::Improved => improved = true,
+                SegmentOutcome::Blocked(obstacle) => {
+                    self.status.add_blocked(&[bytes(segment)?], obstacle);
+                }
+                SegmentOutcome::Needless => {}
+                SegmentOutcome::Stopped => return Ok(PlanOutcome::Stopped),
+            }
+        }
+        Ok(PlanOutcome::Complete { improved })
+    }
+
+    /// Returns the segments whose stripes have to be rewritten.
+    fn foreign_segments(&self) -> Vec<SegmentId> {
+        let code = self.members.shape().stripe_code();
+        let segments = self.stripes.segments();
+        let mut foreign = segments.records();
+        foreign.retain(|(id, record)| {
+            widening::is_to_be_rewritten(record, code) && !segments.is_writing(*id)
+        });
+        foreign.sort_by_key(|(id, record)| (record.parity_shards, *id));
+        foreign.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Returns whether stripes have another code than new ones.
+    #[must_use]
+    pub fn has_other_codes(&self) -> bool {
+        let code = self.members.shape().stripe_code();
+        let segments = self.stripes.segments().taken();
+        let with_stripes = segments.iter().filter(|(_, taken)| taken.stripes > 0);
+        let mut records = with_stripes.map(|(segment, _)| &segment.record);
+        records.any(|record| {
+            widening::is_to_be_rewritten(record, code)
+                || widening::widened(record, code).parity_shards > record.parity_shards
+                || widening::narrowed(record, code).is_some()
+        })
     }
 
     /// Moves shards until no move brings two members closer, or others have written too much meanwhile.
@@ -378,7 +472,7 @@ impl Rebuild {
                 continue;
             };
             let lacking = plan.slots.keys().filter(|slot| !plan.moves.contains(slot));
-            let holders = lacking.filter_map(|&slot| record.slots[slot]);
+            let holders = lacking.filter_map(|&slot| record.slots.get(slot).copied().flatten());
             members.extend(holders.filter(|member| online.contains(member)));
         }
         self.status.set_members(members);

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::Maintenance;
 use crate::format::record::{SegmentStripe, ShardSums, Stripe};
-use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, ShardIndex, StripeId, files, key};
+use crate::format::{BLOCK_SIZE, MemberIndex, Record, SegmentId, StripeId, files, key};
 use crate::membership::{
     Access, Members, MissingSuperblocks, RecoveredMembers, RecoveryObstacle, Unusable, chain,
 };
@@ -195,11 +195,11 @@ impl EvidenceReader {
             return Ok(BTreeSet::new());
         }
         let found = crc32c::crc32c(block);
-        let total = segment.slots.len();
         let mut owners = BTreeSet::new();
         for (slot, member) in segment.slots.iter().enumerate() {
-            let shard = (slot + total - usize::from(stripe.rotation) % total) % total;
-            let shard = ShardIndex(u8::try_from(shard).unwrap_or(u8::MAX));
+            let Some(shard) = segment.shard_in(slot, stripe.rotation) else {
+                continue;
+            };
             let sums = self.meta.get(&key::sums(id, shard))?;
             let sums = sums.map(|sums| ShardSums::decode(&sums)).transpose()?;
             if sums.is_some_and(|sums| sums.0.first() == Some(&found)) {

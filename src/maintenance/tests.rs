@@ -26,6 +26,7 @@ use crate::store::{
 use crate::transaction::{CommitError, CountLimits, CreateOptions, OpenOptions, Transactions};
 
 mod checkpoints;
+mod code_change;
 mod copy_out;
 mod counting;
 mod crash;
@@ -362,8 +363,8 @@ impl TestFs {
                 .record(record.segment)
                 .unwrap();
             for shard in record.written.iter() {
-                let slot = usize::from(shard.0) + usize::from(record.rotation);
-                let member = segment.slots[slot % segment.slots.len()].unwrap();
+                let slot = segment.slot_of(shard, record.rotation);
+                let member = segment.slots[slot].unwrap();
                 found.push(WrittenShard {
                     stripe,
                     shard,

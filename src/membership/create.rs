@@ -54,38 +54,54 @@ impl CreateOptions {
             let most = MAX_MEMBERS;
             return Err(MembersError::TooManyDirectories { given, most });
         }
-        self.code.check(self.geometry)?;
-        let unit = u64::from(self.unit_bytes);
-        let payload = unit * self.geometry.data_shards() as u64;
-        if unit == 0 || !unit.is_multiple_of(BLOCK_SIZE as u64) {
-            return Err(refused(
-                "stripe unit",
-                &unit,
-                "not a multiple of 4096 bytes",
-            ));
-        }
-        if u32::try_from(payload).is_err() {
-            return Err(refused(
-                "stripe unit",
-                &unit,
-                "a stripe's data would exceed 4 GiB",
-            ));
-        }
-        let segment = self.segment_bytes;
-        if segment == 0 || !segment.is_multiple_of(unit) {
-            let problem = format!("not a multiple of the stripe unit, {unit}");
-            return Err(refused("segment size", &segment, &problem));
-        }
-        if segment > MAX_SEGMENT_BYTES {
-            let problem = format!("over {MAX_SEGMENT_BYTES} bytes");
-            return Err(refused("segment size", &segment, &problem));
-        }
+        check_stripes(
+            self.geometry,
+            self.code,
+            self.unit_bytes,
+            self.segment_bytes,
+        )?;
         if self.label.len() > MAX_LABEL || self.label.chars().any(char::is_control) {
             let problem = format!("over {MAX_LABEL} bytes long, or with control characters");
             return Err(refused("label", &self.label.escape_debug(), &problem));
         }
         Ok(())
     }
+}
+
+/// Checks that a volume can have such stripes and segments.
+pub(super) fn check_stripes(
+    geometry: Geometry,
+    code: CodeId,
+    unit_bytes: u32,
+    segment_bytes: u64,
+) -> Result<(), MembersError> {
+    code.check(geometry)?;
+    let unit = u64::from(unit_bytes);
+    let payload = unit * geometry.data_shards() as u64;
+    if unit == 0 || !unit.is_multiple_of(BLOCK_SIZE as u64) {
+        return Err(refused(
+            "stripe unit",
+            &unit,
+            "not a multiple of 4096 bytes",
+        ));
+    }
+    if u32::try_from(payload).is_err() {
+        return Err(refused(
+            "stripe unit",
+            &unit,
+            "a stripe's data would exceed 4 GiB",
+        ));
+    }
+    let segment = segment_bytes;
+    if segment == 0 || !segment.is_multiple_of(unit) {
+        let problem = format!("not a multiple of the stripe unit, {unit}");
+        return Err(refused("segment size", &segment, &problem));
+    }
+    if segment > MAX_SEGMENT_BYTES {
+        let problem = format!("over {MAX_SEGMENT_BYTES} bytes");
+        return Err(refused("segment size", &segment, &problem));
+    }
+    Ok(())
 }
 
 fn refused(option: &'static str, value: &impl ToString, problem: &str) -> MembersError {

@@ -1,6 +1,7 @@
 //! Draining a member: first it takes nothing new, and once nothing is on it any more it is removed. Until then it can
 //! be kept after all.
 
+use super::code_change::StripeCode;
 use super::error::MembersError;
 use super::join::MemberChanges;
 use super::member::Member;
@@ -71,6 +72,16 @@ impl MemberChanges {
         let raised = self.epochs.raise(&mut state, target);
         self.epochs.publish(&state);
         raised
+    }
+
+    /// Notes another code for new stripes, while no member comes or goes: see [`Epochs::change_code`].
+    ///
+    /// # Errors
+    ///
+    /// As [`Epochs::change_code`].
+    pub fn change_code(&self, wanted: StripeCode) -> Result<(), MembersError> {
+        let _one_at_a_time = self.one_at_a_time.lock();
+        self.epochs.change_code(wanted)
     }
 
     /// Removes a member that holds nothing any more; durable when it returns true. Returns false if the member is not

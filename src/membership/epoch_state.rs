@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::code_change::NotedCode;
 use super::fields::{nonce, noted_path};
 use super::lineage::{FoundMember, Lineage, Origin};
 use super::snapshot::Published;
@@ -37,6 +38,8 @@ pub(super) struct EpochState {
     table: Vec<MemberEntry>,
     /// The features that the volume uses.
     features: Features,
+    /// The code of new stripes.
+    code: NotedCode,
     /// The fields of the newest superblock; those that this build does not know are kept.
     extension: Vec<u8>,
     /// The fate of members that are gone.
@@ -61,6 +64,7 @@ impl EpochState {
             begun: false,
             table: lineage.tip.members.clone(),
             features: lineage.tip.features,
+            code: NotedCode::of(&lineage.tip),
             extension: others_fields(&lineage.tip),
             succession: Succession::of(&lineage.tip),
         }
@@ -144,6 +148,11 @@ impl EpochState {
     /// Adds incompatible features, which the superblocks of the next epoch name.
     pub(super) fn add_features(&mut self, incompat: u64) {
         self.features.incompat |= incompat;
+    }
+
+    /// Changes the code of new stripes, which the superblocks of the next epoch name.
+    pub(super) fn set_code(&mut self, code: NotedCode) {
+        self.code = code;
     }
 
     pub(super) fn extension(&self) -> &[u8] {
@@ -295,6 +304,7 @@ impl EpochState {
                     extension: self.extension.clone(),
                     ..block
                 };
+                self.code.write_to(&mut block);
                 // If there is no room for all of it, the most valuable entries stay.
                 block.set_last_seen(&away);
                 block.set_last_records(records);

@@ -63,6 +63,10 @@ impl Epochs {
         }
     }
 
+    pub(super) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
     /// Waits until no epoch is being begun, and keeps others from beginning one.
     pub(super) fn lock(&self) -> MutexGuard<'_, EpochState> {
         self.state.lock()
@@ -299,15 +303,23 @@ impl Epochs {
     ///
     /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on, or nothing may be written.
     pub fn use_features(&self, incompat: u64) -> Result<(), MembersError> {
+        if self.state.lock().features().incompat & incompat == incompat {
+            return Ok(());
+        }
+        self.note_in_epoch(|state| state.add_features(incompat))
+    }
+
+    /// Begins an epoch of the same members with a change of the superblocks, durable on return in all their copies.
+    pub(super) fn note_in_epoch(
+        &self,
+        change: impl FnOnce(&mut EpochState),
+    ) -> Result<(), MembersError> {
         let is_whole = {
             let mut state = self.state.lock();
-            if state.features().incompat & incompat == incompat {
-                return Ok(());
-            }
             if !self.may_write(&state) {
                 return Err(MembersError::NotNow);
             }
-            state.add_features(incompat);
+            change(&mut state);
             let target = state.admitted.clone();
             let raised = self.raise(&mut state, target);
             self.publish(&state);

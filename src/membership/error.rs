@@ -71,6 +71,25 @@ pub enum MembersError {
         most: usize,
     },
 
+    /// More shards than members that stay, for the code that a volume in use is to have.
+    #[error("{geometry} needs {} directories, and {staying} are there to stay", geometry.total_shards())]
+    TooFewStay {
+        /// The geometry asked for.
+        geometry: Geometry,
+        /// The members that are online and not being drained.
+        staying: usize,
+    },
+
+    /// Members are away, or are not up to date yet, while the code of a volume is to be changed.
+    #[error(
+        "the code is changed only while all directories are there and up to date{}",
+        without(absent)
+    )]
+    NotAllHere {
+        /// The members that are away.
+        absent: Vec<Absent>,
+    },
+
     /// A size or label that a volume cannot have.
     #[error("{option} {value}: {problem}")]
     Option {
@@ -343,6 +362,14 @@ fn members_are(count: usize) -> String {
     format!("{} {verb}", members(count))
 }
 
+/// Names the members that are away.
+fn without(absent: &[Absent]) -> String {
+    match absent {
+        [] => String::new(),
+        _ => format!("; away: {}", list(absent)),
+    }
+}
+
 fn by(holder: Option<&Holder>) -> String {
     holder.map_or_else(String::new, |holder| format!(" by {holder}"))
 }
@@ -375,6 +402,8 @@ impl MembersError {
                 DirectoryChoice::More { shards, missing }.into()
             }
             Self::TooManyDirectories { most, .. } => DirectoryChoice::AtMost { most: *most }.into(),
+            Self::TooFewStay { .. } => VolumeStep::AddForCode.into(),
+            Self::NotAllHere { .. } => VolumeStep::CompleteMembers.into(),
             Self::NotNow => VolumeStep::CheckAndRemount.into(),
             Self::NotEmpty { path, .. } => Remedy::directory(path, DirectoryStep::UseEmptyOne),
             Self::AlreadyMember { path } => Remedy::directory(path, DirectoryStep::IdentifyVolume),

@@ -142,6 +142,10 @@ pub enum VolumeStep {
     AddBeforeRemove,
     /// Add or replace a directory first.
     AddFirst,
+    /// Add directories for a wider code, or choose fewer shards.
+    AddForCode,
+    /// Bring the absent members back, or replace them.
+    CompleteMembers,
     /// List the members.
     ListMembers,
     /// Delete something, or add a directory.

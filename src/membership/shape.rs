@@ -3,8 +3,8 @@
 use super::error::MembersError;
 use crate::codec::{CodeId, Geometry};
 use crate::format::VolumeId;
-use crate::format::record::greatest_height;
-use crate::format::superblock::Superblock;
+use crate::format::record::{MAX_STRIPE_BYTES, greatest_height};
+use crate::format::superblock::{CODE_CHANGES, Superblock};
 
 /// The properties of a volume that never change while it is open.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub struct VolumeShape {
     code: CodeId,
     unit_bytes: u32,
     segment_bytes: u64,
+    /// True if stripes may have had another code.
+    has_changed: bool,
 }
 
 impl VolumeShape {
@@ -34,6 +36,7 @@ impl VolumeShape {
             code,
             unit_bytes: block.unit_bytes,
             segment_bytes: block.segment_bytes,
+            has_changed: block.features.incompat & CODE_CHANGES != 0,
         })
     }
 
@@ -80,6 +83,16 @@ impl VolumeShape {
     pub fn stripe_bytes(&self) -> u32 {
         let data_shards = u32::try_from(self.geometry.data_shards()).unwrap_or(u32::MAX);
         self.greatest_height().saturating_mul(data_shards)
+    }
+
+    /// Returns the most bytes of data that a stripe ever had, of this code or an earlier one.
+    #[must_use]
+    pub fn most_stripe_bytes(&self) -> u32 {
+        if self.has_changed {
+            MAX_STRIPE_BYTES
+        } else {
+            self.stripe_bytes()
+        }
     }
 
     /// Returns the length of a full-sized segment's files in bytes.

@@ -159,7 +159,8 @@ impl Mirror {
         let buffer = Arc::new(PageBuffer::new(heads.durable.clone()));
         let (reader, mode) = (Arc::new(reader), Arc::new(mode));
         let repairs: Arc<RepairLog> = Arc::default();
-        let structure = StructureCheck::new(&buffer, &mode, disk.members().shape().stripe_bytes());
+        let structure =
+            StructureCheck::new(&buffer, &mode, disk.members().shape().most_stripe_bytes());
         let parts = WriterParts {
             copies: Arc::clone(&copies),
             buffer: Arc::clone(&buffer),

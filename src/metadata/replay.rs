@@ -431,7 +431,7 @@ impl JournalFile {
         let Some(whole) = self.whole(member, offset, &preview, front) else {
             return Ok(None);
         };
-        match decode_within(&whole, self.disk.members().shape().stripe_bytes()) {
+        match decode_within(&whole, self.disk.members().shape().most_stripe_bytes()) {
             Ok(record) => Ok(Some(FoundRecord {
                 record,
                 offset,

@@ -182,7 +182,6 @@ impl SegmentCensus {
     }
 
     fn slot_of(&self, stripe: &Stripe, shard: ShardIndex) -> usize {
-        let total = layout::total_shards(&self.record).max(1);
-        layout::slot_of(shard, stripe.rotation, total)
+        self.record.slot_of(shard, stripe.rotation)
     }
 }

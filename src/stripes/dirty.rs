@@ -185,6 +185,7 @@ mod tests {
             code: 1,
             len: 1 << 20,
             slots: (0..3).map(|slot| Some(MemberIndex(slot))).collect(),
+            rotating: 3,
         };
         let segment = SegmentHandle::new(SegmentId(7), record);
         let shard = |stripe: u64, member: u16| {

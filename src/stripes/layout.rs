@@ -37,12 +37,6 @@ pub(crate) fn height(payload: usize, data_shards: usize) -> usize {
     payload.div_ceil(data_shards).next_multiple_of(BLOCK_SIZE)
 }
 
-/// Returns the slot of a segment that holds `shard` of a stripe rotated by `rotation`.
-#[must_use]
-pub(crate) fn slot_of(shard: ShardIndex, rotation: u8, total_shards: usize) -> usize {
-    (usize::from(shard.0) + usize::from(rotation)) % total_shards
-}
-
 /// Returns the member that holds a shard, unless its slot is vacant or its number makes no sense.
 #[must_use]
 pub(crate) fn member_of(
@@ -50,15 +44,8 @@ pub(crate) fn member_of(
     stripe: &Stripe,
     shard: ShardIndex,
 ) -> Option<MemberIndex> {
-    let total = total_shards(segment);
-    let slot = slot_of(shard, stripe.rotation, total.max(1));
+    let slot = segment.slot_of(shard, stripe.rotation);
     segment.slots.get(slot).copied().flatten()
-}
-
-/// Returns data and parity shards of a segment's stripes together.
-#[must_use]
-pub(crate) fn total_shards(segment: &Segment) -> usize {
-    usize::from(segment.data_shards) + usize::from(segment.parity_shards)
 }
 
 /// Returns all shards of a segment's stripes, data first.
@@ -204,18 +191,6 @@ mod tests {
     }
 
     #[test]
-    fn every_rotation_puts_the_shards_of_a_stripe_into_different_slots() {
-        for total in [2, 3, 6, 14, 80, 255] {
-            for rotation in 0..total {
-                let slots: std::collections::BTreeSet<usize> = (0..total)
-                    .map(|index| slot_of(shard(index), shard(rotation).0, total))
-                    .collect();
-                assert_eq!(slots.len(), total);
-            }
-        }
-    }
-
-    #[test]
     fn implied_shards_are_neither_counted_nor_missed() {
         let segment = Segment {
             data_shards: 4,
@@ -223,6 +198,7 @@ mod tests {
             code: 1,
             len: 1 << 20,
             slots: (0..6).map(|slot| Some(MemberIndex(slot))).collect(),
+            rotating: 6,
         };
         let mut stripe = Stripe {
             segment: SegmentId(1),

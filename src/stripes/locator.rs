@@ -95,10 +95,7 @@ impl Locator {
             .segments
             .get(record.segment)
             .ok_or_else(|| bad("its segment is unknown"))?;
-        let (k, total) = (
-            usize::from(segment.record.data_shards),
-            layout::total_shards(&segment.record),
-        );
+        let k = usize::from(segment.record.data_shards);
         let data_bytes = u64::from(record.height) * k as u64;
         if record.height == 0 || data_bytes > u64::from(MAX_STRIPE_BYTES) {
             return Err(bad("its height makes no sense"));
@@ -106,7 +103,7 @@ impl Locator {
         if record.payload_len as usize > record.height as usize * k {
             return Err(bad("its payload is longer than its shards"));
         }
-        if segment.record.slots.len() != total {
+        if segment.record.slots.len() != segment.record.total_slots() {
             return Err(bad("its segment has not one slot for each shard"));
         }
         let codec = self

@@ -33,12 +33,13 @@ use super::shard_reader::ShardReader;
 use super::stripe_coder::StripeCoder;
 use crate::codec::{CodecError, CodingTask};
 use crate::coding::SMALL_BYTES;
-use crate::format::record::{Segment, ShardSet, Stripe};
-use crate::format::{BLOCK_SIZE, MemberIndex, SegmentId, StripeId};
+use crate::format::record::{Segment, ShardSet, ShardSums, Stripe};
+use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::membership::Members;
 use crate::store::{Buffer, Op, Pool, Store, StoreError};
 use batch::{Batch, Inputs, RebuildRun, Source, StripeRebuild, first_batch};
 
+mod added;
 mod batch;
 mod incomplete;
 
@@ -53,10 +54,21 @@ const BATCH_PARTS: usize = 4;
 pub struct RebuiltStripes {
     /// The bytes of shards that were to be written.
     pub bytes: u64,
-    /// The stripes whose shards were written, and those shards; not synced.
-    pub written: Vec<(StripeId, ShardSet)>,
+    /// The stripes whose shards were written; not synced.
+    pub written: Vec<WrittenShards>,
     /// The stripes whose shards could not be had, and why.
     pub failed: Vec<(StripeId, StripeError)>,
+}
+
+/// Shards of a stripe that a rebuild wrote.
+#[derive(Clone, Debug)]
+pub struct WrittenShards {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The shards.
+    pub shards: ShardSet,
+    /// The checksums of those that were added to the stripe.
+    pub added: Vec<(ShardIndex, ShardSums)>,
 }
 
 impl RebuiltStripes {
@@ -219,22 +231,24 @@ impl ShardRebuilder {
 
     /// Writes lost shards of some stripes of a segment, in disk order, to the targets. It reads or reconstructs as many
     /// at once as may be in memory. It takes no more than `most_bytes` at a time, unless one stripe has more. `on_batch`
-    /// gets the result for each batch; once it breaks, nothing more is written.
+    /// gets the result for each batch; once it breaks, nothing more is written. `record` is that of the segment as it will
+    /// be: it may have more parity shards than the stripes were written with.
     ///
     /// # Errors
     ///
     /// If a target does not take them.
     pub(crate) fn rebuild(
         &self,
-        segment: SegmentId,
+        (segment, record): (SegmentId, &Segment),
         stripes: &[IncompleteStripe],
         targets: &[RebuildTarget],
         most_bytes: &dyn Fn() -> u64,
         on_batch: &mut dyn FnMut(RebuiltStripes) -> ControlFlow<()>,
     ) -> Result<ControlFlow<()>, TargetError> {
-        let Some(handle) = self.segments.get(segment) else {
+        if self.segments.get(segment).is_none() {
             return Ok(ControlFlow::Continue(()));
-        };
+        }
+        let handle = Arc::new(SegmentHandle::new(segment, record.clone()));
         let codec = match self.coder.codec_of(&handle.record) {
             Ok(codec) => codec,
             Err(source) => return Ok(on_batch(RebuiltStripes::nothing(stripes, &source))),
@@ -352,10 +366,14 @@ impl ShardRebuilder {
             let done = if work.is_right {
                 Ok(())
             } else {
-                self.rebuild_carefully(&mut work)
+                self.rebuild_carefully(batch, &mut work)
             };
             match done {
-                Ok(()) => rebuilt.written.push((stripe, work.incomplete.shards)),
+                Ok(()) => rebuilt.written.push(WrittenShards {
+                    stripe,
+                    shards: work.incomplete.shards,
+                    added: work.added,
+                }),
                 Err(error) => rebuilt.failed.push((stripe, error)),
             }
         }
@@ -368,7 +386,8 @@ impl ShardRebuilder {
         let pass = self.coder.pass(&batch.codec);
         let computed = works
             .iter_mut()
-            .filter(|work| matches!(work.source, Source::Others(_)));
+            .filter(|work| matches!(work.source, Source::Others(_)))
+            .filter(|work| !self.has_unknown(&batch.segment.record, work));
         let task = |work| {
             let StripeRebuild {
                 present,
@@ -389,8 +408,10 @@ impl ShardRebuilder {
 
     /// Computes the shards of one stripe, unless that was done; returns whether they are right.
     fn work_out(&self, batch: &Batch<'_>, work: &mut StripeRebuild<'_>, alone: bool) -> bool {
+        let segment = &batch.segment.record;
         match work.source {
             Source::Unsure => return false,
+            Source::Copies if self.has_unknown(segment, work) => return false,
             Source::Copies => {
                 for (shard, output) in &mut work.outputs {
                     let Some((_, bytes)) = work.present.iter().find(|(of, _)| of == shard) else {
@@ -400,6 +421,14 @@ impl ShardRebuilder {
                 }
             }
             Source::Others(_) if work.is_computed => {}
+            Source::Others(_) if self.has_unknown(segment, work) => {
+                let pass = batch.codec.pass();
+                if !self.are_inputs_right(segment, work)
+                    || pass.reconstruct(&work.present, &mut work.outputs).is_err()
+                {
+                    return false;
+                }
+            }
             Source::Others(_) => {
                 let pass = if alone {
                     self.coder.pass(&batch.codec)
@@ -413,16 +442,42 @@ impl ShardRebuilder {
                 }
             }
         }
+        self.are_outputs_right(segment, work)
+    }
+
+    /// Returns whether the outputs have their checksums. Those of parity shards of which none are known are noted.
+    fn are_outputs_right(&self, segment: &Segment, work: &mut StripeRebuild<'_>) -> bool {
         let stripe = work.incomplete.stripe;
+        work.added.clear();
         work.outputs.iter().all(|(shard, bytes)| {
-            let sums = self.locator.sums(stripe, layout::shard(*shard));
-            let sums = sums.ok().flatten();
-            sums.is_some_and(|sums| bytes.chunks(BLOCK_SIZE).map(crc32c::crc32c).eq(sums.0))
+            let (number, found) = (layout::shard(*shard), added::sums_of(bytes));
+            let Ok(sums) = self.locator.sums(stripe, number) else {
+                return false;
+            };
+            if sums.is_none() && *shard >= usize::from(segment.data_shards) {
+                work.added.push((number, found));
+                return true;
+            }
+            sums == Some(found)
         })
     }
 
     /// Reads the shards of a stripe as a reader would that found its blocks wrong.
-    fn rebuild_carefully(&self, work: &mut StripeRebuild<'_>) -> Result<(), StripeError> {
+    fn rebuild_carefully(
+        &self,
+        batch: &Batch<'_>,
+        work: &mut StripeRebuild<'_>,
+    ) -> Result<(), StripeError> {
+        let segment = &batch.segment.record;
+        if self.has_unknown(segment, work) {
+            self.compute_carefully(&batch.codec, segment, work)?;
+            let stripe = work.incomplete.stripe;
+            let is_right = self.are_outputs_right(segment, work);
+            return is_right.then_some(()).ok_or(StripeError::BadRecord {
+                stripe,
+                what: "the checksums of its parity do not go with its data",
+            });
+        }
         let incomplete = work.incomplete;
         let located = self.locator.locate(incomplete.stripe)?;
         let wanted: Vec<Rows> = work
@@ -446,15 +501,19 @@ impl ShardRebuilder {
         outputs: Vec<Vec<Buffer>>,
         rebuilt: &RebuiltStripes,
     ) -> Result<(), TargetError> {
-        let right: BTreeSet<StripeId> = rebuilt.written.iter().map(|(stripe, _)| *stripe).collect();
-        let total = layout::total_shards(&batch.segment.record);
+        let right: BTreeSet<StripeId> = rebuilt
+            .written
+            .iter()
+            .map(|written| written.stripe)
+            .collect();
+        let segment = &batch.segment.record;
         let mut ops = Vec::new();
         for (run, outputs) in batch.runs.iter().zip(outputs) {
             for (target, output) in batch.targets.iter().zip(outputs) {
                 let output = output.freeze();
                 let is_right = |incomplete: &&IncompleteStripe| {
                     right.contains(&incomplete.stripe)
-                        && incomplete.shard_in(target.slot, total).is_some()
+                        && incomplete.shard_in(segment, target.slot).is_some()
                 };
                 let rows = run.stripes.iter().filter(is_right);
                 for rows in joined(rows.map(|incomplete| run.rows_of(incomplete))) {

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 
 use super::error::StripeError;
 use super::layout::Tally;
+use super::rebuilder::WrittenShards;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
 use crate::format::{Record, SegmentId, ShardIndex, StripeId, key};
 use crate::metadata::{Batch, Numbers, RecordError, RecordMap};
@@ -212,34 +213,79 @@ impl StripeRecords {
         Ok(unreadable)
     }
 
-    /// Notes shards of stripes that are durable now.
+    /// Notes shards of stripes that are durable now, with the checksums of those that were added to their stripes.
     ///
     /// # Errors
     ///
     /// If the index cannot be read, or takes no change.
     pub fn restore_shards(
         &self,
-        restored: &[(StripeId, ShardSet)],
+        restored: &[WrittenShards],
         segment_of: impl Fn(SegmentId) -> Option<Segment>,
     ) -> Result<(), RecordError> {
         for some in restored.chunks(EDITED_AT_ONCE) {
             let _editing = self.editing.lock();
             let mut batch = Batch::default();
-            for (stripe, shards) in some {
+            for written in some {
+                let stripe = written.stripe;
                 // It may be dead by now.
-                let Some(old) = self.stripe(*stripe)? else {
+                let Some(old) = self.stripe(stripe)? else {
                     continue;
                 };
                 let Some(segment) = segment_of(old.segment) else {
                     continue;
                 };
                 let mut new = old;
-                shards.iter().for_each(|shard| new.written.insert(shard));
-                batch.put(key::stripe(*stripe), new.encode());
-                note_repair(&mut batch, *stripe, &segment, Some(&old), &new);
+                let shards = written.shards.iter();
+                shards.for_each(|shard| new.written.insert(shard));
+                for (shard, sums) in &written.added {
+                    batch.put(key::sums(stripe, *shard), sums.encode());
+                }
+                batch.put(key::stripe(stripe), new.encode());
+                note_repair(&mut batch, stripe, &segment, Some(&old), &new);
             }
             self.map.apply_stripes(batch)?;
         }
+        Ok(())
+    }
+
+    /// Takes parity shards out of the records of stripes of a segment, and then puts the record of the segment without them.
+    /// `segment` and the stripes must be what they are called. Calls `is_known` before anything else changes these records.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read, or takes no change.
+    pub fn drop_parity(
+        &self,
+        segment: SegmentId,
+        (wide, narrow): (&Segment, &Segment),
+        stripes: &[StripeId],
+        is_known: impl FnOnce(),
+    ) -> Result<(), RecordError> {
+        let _editing = self.editing.lock();
+        let dropped = narrow.total_shards()..wide.total_shards();
+        let dropped = dropped.filter_map(|shard| u8::try_from(shard).ok().map(ShardIndex));
+        let dropped: Vec<ShardIndex> = dropped.collect();
+        for some in stripes.chunks(EDITED_AT_ONCE) {
+            let mut batch = Batch::default();
+            for stripe in some {
+                // It may be dead by now.
+                let Some(old) = self.stripe(*stripe)? else {
+                    continue;
+                };
+                let mut new = old;
+                for shard in &dropped {
+                    new.written.remove(*shard);
+                    batch.delete(key::sums(*stripe, *shard));
+                }
+                batch.put(key::stripe(*stripe), new.encode());
+                batch.delete(repair_key(*stripe, wide, &old));
+                note_repair(&mut batch, *stripe, narrow, None, &new);
+            }
+            self.map.apply_stripes(batch)?;
+        }
+        self.put_segment(segment, narrow)?;
+        is_known();
         Ok(())
     }
 
@@ -342,6 +388,7 @@ mod tests {
             code: 1,
             len: 1 << 20,
             slots: (0..3).map(|slot| Some(MemberIndex(slot))).collect(),
+            rotating: 3,
         }
     }
 
@@ -396,7 +443,11 @@ mod tests {
         let forgotten = records.forget_shards(&[lost(2)], segment_of);
         assert_eq!(forgotten.unwrap(), Some(STRIPE), "two are not");
         assert_eq!(repair_notes(&map), [shards([1, 2])]);
-        let restored = [(STRIPE, shards([1, 2]))];
+        let restored = [WrittenShards {
+            stripe: STRIPE,
+            shards: shards([1, 2]),
+            added: Vec::new(),
+        }];
         records.restore_shards(&restored, segment_of).unwrap();
         assert!(repair_notes(&map).is_empty());
         let record = records.stripe(STRIPE).unwrap().unwrap();

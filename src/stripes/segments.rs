@@ -581,13 +581,9 @@ impl Segments {
 
     /// Puts a segment that is not being written onto other members. The caller keeps others from cutting, punching or
     /// removing it meanwhile.
-    pub(crate) fn set_slots(&self, segment: SegmentId, slots: Vec<Option<MemberIndex>>) {
+    pub(crate) fn set_record(&self, segment: SegmentId, record: Segment) {
         let mut known = self.known.write();
-        if let Some(handle) = known.get(&segment) {
-            let record = Segment {
-                slots,
-                ..handle.record.clone()
-            };
+        if known.contains_key(&segment) {
             known.insert(segment, Arc::new(SegmentHandle::new(segment, record)));
         }
     }

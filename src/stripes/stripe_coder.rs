@@ -188,6 +188,7 @@ mod tests {
             code: CodeId::RS_CAUCHY.0,
             len: 4096,
             slots: Vec::new(),
+            rotating: 3,
         };
         assert!(Arc::ptr_eq(
             &coder.codec_of(&segment).unwrap(),

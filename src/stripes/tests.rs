@@ -650,10 +650,14 @@ impl LostFile {
             std::ops::ControlFlow::Continue(())
         };
         let (targets, most) = ([self.target], &|| u64::MAX);
-        let rebuilt =
-            rig.stripes
-                .rebuilder()
-                .rebuild(self.segment, &self.lacking, &targets, most, &mut heed);
+        let record = rig.stripes.segments().record(self.segment).unwrap();
+        let rebuilt = rig.stripes.rebuilder().rebuild(
+            (self.segment, &record),
+            &self.lacking,
+            &targets,
+            most,
+            &mut heed,
+        );
         assert!(rebuilt.unwrap().is_continue());
         let disk = &rig.disks[usize::from(self.target.member.0)];
         assert!(segment_of(disk, &self.name) == self.before);

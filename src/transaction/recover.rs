@@ -197,7 +197,8 @@ impl Transactions {
             let payload = stripes.entry(stripe).or_default();
             let start = piece.offset as usize;
             let end = start.checked_add(piece.bytes.len());
-            let end = end.filter(|end| *end <= self.members.shape().stripe_bytes() as usize);
+            let most = self.members.shape().most_stripe_bytes();
+            let end = end.filter(|end| *end <= most as usize);
             let end = end.ok_or_else(|| bad("journaled bytes end behind the longest stripe"))?;
             if start > payload.len() {
                 return Err(bad("journaled bytes do not follow those before them"));
@@ -205,6 +206,10 @@ impl Transactions {
             payload.resize(end.max(payload.len()), 0);
             payload[start..end].copy_from_slice(&piece.bytes);
         }
+        // Before the code was changed, all bytes went into stripes with records. So a stripe without one that is longer than
+        // any of this code was removed.
+        let longest = self.members.shape().stripe_bytes() as usize;
+        stripes.retain(|_, payload| payload.len() <= longest);
         self.check_restored(&stripes)?;
         for (stripe, payload) in stripes {
             self.stripes.writer().restore(stripe, &payload)?;

@@ -10,6 +10,7 @@ mod birth;
 mod branches;
 mod chaos;
 mod check;
+mod code_change;
 mod codes;
 mod control;
 mod crash;

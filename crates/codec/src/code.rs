@@ -61,6 +61,13 @@ impl CodeId {
             && Layout::new(geometry).has_transforms()
     }
 
+    /// Returns whether the parity shards of a stripe stay as they are when more are added to it: each depends on its own
+    /// number and on the data alone.
+    #[must_use]
+    pub fn takes_more_parity(self) -> bool {
+        self == Self::RS_CAUCHY
+    }
+
     /// Refuses a geometry with more shards than the code can tell apart.
     ///
     /// # Errors

@@ -224,6 +224,7 @@ fn records() -> Vec<Decoder> {
         code: 1,
         len: 1 << 28,
         slots: vec![Some(MemberIndex(4)), None, Some(MemberIndex(0))],
+        rotating: 3,
     };
     let kind = FileKind::Fifo;
     let name = b"name".to_vec();

@@ -6,6 +6,7 @@ use std::path::Path;
 
 use super::super::size::{format_count, format_size};
 use super::super::terminal::{Escaped, join_lines};
+use super::codes::other_codes;
 use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
 use crate::control::report::{
@@ -52,6 +53,9 @@ impl StatusReport {
                 },
             ),
         );
+        if let Some(codes) = other_codes(self) {
+            push(&mut text, format_args!("{codes}"));
+        }
         push(
             &mut text,
             format_args!(

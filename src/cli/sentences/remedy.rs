@@ -158,6 +158,17 @@ fn volume_advice(step: VolumeStep, place: &str) -> String {
                 "add a directory first, with `cauchyfs member add {place} DIR`, or replace this one"
             );
         }
+        VolumeStep::AddForCode => {
+            return format!(
+                "choose fewer shards, or add directories first, each with `cauchyfs member add {place} DIR`"
+            );
+        }
+        VolumeStep::CompleteMembers => {
+            return format!(
+                "bring the absent directories back, or replace each with `cauchyfs member replace {place} OLD NEW`; \
+                 `cauchyfs status {place}` lists them"
+            );
+        }
         VolumeStep::ListMembers => {
             return format!("`cauchyfs status {place}` lists the members");
         }
@@ -263,6 +274,8 @@ mod tests {
             VolumeStep::CreateAgain,
             VolumeStep::AddBeforeRemove,
             VolumeStep::AddFirst,
+            VolumeStep::AddForCode,
+            VolumeStep::CompleteMembers,
             VolumeStep::ListMembers,
             VolumeStep::MakeRoom,
         ];

@@ -153,6 +153,7 @@ mod tests {
             code: 0,
             len: 100 << 10,
             slots: vec![Some(MemberIndex(one)), Some(MemberIndex(other))],
+            rotating: 2,
         }
     }
 

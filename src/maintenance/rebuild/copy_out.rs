@@ -2,7 +2,7 @@
 //!
 //! The slots of such a segment stay as they are. The live bytes of its readable stripes are copied into new ones on the
 //! online members, as compaction does, and the old ones die. The others stay where they are as long as something refers
-//! to them.
+//! to them. Stripes that have another code than new ones are rewritten in the same way.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,6 +11,7 @@ use super::outcome::SegmentOutcome;
 use super::round::Round;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
+use crate::maintenance::InodeLocks;
 use crate::maintenance::compaction::Compaction;
 use crate::maintenance::pace::PacedStep;
 use crate::maintenance::reaper::Reaper;
@@ -25,13 +26,23 @@ use crate::transaction::foreground::Foreground;
 
 /// Stripe that is worth copying.
 #[derive(Clone, Copy, Debug)]
-struct Endangered {
+struct Copied {
     stripe: StripeId,
     payload_bytes: usize,
     /// Bytes of all its shards.
     shard_bytes: u64,
-    /// Bytes of the shards that it lacks.
-    lacking_bytes: u64,
+    /// Bytes that count as progress: those of the shards that it lacks, or of all shards of the new stripe.
+    counted_bytes: u64,
+}
+
+/// The outcome of copying some stripes.
+enum PackOutcome {
+    /// As many bytes as count for those that were copied.
+    Moved(u64),
+    /// There is no room for another stripe.
+    NoRoom,
+    /// The work is to stop.
+    Stopped,
 }
 
 /// Copying of readable stripes out of segments that cannot be rebuilt.
@@ -52,39 +63,92 @@ impl CopyOut {
         segment: SegmentId,
         round: &Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
+        self.copy_stripes(&self.endangered_in(segment)?, round)
+    }
+
+    /// Rewrites all stripes of a segment with the code of new ones.
+    pub(super) fn rewrite(
+        &self,
+        segment: SegmentId,
+        round: &Round<'_>,
+    ) -> Result<SegmentOutcome, CommitError> {
+        let all = self.all_in(segment)?;
+        if all.is_empty() {
+            self.reaper.free_dead()?;
+            return Ok(SegmentOutcome::Needless);
+        }
+        self.copy_stripes(&all, round)
+    }
+
+    /// Copies stripes that fit into one new one, or one that needs several. What cannot be read stays.
+    fn move_pack(
+        &self,
+        stripes: &[Copied],
+        locks: &dyn InodeLocks,
+        round: &Round<'_>,
+    ) -> Result<PackOutcome, CommitError> {
+        let capacity = self.stripes.writer().stripe_capacity();
+        let mut left: Vec<Copied> = stripes.to_vec();
+        let mut counted = 0;
+        let payload: usize = stripes.iter().map(|found| found.payload_bytes).sum();
+        // One more, because runs do not fill stripes to the end.
+        for _ in 0..=payload.div_ceil(capacity) {
+            // The room kept back is not for this, because copying frees no space on the full members.
+            if !has_room(&self.stripes, capacity as u64) {
+                return Ok(PackOutcome::NoRoom);
+            }
+            let step = PacedStep::begin(&self.foreground);
+            let victims = left.iter().map(|found| found.stripe).collect();
+            let moved = match self.compaction.move_stripes(victims, locks) {
+                Err(CommitError::NoSpace) => return Ok(PackOutcome::NoRoom),
+                moved => moved?,
+            };
+            let mut written = 0;
+            for found in std::mem::take(&mut left) {
+                if self.catalog.has_backref(found.stripe)? {
+                    left.push(found);
+                } else {
+                    counted += found.counted_bytes;
+                    written += found.shard_bytes;
+                }
+            }
+            if !step.rest(round.pace, written) {
+                return Ok(PackOutcome::Stopped);
+            }
+            if !moved || left.is_empty() {
+                break;
+            }
+        }
+        Ok(PackOutcome::Moved(counted))
+    }
+
+    /// Returns how many bytes are written if all stripes of a segment are rewritten.
+    pub(super) fn rewritten_bytes(&self, segment: SegmentId) -> Result<u64, CommitError> {
+        let all = self.all_in(segment)?;
+        Ok(all.iter().map(|found| found.counted_bytes).sum())
+    }
+
+    /// Copies stripes into new ones, in their order.
+    fn copy_stripes(
+        &self,
+        stripes: &[Copied],
+        round: &Round<'_>,
+    ) -> Result<SegmentOutcome, CommitError> {
         let nothing = Ok(SegmentOutcome::Blocked(Obstacle::Unreadable));
         let Some(locks) = round.locks else {
             return nothing;
         };
         let capacity = self.stripes.writer().stripe_capacity();
-        let endangered = self.endangered_in(segment)?;
         let mut copied = false;
-        for stripes in packs(&endangered, capacity) {
-            // The room kept back is not for this, because copying frees no space on the full members.
-            if !has_room(&self.stripes, capacity as u64) {
-                if copied {
-                    break;
+        for stripes in packs(stripes, capacity) {
+            match self.move_pack(stripes, locks, round)? {
+                PackOutcome::Moved(bytes) => {
+                    copied |= bytes > 0;
+                    self.status.add_written(bytes, 0, round.elapsed());
                 }
-                return Ok(SegmentOutcome::Blocked(Obstacle::NoRoom));
-            }
-            let step = PacedStep::begin(&self.foreground);
-            let victims = stripes.iter().map(|found| found.stripe).collect();
-            match self.compaction.move_stripes(victims, locks) {
-                Err(CommitError::NoSpace) if copied => break,
-                Err(CommitError::NoSpace) => return Ok(SegmentOutcome::Blocked(Obstacle::NoRoom)),
-                moved => moved?,
-            };
-            let mut bytes = 0;
-            for found in stripes {
-                if !self.catalog.has_backref(found.stripe)? {
-                    copied = true;
-                    bytes += found.lacking_bytes;
-                }
-            }
-            self.status.add_written(bytes, 0, round.elapsed());
-            let written = stripes.iter().map(|found| found.shard_bytes).sum();
-            if !step.rest(round.pace, written) {
-                return Ok(SegmentOutcome::Stopped);
+                PackOutcome::NoRoom if copied => break,
+                PackOutcome::NoRoom => return Ok(SegmentOutcome::Blocked(Obstacle::NoRoom)),
+                PackOutcome::Stopped => return Ok(SegmentOutcome::Stopped),
             }
         }
         if !copied {
@@ -95,9 +159,32 @@ impl CopyOut {
         Ok(SegmentOutcome::Improved)
     }
 
+    /// Returns the stripes of a segment that something refers to, in disk order.
+    fn all_in(&self, segment: SegmentId) -> Result<Vec<Copied>, CommitError> {
+        let Some(record) = self.stripes.segments().record(segment) else {
+            return Ok(Vec::new());
+        };
+        let geometry = self.members.shape().geometry();
+        let mut all = Vec::new();
+        for (stripe, found) in self.catalog.listed_in(segment)?.stripes {
+            if self.stripes.writer().is_busy(stripe) || !self.catalog.has_backref(stripe)? {
+                continue;
+            }
+            let payload_bytes = found.payload_len as usize;
+            let shard = payload_bytes.div_ceil(geometry.data_shards()) as u64;
+            all.push(Copied {
+                stripe,
+                payload_bytes,
+                shard_bytes: u64::from(found.height) * record.total_shards() as u64,
+                counted_bytes: shard * geometry.total_shards() as u64,
+            });
+        }
+        Ok(all)
+    }
+
     /// Returns the stripes of a segment that something refers to and that tolerate fewer losses than new ones would,
     /// the worst first.
-    fn endangered_in(&self, segment: SegmentId) -> Result<Vec<Endangered>, CommitError> {
+    fn endangered_in(&self, segment: SegmentId) -> Result<Vec<Copied>, CommitError> {
         let found = self.stripes.inventory().files_of(segment);
         let (Some(record), Some(files)) = (self.stripes.segments().record(segment), found) else {
             return Ok(Vec::new());
@@ -126,11 +213,11 @@ impl CopyOut {
             if is_worth_it && !self.stripes.writer().is_busy(id) && self.catalog.has_backref(id)? {
                 let lacking = staying.existing.saturating_sub(staying.present) as u64;
                 let height = u64::from(stripe.height);
-                let found = Endangered {
+                let found = Copied {
                     stripe: id,
                     payload_bytes: stripe.payload_len as usize,
                     shard_bytes: staying.existing as u64 * height,
-                    lacking_bytes: lacking * height,
+                    counted_bytes: lacking * height,
                 };
                 endangered.push((staying.losses_tolerated(), found));
             }
@@ -152,7 +239,7 @@ fn signed(count: usize) -> i16 {
 }
 
 /// Divides stripes into groups of which each fits into one new stripe.
-fn packs(stripes: &[Endangered], capacity: usize) -> Vec<&[Endangered]> {
+fn packs(stripes: &[Copied], capacity: usize) -> Vec<&[Copied]> {
     let mut packs = Vec::new();
     let (mut first, mut bytes) = (0, 0);
     for (at, found) in stripes.iter().enumerate() {

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::scope::RebuildScope;
+use super::widening::widened;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::membership::Members;
@@ -79,9 +80,7 @@ impl SegmentPlan {
 /// Returns the shard of a stripe that lies in a slot of its segment. Returns `None` for an implied shard, which lies
 /// nowhere.
 pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Option<ShardIndex> {
-    let total = segment.slots.len().max(1);
-    let turn = total - usize::from(stripe.rotation) % total;
-    let shard = ShardIndex(u8::try_from((slot + turn) % total).ok()?);
+    let shard = segment.shard_in(slot, stripe.rotation)?;
     let data_shards = usize::from(segment.data_shards);
     (!stripe.is_implied(shard, data_shards)).then_some(shard)
 }
@@ -95,7 +94,14 @@ pub(super) fn missing(
     catalog: &Catalog,
 ) -> Result<Vec<SegmentPlan>, CommitError> {
     let online = members.membership().live();
-    let segments: HashMap<SegmentId, Segment> = stripes.segments().records().into_iter().collect();
+    let records = stripes.segments().records().into_iter();
+    let as_wanted = |(id, record): (SegmentId, Segment)| {
+        if stripes.segments().is_writing(id) {
+            return (id, record);
+        }
+        (id, widened(&record, members.shape().stripe_code()))
+    };
+    let segments: HashMap<SegmentId, Segment> = records.map(as_wanted).collect();
     let census = stripes.inventory().census();
     let draining = members.membership().draining();
     let mut plans = moves_of(&segments, &draining);

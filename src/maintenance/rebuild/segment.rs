@@ -9,7 +9,8 @@ use super::outcome::SegmentOutcome;
 use super::plan::{self as planning, SegmentPlan};
 use super::round::Round;
 use super::scope::RebuildScope;
-use crate::format::record::{Segment, ShardSet};
+use super::widening;
+use crate::format::record::Segment;
 use crate::format::{MemberIndex, StripeId};
 use crate::maintenance::pace::PacedStep;
 use crate::maintenance::reaper::Reaper;
@@ -20,12 +21,15 @@ use crate::membership::Members;
 use crate::store::StoreErrorKind;
 use crate::stripes::{
     FileLengths, IncompleteStripe, LostShard, RebuildTarget, RebuiltStripes, StripeRecords,
-    Stripes, TargetError,
+    Stripes, TargetError, WrittenShards,
 };
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
 use crate::transaction::foreground::Foreground;
+
+/// The shards that were written, and the stripes whose shards are unrecoverable for now.
+type WriteOutcome = (Vec<WrittenShards>, Vec<StripeId>);
 
 /// Rebuild of single segments.
 pub(super) struct SegmentRebuild {
@@ -69,12 +73,12 @@ impl SegmentRebuild {
             job.forget_missing();
         }
         let written = self.write(plan, &job, round);
-        let failed = match written {
+        let (written, failed) = match written {
             Ok(_) if self.drains_kept_member(plan) => {
                 self.abandon(&job);
                 return Ok(SegmentOutcome::Improved);
             }
-            Ok(Some(failed)) => failed,
+            Ok(Some(outcome)) => outcome,
             Ok(None) => {
                 self.abandon(&job);
                 return Ok(SegmentOutcome::Stopped);
@@ -96,7 +100,7 @@ impl SegmentRebuild {
             self.abandon(&job);
             return Ok(SegmentOutcome::Improved);
         }
-        if let Some(obstacle) = self.finish(&job, &failed, arrivals)? {
+        if let Some(obstacle) = self.finish(&job, &written, &failed, arrivals)? {
             self.abandon(&job);
             return Ok(SegmentOutcome::Blocked(obstacle));
         }
@@ -125,12 +129,13 @@ impl SegmentRebuild {
         round: &Round<'_>,
     ) -> Result<Result<SegmentJob, Obstacle>, CommitError> {
         let segment = plan.segment;
-        let Some(record) = self.stripes.segments().record(segment) else {
+        let Some(stored) = self.stripes.segments().record(segment) else {
             return Ok(Err(Obstacle::Passing));
         };
         if self.stripes.segments().is_writing(segment) {
             return Ok(Err(Obstacle::Passing));
         }
+        let record = widening::widened(&stored, self.members.shape().stripe_code());
         // Members may have come or gone since the plan was made. So the members themselves say which written shards
         // they lack.
         let Some(files) = self.stripes.inventory().files_of(segment) else {
@@ -143,6 +148,9 @@ impl SegmentRebuild {
         let is_unreadable = planning::is_unreadable(&record, &all, &files);
         let targets = self.choose_targets(plan, &record, &files, is_unreadable, round);
         let is_for_all = targets.len() == plan.slots.len();
+        let record = widening::up_to(&stored, &record, &all, &targets);
+        let mut targets = targets;
+        targets.retain(|target| target.slot < record.slots.len());
         let job = SegmentJob::new(segment, record, all, &files, targets);
         Ok(if is_for_all || !job.targets.is_empty() {
             Ok(job)
@@ -199,14 +207,14 @@ impl SegmentRebuild {
         targets
     }
 
-    /// Writes the shards, and makes them durable. Returns the stripes whose shards are unrecoverable for now. Returns
+    /// Writes the shards, and makes them durable. Returns them, and the stripes whose shards are unrecoverable for now. Returns
     /// `None` if the rebuild has to stop, or a member that was to lose its shards is kept.
     fn write(
         &self,
         plan: &SegmentPlan,
         job: &SegmentJob,
         round: &Round<'_>,
-    ) -> Result<Option<Vec<StripeId>>, TargetError> {
+    ) -> Result<Option<WriteOutcome>, TargetError> {
         for target in &job.targets {
             if job.is_moved(target) {
                 self.reaper.lock().reclaim_file(job.segment, target.member);
@@ -217,13 +225,14 @@ impl SegmentRebuild {
                 &job.stripes_for(target),
             )?;
         }
-        let mut failed = Vec::new();
+        let (mut done, mut failed) = (Vec::new(), Vec::new());
         let mut step = PacedStep::begin(&self.foreground);
         let mut handle_batch = |rebuilt: RebuiltStripes| {
             for (stripe, error) in rebuilt.failed {
                 tracing::debug!("stripe {stripe} is not rebuilt: {error}");
                 failed.push(stripe);
             }
+            done.extend(rebuilt.written);
             let moved = job.moved_part(plan, &round.online, rebuilt.bytes);
             self.status
                 .add_written(rebuilt.bytes, moved, round.elapsed());
@@ -237,7 +246,7 @@ impl SegmentRebuild {
         };
         let most_bytes = || round.pace.step_bytes();
         let written = self.stripes.rebuilder().rebuild(
-            job.segment,
+            (job.segment, &job.record),
             &job.stripes,
             &job.targets,
             &most_bytes,
@@ -256,7 +265,7 @@ impl SegmentRebuild {
             // Durable shards are noted, even if the rebuild has to stop now.
             let _ = step.rest(round.pace, 0);
         }
-        Ok(Some(failed))
+        Ok(Some((done, failed)))
     }
 
     /// Notes in the records which shards are durable on the members now. Returns the obstacle if the members changed,
@@ -264,6 +273,7 @@ impl SegmentRebuild {
     fn finish(
         &self,
         job: &SegmentJob,
+        written: &[WrittenShards],
         failed: &[StripeId],
         arrivals: u64,
     ) -> Result<Option<Obstacle>, CommitError> {
@@ -294,13 +304,20 @@ impl SegmentRebuild {
             );
             return Ok(Some(Obstacle::Unreadable));
         }
+        if job.record.parity_shards > record.parity_shards {
+            if !failed.is_empty() {
+                // The others may be copied into new stripes.
+                return Ok(Some(Obstacle::Unreadable));
+            }
+            return self.widen(job, written, &record).map(|()| None);
+        }
         if job.targets.iter().any(|target| job.is_moved(target)) {
             let moved = Segment {
                 slots: job.slots(),
                 ..record
             };
             self.records.put_segment(job.segment, &moved)?;
-            self.stripes.segments().set_slots(job.segment, moved.slots);
+            self.stripes.segments().set_record(job.segment, moved);
             let left = job.targets.iter().filter(|target| job.is_moved(target));
             for member in left.filter_map(|target| job.record.slots[target.slot]) {
                 if online.contains(&member) {
@@ -308,8 +325,28 @@ impl SegmentRebuild {
                 }
             }
         }
-        self.note_shards(job, &failed)?;
+        self.note_shards(job, written, &failed)?;
         Ok(None)
+    }
+
+    /// Notes shards that were added, and then the record of the segment with them. A crash in between leaves the segment as it
+    /// was, with shards that it does not name.
+    fn widen(
+        &self,
+        job: &SegmentJob,
+        written: &[WrittenShards],
+        record: &Segment,
+    ) -> Result<(), CommitError> {
+        let wide = Segment {
+            slots: job.slots(),
+            parity_shards: job.record.parity_shards,
+            ..record.clone()
+        };
+        self.records
+            .restore_shards(written, |_| Some(wide.clone()))?;
+        self.records.put_segment(job.segment, &wide)?;
+        self.stripes.segments().set_record(job.segment, wide);
+        self.free_dead_stripes(job)
     }
 
     /// Returns whether a slot that moves leaves shards behind that could not be rebuilt, and that its member may still
@@ -346,18 +383,15 @@ impl SegmentRebuild {
     fn note_shards(
         &self,
         job: &SegmentJob,
+        done: &[WrittenShards],
         failed: &BTreeSet<StripeId>,
     ) -> Result<(), CommitError> {
-        let incomplete = job.stripes.iter();
-        let rebuilt: Vec<(StripeId, ShardSet)> = incomplete
-            .clone()
-            .filter(|incomplete| !failed.contains(&incomplete.stripe))
-            .map(|incomplete| (incomplete.stripe, incomplete.shards))
-            .collect();
         let segment_of = |segment| self.stripes.segments().record(segment);
-        self.records.restore_shards(&rebuilt, segment_of)?;
+        self.records.restore_shards(done, segment_of)?;
         // The shards that a slot does not hold any more because it moved.
-        let given_up = incomplete
+        let given_up = job
+            .stripes
+            .iter()
             .filter(|incomplete| failed.contains(&incomplete.stripe))
             .flat_map(|incomplete| {
                 let stripe = incomplete.stripe;
@@ -366,6 +400,11 @@ impl SegmentRebuild {
             });
         self.records
             .forget_shards(&given_up.collect::<Vec<_>>(), segment_of)?;
+        self.free_dead_stripes(job)
+    }
+
+    /// Frees the space of stripes that died since the job began.
+    fn free_dead_stripes(&self, job: &SegmentJob) -> Result<(), CommitError> {
         // A new file has space for all stripes; another one only for those that were written.
         let written: BTreeSet<StripeId> = job.stripes.iter().map(|l| l.stripe).collect();
         let is_new = job.newcomers().next().is_some();

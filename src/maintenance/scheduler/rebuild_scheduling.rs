@@ -27,6 +27,9 @@ mod waiting;
 
 pub use orders::{OrderNumber, RebuildOrders};
 
+/// The interval at which stripes are looked for that have another code than new ones, if they found no room before.
+const CODE_CHANGE_INTERVAL: Duration = Duration::from_secs(600);
+
 /// Scheduler of the rebuilds of a volume. One thread runs it.
 pub(super) struct RebuildScheduler {
     members: Arc<Members>,
@@ -40,6 +43,8 @@ pub(super) struct RebuildScheduler {
     orders: Arc<RebuildOrders>,
     due: Mutex<Option<DueTimes>>,
     waiting: Mutex<Option<WaitingShards>>,
+    /// The time at which the codes of stripes were looked at.
+    looked_at_codes: Mutex<Option<Instant>>,
     stop: Arc<StopSignal>,
 }
 
@@ -62,6 +67,7 @@ impl RebuildScheduler {
             orders,
             due: Mutex::default(),
             waiting: Mutex::default(),
+            looked_at_codes: Mutex::default(),
             stop,
         }
     }
@@ -79,7 +85,7 @@ impl RebuildScheduler {
         let with_room = self.waiting_with_room(now);
         // Absent members keep their time although shards are yet to be moved.
         let scope = match &with_room {
-            _ if open.rebuild => Ok(Some(RebuildScope::Everything)),
+            _ if open.rebuild || self.is_code_change_due(now) => Ok(Some(RebuildScope::Everything)),
             Some(waiting) => Ok(Some(waiting.scope)),
             None => self.scope_in_need(now),
         };
@@ -105,6 +111,19 @@ impl RebuildScheduler {
             Some(order) => self.balance(order, open.newest, &pace, clock),
             None => Ok(()),
         }
+    }
+
+    /// Returns whether stripes have another code than new ones, and were not looked at for long. A change of the code that a
+    /// crash or an unmount interrupted goes on so.
+    fn is_code_change_due(&self, now: Instant) -> bool {
+        let mut looked = self.looked_at_codes.lock();
+        let is_due = looked.is_none_or(|looked| now >= looked + CODE_CHANGE_INTERVAL);
+        // Absent members keep their time, and stripes would be written without them.
+        if !is_due || !self.absent().is_empty() {
+            return false;
+        }
+        *looked = Some(now);
+        self.rebuild.has_other_codes()
     }
 
     /// Rebuilds the missing shards of a scope.

@@ -45,6 +45,8 @@ pub struct Schedule {
     /// The most bytes that a rebuild without an order writes in a second, and that such a scrub reads. It also limits
     /// compaction ahead of need.
     pub bytes_per_second: Option<u64>,
+    /// The number of the last order to rebuild that an earlier opening of the volume took.
+    pub last_order: u64,
 }
 
 /// Returns all jobs for a volume, and the orders that its rebuild job carries out. A read-only volume has only the job
@@ -63,7 +65,11 @@ pub(super) fn jobs(
         return (vec![probe], None);
     }
     let rate = schedule.bytes_per_second;
-    let orders = Arc::new(RebuildOrders::new(rate, Arc::clone(stop)));
+    let orders = Arc::new(RebuildOrders::new(
+        rate,
+        schedule.last_order,
+        Arc::clone(stop),
+    ));
     let (reaper, room) = (
         Arc::clone(maintenance.reaper()),
         Arc::clone(maintenance.room()),

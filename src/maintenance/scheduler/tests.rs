@@ -116,7 +116,7 @@ impl Rebuilds {
     /// Gives absent members so much time.
     fn new(maintenance: &Arc<Maintenance>, rebuild_after: Option<Duration>) -> Self {
         let stop = Arc::new(StopSignal::default());
-        let orders = Arc::new(RebuildOrders::new(None, Arc::clone(&stop)));
+        let orders = Arc::new(RebuildOrders::new(None, 0, Arc::clone(&stop)));
         let scheduler = RebuildScheduler::new(
             maintenance,
             Arc::new(NoLocks),

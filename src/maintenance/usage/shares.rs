@@ -155,6 +155,7 @@ mod tests {
             code: 1,
             len: 4 * HEIGHT,
             slots: (0..3).map(|slot| Some(MemberIndex(slot))).collect(),
+            rotating: 3,
         }
     }
 

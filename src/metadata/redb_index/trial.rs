@@ -111,7 +111,10 @@ fn try_single(mirror: &Arc<Mirror>) -> Result<Position, MetaError> {
     if position == Position::default() {
         return Err(MetaError::poisoned("it was never committed to"));
     }
-    unflushed_in(Some(&db), mirror.disk().members().shape().stripe_bytes())?;
+    unflushed_in(
+        Some(&db),
+        mirror.disk().members().shape().most_stripe_bytes(),
+    )?;
     read_records(&db)?;
     db.close().map_err(MetaError::poisoned)?;
     Ok(position)

@@ -8,7 +8,6 @@ use bytes::Bytes;
 use super::Inspector;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Op, Outcome, StoreErrorKind};
-use crate::stripes::layout;
 use crate::stripes::locator::Located;
 
 /// Bytes that are read from a file at once.
@@ -35,7 +34,7 @@ impl Inspector {
     /// Reads all shards of stripes of one segment. Returns those of each stripe by their index; implied
     /// ones are not read, and [`Raw::Away`].
     pub(super) fn gather_all(&self, stripes: &[Located]) -> Vec<Vec<Raw>> {
-        let total = |located: &Located| layout::total_shards(&located.segment.record);
+        let total = |located: &Located| located.segment.record.total_shards();
         let mut raw: Vec<Vec<Raw>> = stripes
             .iter()
             .map(|located| vec![Raw::Away; total(located)])
@@ -146,9 +145,8 @@ fn is_absence(kind: StoreErrorKind) -> bool {
 
 /// Returns the shard of a stripe that lies in a slot, if one was written there.
 fn shard_in(located: &Located, slot: usize) -> Option<ShardIndex> {
-    let total = layout::total_shards(&located.segment.record);
-    let rotation = usize::from(located.record.rotation) % total;
-    let shard = layout::shard((slot + total - rotation) % total);
+    let segment = &located.segment.record;
+    let shard = segment.shard_in(slot, located.record.rotation)?;
     let is_there = located.record.written.contains(shard) && !located.is_implied(shard);
     is_there.then_some(shard)
 }

@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::super::layout::{self, slot_of};
+use super::super::layout;
 use super::super::segment_handle::SegmentHandle;
-use super::incomplete::{IncompleteStripe, RebuildTarget, shard_of};
+use super::incomplete::{IncompleteStripe, RebuildTarget};
 use crate::codec::Codec;
+use crate::format::record::ShardSums;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::{Buffer, Op};
 
@@ -51,6 +52,8 @@ pub(super) struct StripeRebuild<'a> {
     pub(super) source: &'a Source,
     pub(super) present: Vec<(usize, &'a [u8])>,
     pub(super) outputs: Vec<(usize, &'a mut [u8])>,
+    /// The checksums of outputs that nothing is known of yet.
+    pub(super) added: Vec<(ShardIndex, ShardSums)>,
     /// True if the outputs have been computed together with those of other stripes.
     pub(super) is_computed: bool,
     pub(super) is_right: bool,
@@ -109,7 +112,7 @@ impl<'a> Batch<'a> {
         live: &[MemberIndex],
     ) -> Self {
         // Another part of the members for each segment, so that all of them have their share.
-        let total = layout::total_shards(&segment.record);
+        let total = segment.record.slots.len();
         let first = usize::try_from(segment.id.0 % total.max(1) as u64).unwrap_or(0);
         let order: Vec<usize> = (0..total).map(|slot| (slot + first) % total).collect();
         let runs = runs(stripes);
@@ -129,8 +132,11 @@ impl<'a> Batch<'a> {
         }
     }
 
-    fn total_shards(&self) -> usize {
-        layout::total_shards(&self.segment.record)
+    /// Returns the slot that holds a shard of a stripe.
+    fn slot_of(&self, incomplete: &IncompleteStripe, shard: ShardIndex) -> usize {
+        self.segment
+            .record
+            .slot_of(shard, incomplete.record.rotation)
     }
 
     fn is_implied(&self, incomplete: &IncompleteStripe, shard: ShardIndex) -> bool {
@@ -155,12 +161,11 @@ impl<'a> Batch<'a> {
 
     /// Returns which slots are to be read of which run.
     pub(super) fn wanted(&self) -> BTreeSet<(usize, usize)> {
-        let total = self.total_shards();
         let mut wanted = BTreeSet::new();
         for (index, (run, sources)) in self.runs.iter().zip(&self.sources).enumerate() {
             for (incomplete, source) in run.stripes.iter().zip(sources) {
                 for shard in source.shards(incomplete) {
-                    wanted.insert((index, slot_of(shard, incomplete.record.rotation, total)));
+                    wanted.insert((index, self.slot_of(incomplete, shard)));
                 }
             }
         }
@@ -174,14 +179,13 @@ impl<'a> Batch<'a> {
         zeros: &'w [u8],
         outputs: &'w mut [Vec<Buffer>],
     ) -> Vec<StripeRebuild<'w>> {
-        let total = self.total_shards();
         let mut works = Vec::new();
         for ((index, run), outputs) in self.runs.iter().enumerate().zip(outputs) {
             let first = works.len();
             for (incomplete, source) in run.stripes.iter().zip(&self.sources[index]) {
                 let rows = run.rows_of(incomplete);
                 let read = |shard: ShardIndex| {
-                    let slot = slot_of(shard, incomplete.record.rotation, total);
+                    let slot = self.slot_of(incomplete, shard);
                     let bytes = &inputs.get(&(index, slot))?[rows.clone()];
                     Some((usize::from(shard.0), bytes))
                 };
@@ -196,6 +200,7 @@ impl<'a> Batch<'a> {
                     source,
                     present,
                     outputs: Vec::new(),
+                    added: Vec::new(),
                     is_computed: false,
                     is_right: false,
                 });
@@ -208,7 +213,8 @@ impl<'a> Batch<'a> {
                     let (_, tail) = rest.split_at_mut(rows.start - at);
                     let (mine, tail) = tail.split_at_mut(rows.len());
                     (rest, at) = (tail, rows.end);
-                    if let Some(shard) = work.incomplete.shard_in(target.slot, total) {
+                    if let Some(shard) = work.incomplete.shard_in(&self.segment.record, target.slot)
+                    {
                         work.outputs.push((usize::from(shard.0), mine));
                     }
                 }
@@ -260,7 +266,7 @@ fn source_of(
     let needed = data_shards - implied;
     let others = order
         .iter()
-        .map(|&slot| shard_of(slot, record.rotation, order.len()))
+        .filter_map(|&slot| segment.record.shard_in(slot, record.rotation))
         .filter(|&shard| is_readable(shard) && !shards.contains(shard));
     let others: Vec<ShardIndex> = others.take(needed).collect();
     if others.len() < needed {

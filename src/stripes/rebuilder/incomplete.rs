@@ -1,8 +1,7 @@
 //! Stripes that lack shards, and the targets of a rebuild.
 
-use crate::format::record::{ShardSet, Stripe};
+use crate::format::record::{Segment, ShardSet, Stripe};
 use crate::format::{MemberIndex, ShardIndex, StripeId};
-use crate::stripes::layout;
 
 /// A slot of a segment, and the member on which its shards are to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,14 +43,8 @@ impl IncompleteStripe {
     }
 
     /// Returns the shard that lies in a slot, if it is to be written.
-    pub(super) fn shard_in(&self, slot: usize, total_shards: usize) -> Option<ShardIndex> {
-        let shard = shard_of(slot, self.record.rotation, total_shards);
+    pub(super) fn shard_in(&self, segment: &Segment, slot: usize) -> Option<ShardIndex> {
+        let shard = segment.shard_in(slot, self.record.rotation)?;
         self.shards.contains(shard).then_some(shard)
     }
-}
-
-/// Returns the shard of a stripe that lies in a slot.
-pub(super) fn shard_of(slot: usize, rotation: u8, total_shards: usize) -> ShardIndex {
-    let back = total_shards - usize::from(rotation) % total_shards;
-    layout::shard((slot + back) % total_shards)
 }

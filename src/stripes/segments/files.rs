@@ -89,6 +89,7 @@ impl Segments {
                 parity_shards: layout::shard(self.geometry.parity_shards()).0,
                 code: self.code.0,
                 len: place.len,
+                rotating: layout::shard(place.slots.len()).0,
                 slots: place.slots,
             };
             let handle = SegmentHandle::new(id, record);

@@ -295,7 +295,7 @@ impl Writer {
             let slots = encoded
                 .shards
                 .iter()
-                .map(|(s, _)| layout::slot_of(*s, rotation, total));
+                .map(|(s, _)| segment.record.slot_of(*s, rotation));
             slots.filter(|&slot| writable[slot]).count()
         };
         let mut best = rotation(0);

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::{FormatError, MemberIndex, StripeId, wire::Reader};
+use crate::{FormatError, MemberIndex, ShardIndex, StripeId, wire::Reader};
 
 /// A segment: `b's' segment`. Its stripes are listed under `b'g' segment offset` → [`SegmentStripe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,8 +17,53 @@ pub struct Segment {
     /// Bytes of each of its files.
     pub len: u64,
     /// The member that holds each slot, or `None` where there was no member left to take it. As many
-    /// slots as a stripe has shards.
+    /// slots as a stripe has shards, or had when it was written ([`Segment::total_slots`]).
     pub slots: Vec<Option<MemberIndex>>,
+    /// The number of shards that its stripes had when they were written: these rotate among as many slots. Any further
+    /// shard was added to a volume in use, and lies in the slot of its own number. If there are fewer shards by now, the
+    /// last ones were dropped.
+    pub rotating: u8,
+}
+
+impl Segment {
+    /// Returns the number of shards of each stripe, data and parity.
+    #[must_use]
+    pub fn total_shards(&self) -> usize {
+        usize::from(self.data_shards) + usize::from(self.parity_shards)
+    }
+
+    /// Returns the number of slots.
+    #[must_use]
+    pub fn total_slots(&self) -> usize {
+        self.total_shards().max(self.rotating.into())
+    }
+
+    /// Returns the slot that holds a shard of a stripe which is rotated by so many slots.
+    #[must_use]
+    pub fn slot_of(&self, shard: ShardIndex, rotation: u8) -> usize {
+        let shard = usize::from(shard.0);
+        match usize::from(self.rotating) {
+            rotating if shard < rotating => (shard + usize::from(rotation)) % rotating,
+            _ => shard,
+        }
+    }
+
+    /// Returns the shard that lies in a slot, of a stripe which is rotated by so many slots. Returns `None` if there is no
+    /// such slot.
+    #[must_use]
+    pub fn shard_in(&self, slot: usize, rotation: u8) -> Option<ShardIndex> {
+        let shard = match usize::from(self.rotating) {
+            rotating if slot < rotating => {
+                (slot + rotating - usize::from(rotation) % rotating) % rotating
+            }
+            _ => slot,
+        };
+        let is_there = shard < self.total_shards();
+        u8::try_from(shard)
+            .ok()
+            .filter(|_| is_there)
+            .map(ShardIndex)
+    }
 }
 
 /// The greatest length of a segment's files in bytes (256 TiB): sums of lengths and offsets in it stay
@@ -32,7 +77,7 @@ impl Record for Segment {
     fn encode(&self) -> Bytes {
         debug_assert_eq!(
             self.slots.len(),
-            usize::from(self.data_shards) + usize::from(self.parity_shards),
+            self.total_slots(),
             "a slot for each shard"
         );
         let mut value = Vec::with_capacity(13 + 2 * self.slots.len());
@@ -43,6 +88,9 @@ impl Record for Segment {
         value.put_u64_le(self.len);
         for slot in &self.slots {
             value.put_u16_le(slot.map_or(VACANT, |member| member.0));
+        }
+        if usize::from(self.rotating) != self.total_shards() {
+            value.put_u8(self.rotating);
         }
         value.into()
     }
@@ -61,19 +109,28 @@ impl Record for Segment {
         if len > MAX_SEGMENT_BYTES {
             return Err(reader.bad("length", len));
         }
-        let slots = (0..total_shards)
-            .map(|_| {
-                let member = reader.u16()?;
-                Ok((member != VACANT).then_some(MemberIndex(member)))
-            })
-            .collect::<Result<_, _>>()?;
-        reader.finish()?;
+        let (slots, rest) = reader.rest().as_chunks();
+        let rotating = match rest {
+            [] => total_shards,
+            [rotating] if *rotating >= data_shards && *rotating != total_shards => *rotating,
+            [rotating, ..] => return Err(reader.bad("rotating shards", *rotating)),
+        };
+        let wanted = total_shards.max(rotating);
+        if slots.len() != usize::from(wanted) {
+            return Err(reader.bad("slots", slots.len() as u64));
+        }
+        let member = |slot: &[u8; 2]| match u16::from_le_bytes(*slot) {
+            VACANT => None,
+            member => Some(MemberIndex(member)),
+        };
+        let slots = slots.iter().map(member).collect();
         Ok(Self {
             data_shards,
             parity_shards,
             code,
             len,
             slots,
+            rotating,
         })
     }
 }

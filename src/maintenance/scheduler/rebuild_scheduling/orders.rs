@@ -93,14 +93,20 @@ impl Book {
 }
 
 impl RebuildOrders {
-    /// Returns an empty book of orders. Rebuilds without an order write at most `bytes_per_second`.
+    /// Returns an empty book of orders, of which the first follows `last_order`. Rebuilds without an order write at most
+    /// `bytes_per_second`.
     pub(in crate::maintenance::scheduler) fn new(
         bytes_per_second: Option<u64>,
+        last_order: u64,
         stop: Arc<StopSignal>,
     ) -> Self {
         Self {
             limit: Limit::new(bytes_per_second),
-            book: Mutex::default(),
+            book: Mutex::new(Book {
+                ordered: last_order,
+                done: last_order,
+                ..Book::default()
+            }),
             done: Condvar::new(),
             stop,
         }
@@ -179,6 +185,18 @@ impl RebuildOrders {
         }
     }
 
+    /// Returns the number of the last order.
+    #[must_use]
+    pub fn newest(&self) -> OrderNumber {
+        OrderNumber(self.book.lock().ordered)
+    }
+
+    /// Returns whether shards are yet to be moved for an order.
+    #[must_use]
+    pub fn awaits_balance(&self) -> bool {
+        !self.book.lock().balance.is_empty()
+    }
+
     /// Returns whether an order came after `order`.
     pub(super) fn has_later_than(&self, order: u64) -> bool {
         self.book.lock().ordered > order
@@ -242,7 +260,7 @@ mod tests {
 
     #[test]
     fn an_order_without_a_limit_keeps_the_limit_of_an_earlier_order() {
-        let orders = RebuildOrders::new(None, Arc::default());
+        let orders = RebuildOrders::new(None, 0, Arc::default());
         let limit = || orders.limit().load(Ordering::Relaxed);
         for (asked, counts) in [(None, 0), (Some(5), 5), (None, 5), (Some(9), 9), (None, 9)] {
             orders.order(asked, false);
@@ -259,7 +277,7 @@ mod tests {
 
     #[test]
     fn rebuilds_without_an_order_have_a_limit_of_their_own() {
-        let orders = RebuildOrders::new(Some(7), Arc::default());
+        let orders = RebuildOrders::new(Some(7), 0, Arc::default());
         let limit = || orders.limit().load(Ordering::Relaxed);
         assert_eq!(limit(), 7);
         orders.order(None, false);

@@ -1,0 +1,65 @@
+//! The codes of a volume, for people.
+
+use crate::cli::size::format_size;
+use crate::cli::terminal::join_lines;
+use crate::control::report::{CodeReport, GeometryReport, StatusReport};
+
+/// Returns the code of new data, and how much data has which.
+pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
+    let mut lines = vec![format!("new data: {}", name(&report.geometry))];
+    lines.extend(report.codes.iter().map(line));
+    join_lines(&lines)
+}
+
+/// Returns how much data has each code, in one line; nothing if all of it has that of new data.
+pub(super) fn other_codes(report: &StatusReport) -> Option<String> {
+    let mut codes = report.codes.iter();
+    codes.any(|code| code.geometry != report.geometry).then(|| {
+        let lines: Vec<String> = report.codes.iter().map(line).collect();
+        format!(
+            "the code is being changed to {}; {}",
+            name(&report.geometry),
+            lines.join(", ")
+        )
+    })
+}
+
+fn line(code: &CodeReport) -> String {
+    format!("{} in {}", format_size(code.bytes), name(&code.geometry))
+}
+
+fn name(geometry: &GeometryReport) -> String {
+    let GeometryReport { data, parity, code } = geometry;
+    format!("{data}+{parity} {code}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::report::report_without;
+
+    #[test]
+    fn a_status_tells_of_codes_only_while_data_has_another_than_new_data() {
+        let mut report = report_without(&[], &[(2, 9)], &[0, 1, 2]);
+        let code = |parity, bytes| CodeReport {
+            geometry: GeometryReport {
+                data: 4,
+                parity,
+                code: "rs-cauchy".to_owned(),
+            },
+            bytes,
+        };
+        report.codes = vec![code(2, 3 << 20)];
+        assert_eq!(other_codes(&report), None);
+        report.codes.insert(0, code(1, 2048));
+        let said = "the code is being changed to 4+2 rs-cauchy; \
+                    2.0 KiB in 4+1 rs-cauchy, 3.0 MiB in 4+2 rs-cauchy";
+        assert_eq!(other_codes(&report).as_deref(), Some(said));
+        assert!(report.for_people(None).contains(said));
+        let lines = codes_lines(&report);
+        assert!(
+            lines.starts_with("new data: 4+2 rs-cauchy\n2.0 KiB in 4+1"),
+            "{lines}"
+        );
+    }
+}
