@@ -18,6 +18,7 @@ mod direct;
 mod disks;
 mod export;
 mod extract;
+mod fallocate;
 mod fio;
 mod full;
 mod hang;

@@ -277,6 +277,7 @@ fn every_fault_of_inodes_is_found_and_repaired() {
             let inode = Inode {
                 links: 0,
                 allocated_bytes: 0,
+                unwritten_bytes: 0,
                 ..volume.inode(volume.file)
             };
             batch.put(key::inode(Ino(99)), inode.encode());

@@ -42,11 +42,14 @@ pub const MAX_EXTENSION: usize = 4096;
 /// The incompatible feature of a volume on which a quota was set once: inodes name quotas. Bits 0 and 1 are reserved.
 pub const QUOTAS: u64 = 1 << 2;
 
+/// The incompatible feature of a volume on which a file had unwritten extents once.
+pub const UNWRITTEN: u64 = 1 << 3;
+
 /// The features that this build knows.
 pub const KNOWN: Features = Features {
     compat: 0,
     read_only: 0,
-    incompat: QUOTAS,
+    incompat: QUOTAS | UNWRITTEN,
 };
 
 const MAGIC: [u8; 8] = *b"CauchyFS";
