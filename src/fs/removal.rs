@@ -133,10 +133,11 @@ impl Removal {
         Ok(())
     }
 
-    /// Takes out all that is left of a file that was longer. Afterwards it may have extents behind its end.
-    pub(super) fn finish_cut(&self, lock: &ExclusiveLock<'_>, ino: Ino) -> Result<(), FsError> {
-        let mut sweep = Sweep::default();
-        while !self.remover.cut_part(lock, ino, &mut sweep)? {}
+    /// Takes out all that is left of a file that was longer, in batches. The caller holds no lock.
+    pub(super) fn finish_cut(&self, ino: Ino) -> Result<(), FsError> {
+        if self.is_cutting(ino) {
+            self.remover.cut(ino)?;
+        }
         Ok(())
     }
 

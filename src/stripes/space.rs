@@ -130,11 +130,15 @@ impl SpaceMeter {
         space: store::Space,
         (sharing, online): (usize, usize),
     ) -> u64 {
+        let step = self.segments.step();
+        if self.unwritten() == 0 {
+            return kept_from_index(space, step);
+        }
         let shards = self.geometry.total_shards().min(online) as u64;
         let files = self.kept().div_ceil(self.geometry.data_shards() as u64);
         let files = files.saturating_mul(shards) / online.max(1) as u64;
-        let kept = kept_from_index(space, self.segments.step());
-        kept.saturating_add(files.saturating_mul(sharing as u64))
+        // Beyond what is kept back from segments: only that is free for the stripes to come.
+        kept_back(space, step, Need::New).saturating_add(files.saturating_mul(sharing as u64))
     }
 
     /// Returns the bytes of files in unwritten extents.

@@ -199,7 +199,8 @@ impl Growth {
         let needed = self.replicas.room_for_a_copy();
         let share = |space: &Space| {
             let sharing = |(_, other): &&(MemberIndex, Space)| other.filesystem == space.filesystem;
-            self.free_for_index(*space, &spaces) / spaces.iter().filter(sharing).count().max(1) as u64
+            self.free_for_index(*space, &spaces)
+                / spaces.iter().filter(sharing).count().max(1) as u64
         };
         let (held, others): (Vec<_>, Vec<_>) = spaces
             .iter()

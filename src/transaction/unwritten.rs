@@ -234,12 +234,7 @@ impl UnwrittenRoom {
 
     /// Claims a range of a file, for a write of its unwritten extents. Waits for claims of it to end, with `may_wait`, or
     /// returns `None`. The caller holds no lock.
-    pub(crate) fn claim(
-        &self,
-        ino: Ino,
-        range: &Range<u64>,
-        may_wait: bool,
-    ) -> Option<Claim<'_>> {
+    pub(crate) fn claim(&self, ino: Ino, range: &Range<u64>, may_wait: bool) -> Option<Claim<'_>> {
         let mut claimed = self.claimed.lock();
         let overlaps = |(other, taken): &(Ino, Range<u64>)| {
             *other == ino && taken.start < range.end && range.start < taken.end

@@ -60,7 +60,11 @@ fn a_program_writes_what_it_allocated_although_others_fill_the_volume() {
     assert_eq!(features(&volume), [0; 3]);
     // Two bytes, in two blocks.
     must("fallocate", &["-o", "4095", "-l", "2", text(&path)]);
-    let blocks = || must("stat", &["-c", "%b %s", text(&path)]).trim().to_owned();
+    let blocks = || {
+        must("stat", &["-c", "%b %s", text(&path)])
+            .trim()
+            .to_owned()
+    };
     assert_eq!(blocks(), "16 4097");
     must("fallocate", &["-n", "-l", &LEN.to_string(), text(&path)]);
     let expected = format!("{} 4097", LEN / 512);

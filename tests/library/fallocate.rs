@@ -2,11 +2,14 @@
 
 use std::sync::{Arc, Barrier};
 use std::thread;
+use std::time::Duration;
 
+use cauchyfs::codec::Geometry;
 use cauchyfs::format::Ino;
 use cauchyfs::format::superblock::{SLOT_BYTES, Superblock};
 use cauchyfs::fs::{Allocation, Changes, Fs, FsError, FsOptions, Handle, Whence};
 use cauchyfs::store::{CutPolicy, MemDisk, Store};
+use cauchyfs::transaction::{CreateOptions, Transactions};
 
 use crate::calls::{BLOCK, ROOT, create, read, sound, write};
 use crate::volume;
@@ -74,9 +77,13 @@ fn fill(fs: &Fs) -> u64 {
     ] {
         for number in 0..most {
             let name = format!("{name}{number}");
-            let made = fs
-                .names()
-                .create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, crate::calls::exclusive());
+            let made = fs.names().create(
+                ROOT,
+                Ino::ROOT,
+                name.as_bytes(),
+                0o644,
+                crate::calls::exclusive(),
+            );
             let handle = match made {
                 Ok((_, handle)) => handle,
                 Err(FsError::NoSpace) => break,
@@ -146,6 +153,8 @@ fn blocks_of_more_than_four_gibibytes_are_counted() {
     let len = (5 << 30) + BLOCK;
     allocate(&fs, handle, 0, len).unwrap();
     assert_eq!(allocated(&fs, ino), len);
+    truncate(&fs, ino, 4 << 30);
+    assert_eq!(allocated(&fs, ino), 4 << 30);
     truncate(&fs, ino, 4096);
     fs.wait_for_removal();
     assert_eq!(allocated(&fs, ino), BLOCK);
@@ -162,11 +171,17 @@ fn a_file_can_be_written_where_room_is_kept_although_others_fill_the_volume() {
         let before = free(&fs);
         allocate(&fs, handle, 0, LEN).unwrap();
         let kept = before - free(&fs);
-        assert!((LEN..LEN * 5 / 4).contains(&kept), "{pieces}: {kept} for {LEN}");
+        assert!(
+            (LEN..LEN * 5 / 4).contains(&kept),
+            "{pieces}: {kept} for {LEN}"
+        );
         let others = fill(&fs);
         assert!(others > 20 * MIB, "{pieces}: {others}");
         let refused = create_and_write(&fs, "late");
-        assert!(matches!(refused, Err(FsError::NoSpace)), "{pieces}: {refused:?}");
+        assert!(
+            matches!(refused, Err(FsError::NoSpace)),
+            "{pieces}: {refused:?}"
+        );
 
         let blocks = LEN / BLOCK;
         match pieces {
@@ -194,7 +209,10 @@ fn a_file_can_be_written_where_room_is_kept_although_others_fill_the_volume() {
         fs.syncfs().unwrap();
         assert_eq!(allocated(&fs, ino), LEN, "{pieces}");
         let refused = create_and_write(&fs, "later");
-        assert!(matches!(refused, Ok(()) | Err(FsError::NoSpace)), "{pieces}: {refused:?}");
+        assert!(
+            matches!(refused, Ok(()) | Err(FsError::NoSpace)),
+            "{pieces}: {refused:?}"
+        );
         sound(&fs);
         drop(fs);
         disks.iter().for_each(|disk| disk.cut(CutPolicy::Drop));
@@ -207,16 +225,23 @@ fn a_file_can_be_written_where_room_is_kept_although_others_fill_the_volume() {
             let handle = fs.open_files().open(ROOT, ino, flags).unwrap();
             for index in 0..blocks {
                 let found = read(&fs, handle, index * BLOCK, 4096);
-                assert!(found == block_of(index), "{pieces}: block {index}, without {lost}");
+                assert!(
+                    found == block_of(index),
+                    "{pieces}: block {index}, without {lost}"
+                );
             }
         }
     }
 }
 
 fn create_and_write(fs: &Fs, name: &str) -> Result<(), FsError> {
-    let made = fs
-        .names()
-        .create(ROOT, Ino::ROOT, name.as_bytes(), 0o644, crate::calls::exclusive());
+    let made = fs.names().create(
+        ROOT,
+        Ino::ROOT,
+        name.as_bytes(),
+        0o644,
+        crate::calls::exclusive(),
+    );
     write(fs, made?.1, 0, &vec![1; 100_000]).map(drop)
 }
 
@@ -258,7 +283,11 @@ fn an_allocation_without_room_keeps_nothing_and_one_of_two_at_once_succeeds() {
     });
     let done = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
     let refused = |outcome: &&Result<(), FsError>| matches!(outcome, Err(FsError::NoSpace));
-    assert_eq!((done, outcomes.iter().filter(refused).count()), (1, 1), "{outcomes:?}");
+    assert_eq!(
+        (done, outcomes.iter().filter(refused).count()),
+        (1, 1),
+        "{outcomes:?}"
+    );
     let blocks = files.map(|(ino, _)| allocated(&fs, ino));
     let size = len.next_multiple_of(BLOCK);
     assert!(blocks == [size, 0] || blocks == [0, size], "{blocks:?}");
@@ -358,4 +387,46 @@ fn a_block_is_written_by_two_at_once_where_room_is_kept_for_one() {
     }
     assert_eq!(allocated(&fs, ino), 4 * MIB);
     sound(&fs);
+}
+
+/// The same with more members, of other sizes, and with single blocks, each durable before the next.
+#[test]
+fn room_is_kept_for_single_blocks_whatever_the_members() {
+    let shapes: [(usize, usize, &[u64]); 4] = [
+        (1, 1, &[32, 32]),
+        (4, 2, &[24; 6]),
+        (4, 2, &[20, 30, 24, 60, 20, 24, 33, 20]),
+        (2, 2, &[24, 24, 24, 24, 60]),
+    ];
+    for (data, parity, sizes) in shapes {
+        let context = format!("{data}+{parity} of {sizes:?} MiB");
+        let disk = |(index, size): (usize, &u64)| MemDisk::new(&format!("disk{index}"), size << 20);
+        let disks: Vec<MemDisk> = sizes.iter().enumerate().map(disk).collect();
+        let options = CreateOptions {
+            unit_bytes: 64 << 10,
+            segment_bytes: 2 << 20,
+            ..CreateOptions::new(Geometry::new(data, parity).unwrap())
+        };
+        let executor = cauchyfs_testkit::executor(Duration::from_secs(30));
+        Transactions::create(&volume::stores(&disks), &options, executor).unwrap();
+        let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+        let fs = open(&disks);
+        let (ino, handle) = create(&fs, "file");
+        let len = free(&fs) / 3 / BLOCK * BLOCK;
+        allocate(&fs, handle, 0, len).unwrap();
+        fill(&fs);
+        let blocks = len / BLOCK;
+        for step in 0..blocks {
+            let index = step * 1009 % blocks;
+            let written = write(&fs, handle, index * BLOCK, &block_of(index));
+            written.unwrap_or_else(|error| panic!("{context}: {step} of {blocks}: {error}"));
+            fs.syncfs().unwrap();
+        }
+        assert_eq!(allocated(&fs, ino), len, "{context}");
+        for index in 0..blocks {
+            let found = read(&fs, handle, index * BLOCK, 4096);
+            assert!(found == block_of(index), "{context}: block {index}");
+        }
+        sound(&fs);
+    }
 }

@@ -206,7 +206,10 @@ impl fmt::Display for FindingKind {
                 write!(f, "{recorded} bytes recorded, {counted} in extents")
             }
             Self::WrongUnwritten { recorded, counted } => {
-                write!(f, "{recorded} unwritten bytes recorded, {counted} in extents")
+                write!(
+                    f,
+                    "{recorded} unwritten bytes recorded, {counted} in extents"
+                )
             }
             Self::InlineAndExtents => f.write_str("bytes lie in the record and in extents"),
             Self::ExtentWithoutBackref(stripe) => {

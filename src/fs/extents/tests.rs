@@ -94,7 +94,10 @@ fn a_change_of_unwritten_runs_counts_them_and_marks_their_file() {
     };
     let old = [unwritten(0, 30)];
     let kept = splice(&old, &(10..20), &[run(10, 10, 1, 0)]);
-    assert_eq!(kept, [unwritten(0, 10), run(10, 10, 1, 0), unwritten(20, 10)]);
+    assert_eq!(
+        kept,
+        [unwritten(0, 10), run(10, 10, 1, 0), unwritten(20, 10)]
+    );
     let mut edit = Edit::default();
     let growth = replace(&mut edit, Ino(5), &old, &kept);
     assert_eq!((growth.allocated, growth.unwritten), (0, -10));

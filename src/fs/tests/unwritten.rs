@@ -30,8 +30,14 @@ fn the_room_of_a_range_admits_one_write_at_a_time() {
     let room = fs.transactions.unwritten_room();
     let claim = room.claim(ino, &(0..8192), true).expect("no one has it");
     assert!(room.claim(ino, &(4096..12288), false).is_none());
-    drop(room.claim(ino, &(8192..12288), false).expect("it is beside"));
-    drop(room.claim(Ino(99), &(0..8192), false).expect("of another file"));
+    drop(
+        room.claim(ino, &(8192..12288), false)
+            .expect("it is beside"),
+    );
+    drop(
+        room.claim(Ino(99), &(0..8192), false)
+            .expect("of another file"),
+    );
     let write = |at_once| {
         let flags = WriteFlags {
             at_once,
@@ -40,7 +46,10 @@ fn the_room_of_a_range_admits_one_write_at_a_time() {
         fs.writer().write(handle, 4096, &[7; 4096], flags)
     };
     let refused = write(true);
-    assert!(matches!(refused, Err(crate::fs::FsError::NoSpace)), "{refused:?}");
+    assert!(
+        matches!(refused, Err(crate::fs::FsError::NoSpace)),
+        "{refused:?}"
+    );
     drop(claim);
     assert_eq!(write(true).unwrap(), 4096);
 }
@@ -56,7 +65,9 @@ fn bytes_in_flight_are_no_room_for_an_allocation() {
     assert!(room.allocate(free / 2).is_err());
     drop(half);
     drop(room.allocate(free / 2).expect("there is room again"));
-    let mut claim = room.claim(Ino(99), &(0..free), true).expect("no one has it");
+    let mut claim = room
+        .claim(Ino(99), &(0..free), true)
+        .expect("no one has it");
     claim.cover(free / 2);
     assert!(room.allocate(free / 2).is_err());
     drop(claim);

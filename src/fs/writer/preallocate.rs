@@ -29,8 +29,8 @@ const MOST_AT_ONCE: u64 = PAGE as u64 * UNWRITTEN_BYTES;
 enum Attempt {
     /// Everything is allocated.
     Done,
-    /// More is missing than room was kept for.
-    TooLittle,
+    /// The file has changed since, and it takes another try.
+    Superseded,
 }
 
 impl FileWriter {
@@ -54,7 +54,7 @@ impl FileWriter {
         let needed = self.transactions.unwritten_room().kept_for(missing);
         let attempt = || loop {
             match self.try_allocate(caller, target, grow) {
-                Ok(Attempt::TooLittle) => {}
+                Ok(Attempt::Superseded) => {}
                 // No work makes so much room.
                 Err(FsError::NoSpace) if missing > self.transactions.space().usable_total => {
                     return Ok(false);
@@ -74,6 +74,8 @@ impl FileWriter {
         (ino, range, blocks): (Ino, &Range<u64>, &Range<u64>),
         grow: bool,
     ) -> Result<Attempt, FsError> {
+        // What is allocated behind the end of the file would go with the rest of what was there.
+        self.removal.finish_cut(ino)?;
         self.transactions.growth().check_growth()?;
         let missing = {
             let _lock = self.inodes.locks().shared(ino);
@@ -102,8 +104,9 @@ impl FileWriter {
         kept: u64,
     ) -> Result<Option<Attempt>, FsError> {
         let lock = self.inodes.locks().exclusive(&[ino]);
-        // What is allocated behind the end of the file would go with the rest of what was there.
-        self.removal.finish_cut(&lock, ino)?;
+        if self.removal.is_cutting(ino) {
+            return Ok(Some(Attempt::Superseded));
+        }
         let mut inode = self.inodes.get(ino)?;
         if grow && range.end > inode.size {
             let end = range.end..range.end;
@@ -113,7 +116,7 @@ impl FileWriter {
         }
         let missing = self.missing_in(ino, blocks, 0)?;
         if missing > kept {
-            return Ok(Some(Attempt::TooLittle));
+            return Ok(Some(Attempt::Superseded));
         }
         let edit = self.begin_allocation(caller, ino, &mut inode)?;
         if missing > 0 && !self.spill(ino, &mut inode)? {
@@ -135,13 +138,7 @@ impl FileWriter {
             return Ok(false);
         };
         let mut edit = Edit::default();
-        spilled.replace_range(
-            &self.transactions,
-            &mut edit,
-            (ino, inode),
-            &nothing,
-            &[],
-        )?;
+        spilled.replace_range(&self.transactions, &mut edit, (ino, inode), &nothing, &[])?;
         edit.put_inode(ino, inode);
         let applied = self.inodes.apply(edit);
         if applied.is_err() {

@@ -99,7 +99,8 @@ impl Node {
     /// Allocates what holds nothing in the blocks of a range.
     fn allocate(&mut self, start: usize, end: usize) {
         let blocks = start / BLOCK * BLOCK..end.next_multiple_of(BLOCK);
-        self.unwritten.resize(self.unwritten.len().max(blocks.end), false);
+        self.unwritten
+            .resize(self.unwritten.len().max(blocks.end), false);
         let is_stored = |stored: &[bool], at: usize| stored.get(at) == Some(&true);
         let is_missing = |at: &usize| !is_stored(&self.stored, *at) && !self.unwritten[*at];
         if !blocks.clone().any(|at| is_missing(&at)) {
