@@ -317,6 +317,28 @@ fn every_fault_of_extents_is_found_and_repaired() {
         true,
     );
     found(
+        "wrong unwritten bytes",
+        |volume, batch| {
+            volume.change(batch, volume.file, |inode| inode.unwritten_bytes = 1);
+        },
+        |_| FindingKind::WrongUnwritten {
+            recorded: 1,
+            counted: 0,
+        },
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "a mark of unwritten extents where there are none",
+        |volume, batch| batch.put(key::unwritten(volume.file), Marker.encode()),
+        |_| FindingKind::WrongUnwritten {
+            recorded: 0,
+            counted: 0,
+        },
+        Some("dir/file"),
+        true,
+    );
+    found(
         "an extent its stripe does not know of",
         |volume, batch| {
             let stripe = volume.last_extent().stripe;
