@@ -149,9 +149,10 @@ impl Edit {
 
     /// Marks an inode as one with unwritten extents, or takes the mark away.
     pub(super) fn mark_unwritten(&mut self, ino: Ino, has_some: bool) {
-        match has_some {
-            true => self.batch.put(key::unwritten(ino), Marker.encode()),
-            false => self.batch.delete(key::unwritten(ino)),
+        if has_some {
+            self.batch.put(key::unwritten(ino), Marker.encode());
+        } else {
+            self.batch.delete(key::unwritten(ino));
         }
     }
 

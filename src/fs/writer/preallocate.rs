@@ -62,9 +62,10 @@ impl FileWriter {
                 done => return done.map(|_| true),
             }
         };
-        match self.with_room(needed, attempt)? {
-            true => Ok(()),
-            false => Err(FsError::NoSpace),
+        if self.with_room(needed, attempt)? {
+            Ok(())
+        } else {
+            Err(FsError::NoSpace)
         }
     }
 

@@ -227,3 +227,31 @@ fn truncated_bytes_are_freed_in_the_background_and_never_seen() {
         assert!(!cut.fs.writer().is_being_cut(cut.ino), "seed {seed}");
     }
 }
+
+/// What is allocated behind the end of a file that is being cut does not go with the rest of what was there.
+#[test]
+fn a_file_that_is_allocated_while_it_is_cut_keeps_what_is_allocated() {
+    let mut cut = Cut::new(3);
+    cut.cut_without_the_rest(2 * BLOCK);
+    let (mode, start) = (Allocation::AllocateKeepSize, 4 * BLOCK);
+    cut.fs
+        .writer()
+        .fallocate(ROOT, cut.file, mode, start, 8 * BLOCK)
+        .unwrap();
+    cut.fs.removal.resume(|_| false).unwrap();
+    cut.fs.wait_for_removal();
+    cut.fs.syncfs().unwrap();
+    let disks: Vec<MemDisk> = cut.disks.iter().map(MemDisk::fork).collect();
+    for fs in [open(&disks), Arc::clone(&cut.fs)] {
+        fs.wait_for_removal();
+        let behind = extents::page(&fs.transactions, cut.ino, &behind(2 * BLOCK)).unwrap();
+        let found: Vec<_> = behind
+            .iter()
+            .map(|run| (run.range(), run.is_unwritten()))
+            .collect();
+        assert_eq!(found, [(start..start + 8 * BLOCK, true)]);
+        let blocks = fs.attributes().get(cut.ino).unwrap().blocks_512;
+        assert_eq!(blocks, 10 * BLOCK / 512);
+        assert_eq!(check::check(fs.maintenance(), false).unwrap().findings, []);
+    }
+}
