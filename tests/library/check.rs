@@ -303,19 +303,7 @@ fn every_fault_of_inodes_is_found_and_repaired() {
 }
 
 #[test]
-fn every_fault_of_extents_is_found_and_repaired() {
-    found(
-        "wrong allocation",
-        |volume, batch| {
-            volume.change(batch, volume.file, |inode| inode.allocated_bytes = 1);
-        },
-        |_| FindingKind::WrongAllocation {
-            recorded: 1,
-            counted: 15_000,
-        },
-        Some("dir/file"),
-        true,
-    );
+fn wrong_counts_of_unwritten_bytes_are_found_and_repaired() {
     found(
         "wrong unwritten bytes",
         |volume, batch| {
@@ -334,6 +322,22 @@ fn every_fault_of_extents_is_found_and_repaired() {
         |_| FindingKind::WrongUnwritten {
             recorded: 0,
             counted: 0,
+        },
+        Some("dir/file"),
+        true,
+    );
+}
+
+#[test]
+fn every_fault_of_extents_is_found_and_repaired() {
+    found(
+        "wrong allocation",
+        |volume, batch| {
+            volume.change(batch, volume.file, |inode| inode.allocated_bytes = 1);
+        },
+        |_| FindingKind::WrongAllocation {
+            recorded: 1,
+            counted: 15_000,
         },
         Some("dir/file"),
         true,

@@ -133,7 +133,9 @@ fn allocated_blocks_count_at_once_read_as_zeros_and_survive_a_power_cut() {
     fs.syncfs().unwrap();
     let (before, bytes) = (free(&fs), read(&fs, handle, 0, 20_000));
     drop(fs);
-    disks.iter().for_each(|disk| disk.cut(CutPolicy::Drop));
+    for disk in &disks {
+        disk.cut(CutPolicy::Drop);
+    }
     let fs = open(&disks);
     let ino = fs.names().lookup(Ino::ROOT, b"file").unwrap().ino;
     assert_eq!(allocated(&fs, ino), 4 * BLOCK + 8 * MIB);
@@ -215,7 +217,9 @@ fn a_file_can_be_written_where_room_is_kept_although_others_fill_the_volume() {
         );
         sound(&fs);
         drop(fs);
-        disks.iter().for_each(|disk| disk.cut(CutPolicy::Drop));
+        for disk in &disks {
+            disk.cut(CutPolicy::Drop);
+        }
         for lost in 0..3 {
             let mut left: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
             left.remove(lost);
