@@ -64,6 +64,7 @@ mod spill;
 mod stored_inode;
 pub mod tree;
 mod types;
+mod unwritten;
 mod writer;
 mod xattr;
 
@@ -139,6 +140,7 @@ impl Fs {
         let root_owner = options.root_owner;
         let fs = Self::assemble(maintenance, options, Kept::none());
         fs.inodes.quotas().load()?;
+        unwritten::load(&fs.transactions)?;
         fs.find_root(root_owner)?;
         fs.resume_removal()?;
         fs.quotas.resume();
@@ -161,6 +163,7 @@ impl Fs {
         let root_owner = options.root_owner;
         let fs = Self::assemble(maintenance, options, kept.clone());
         fs.inodes.quotas().load()?;
+        unwritten::load(&fs.transactions)?;
         fs.find_root(root_owner)?;
         fs.transactions.skip_inos(lost.next_ino);
         fs.adopt_losses(lost)?;
@@ -527,6 +530,7 @@ fn root_inode(uid: u32, gid: u32, now: Timestamp) -> Inode {
         rdev: 0,
         size: 0,
         allocated_bytes: 0,
+        unwritten_bytes: 0,
         atime: now,
         mtime: now,
         ctime: now,

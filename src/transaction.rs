@@ -27,8 +27,8 @@ use std::sync::Arc;
 use scopeguard::ScopeGuard;
 
 use crate::coding::{Coding, Dispatch};
-use crate::format::record::{Marker, Segment, Stripe};
-use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeId, key};
+use crate::format::record::{Segment, Stripe};
+use crate::format::{Ino, MemberIndex, StripeId};
 use crate::membership::{Access, Members};
 use crate::metadata::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
 use crate::stripes::{Hold, Pin, Placed, Space, StripeRecords, Stripes};
@@ -48,8 +48,10 @@ pub(crate) mod foreground;
 pub(crate) mod group;
 pub(crate) mod growth;
 pub(crate) mod live;
+mod placing;
 pub(crate) mod recover;
 pub(crate) mod run;
+pub(crate) mod unwritten;
 
 pub use crate::membership::CreateOptions;
 pub use crate::stripes::{FullMembers, Served};
@@ -67,6 +69,7 @@ use committer::Committer;
 use exhaustion::Exhaustion;
 use extent_cache::{ExtentCache, RunChanges};
 use foreground::Foreground;
+use unwritten::UnwrittenRoom;
 
 /// Megabytes of the index to compare between copies before the volume is closed, if no comparison ran since it was
 /// opened.
@@ -163,6 +166,7 @@ pub struct Transactions {
     pub(crate) exhaustion: Arc<Exhaustion>,
     /// The extents of files that are being read.
     pub(crate) extents: Arc<ExtentCache>,
+    unwritten: UnwrittenRoom,
 }
 
 impl Transactions {
@@ -200,6 +204,7 @@ impl Transactions {
             Arc::clone(&commits),
             Arc::clone(&growth),
         );
+        let unwritten = UnwrittenRoom::new(&stripes);
         Self {
             members,
             meta,
@@ -216,6 +221,7 @@ impl Transactions {
             foreground: Arc::default(),
             exhaustion: Arc::default(),
             extents: Arc::new(extents),
+            unwritten,
         }
     }
 
@@ -371,89 +377,9 @@ impl Transactions {
         self.extents.for_change(source, (ino, range), load)
     }
 
-    /// Takes bytes of a file. They can be read at once at the places returned.
-    ///
-    /// # Errors
-    ///
-    /// [`CommitError::NoSpace`] if not all of the bytes fit: nothing refers to those already placed, and they are given
-    /// back in time. Making room may help.
-    pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
-        self.commits.check_writable()?;
-        self.foreground.note();
-        self.growth.check_commits()?;
-        if self.exhaustion.is_exhausted(data.len() as u64) {
-            return Err(CommitError::NoSpace);
-        }
-        let mut written = Written {
-            placed: Vec::new(),
-            holds: Vec::new(),
-        };
-        let mut rest = data;
-        while !rest.is_empty() {
-            match self.stripes.writer().append(rest) {
-                Ok((placed, hold)) => {
-                    rest = &rest[placed.len as usize..];
-                    written.placed.push(placed);
-                    written.holds.push(hold);
-                }
-                Err(error) => {
-                    self.abandon(&written)?;
-                    return Err(error.into());
-                }
-            }
-        }
-        Ok(written)
-    }
-
-    /// Like [`Transactions::write`] for less than a block, but never waits for a member: `None` if a stripe has
-    /// to be opened first, which [`Transactions::open_stripe`] does.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Transactions::write`].
-    pub fn write_at_once(&self, data: &[u8]) -> Result<Option<Written>, CommitError> {
-        debug_assert!(data.len() < BLOCK_SIZE, "longer data may be split");
-        self.commits.check_writable()?;
-        self.foreground.note();
-        if self.growth.has_no_commits() {
-            return Ok(None);
-        }
-        let (mut placed, mut holds) = (Vec::new(), Vec::new());
-        if !data.is_empty() {
-            let Some((place, hold)) = self.stripes.writer().append_at_once(data) else {
-                return Ok(None);
-            };
-            placed.push(place);
-            holds.push(hold);
-        }
-        Ok(Some(Written { placed, holds }))
-    }
-
-    /// Prepares another try of [`Transactions::write_at_once`]; call it without a lock.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Transactions::write`].
-    pub fn open_stripe(&self) -> Result<(), CommitError> {
-        self.commits.check_writable()?;
-        self.growth.check_commits()?;
-        if self.growth.has_no_commits() || self.exhaustion.is_exhausted(BLOCK_SIZE as u64) {
-            return Err(CommitError::NoSpace);
-        }
-        Ok(self.stripes.writer().open_stripe()?)
-    }
-
-    /// Gives back bytes that no extent will refer to.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Transactions::apply`].
-    pub fn abandon(&self, written: &Written) -> Result<(), CommitError> {
-        let mut batch = Batch::default();
-        for placed in &written.placed {
-            batch.put(key::perhaps_dead(placed.stripe), Marker.encode());
-        }
-        Ok(self.meta.apply(batch)?)
+    /// Returns the room that is kept for unwritten extents.
+    pub(crate) fn unwritten_room(&self) -> &UnwrittenRoom {
+        &self.unwritten
     }
 
     /// Fills `out` with the bytes at `offset` of a stripe. Returns where they were.

@@ -72,6 +72,7 @@ mod fs {
             rdev: 0,
             size: 0,
             allocated_bytes: 0,
+            unwritten_bytes: 0,
             atime: Timestamp::default(),
             mtime: Timestamp::default(),
             ctime: Timestamp::default(),

@@ -93,7 +93,7 @@ pub(super) fn take_out(
     let runs = extents::page(transactions, ino, &sweep.rest_of(range))?;
     let kept = extents::splice(&runs, range, &[]);
     let growth = extents::replace(edit, ino, &runs, &kept);
-    inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
+    growth.count_in(inode);
     Ok(sweep.note(range, &runs))
 }
 

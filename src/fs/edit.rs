@@ -20,6 +20,8 @@ pub(super) struct Edit {
     batch: Batch,
     /// The changes of extents among them.
     runs: RunChanges,
+    /// The change of the bytes in unwritten extents, of each inode that has one.
+    unwritten: BTreeMap<Ino, i64>,
     /// The inodes whose attributes change, some perhaps more than once.
     xattr_inodes: Vec<Ino>,
     /// The inodes among them that name a quota, or did, and how they are charged then; `None` for one that is gone.
@@ -37,7 +39,10 @@ impl Edit {
         for ino in self.xattr_inodes {
             list_lens.forget(ino);
         }
-        transactions.apply_with_extents(self.batch, &self.runs)
+        transactions.apply_with_extents(self.batch, &self.runs)?;
+        let growth = self.unwritten.values().sum();
+        transactions.unwritten_room().note_growth(growth);
+        Ok(())
     }
 
     /// Returns the changes as the layer below takes them.
@@ -46,8 +51,12 @@ impl Edit {
         self.batch
     }
 
-    /// Puts the record of an inode that names the same quota as before, or is new.
+    /// Puts the record of an inode that names the same quota as before, or is new. Call it after the changes of its
+    /// extents.
     pub(super) fn put_inode(&mut self, ino: Ino, inode: &Inode) {
+        if self.unwritten.contains_key(&ino) {
+            self.mark_unwritten(ino, inode.unwritten_bytes > 0);
+        }
         if inode.quota == QuotaId::NONE && !self.charges.contains_key(&ino) {
             self.batch.put(key::inode(ino), inode.encode());
         } else {
@@ -138,6 +147,23 @@ impl Edit {
         self.batch.delete(key::orphan(ino));
     }
 
+    /// Marks an inode as one with unwritten extents, or takes the mark away.
+    pub(super) fn mark_unwritten(&mut self, ino: Ino, has_some: bool) {
+        if has_some {
+            self.batch.put(key::unwritten(ino), Marker.encode());
+        } else {
+            self.batch.delete(key::unwritten(ino));
+        }
+    }
+
+    fn note_unwritten(&mut self, ino: Ino, run: &Run, sign: i64) {
+        if run.is_unwritten() {
+            // Lengths of runs are below 2³².
+            let len = i64::try_from(run.len).unwrap_or(i64::MAX);
+            *self.unwritten.entry(ino).or_default() += sign * len;
+        }
+    }
+
     /// Puts an extent and the way back to it, if it names a stripe.
     pub(super) fn put_run(&mut self, ino: Ino, run: &Run) {
         let extent = Extent {
@@ -151,7 +177,8 @@ impl Edit {
         };
         self.runs.add(ino, *run);
         self.batch.put(key::extent(ino, run.end()), extent.encode());
-        if !run.is_failed_writeback() {
+        self.note_unwritten(ino, run, 1);
+        if run.is_in_stripe() {
             self.batch
                 .put(key::backref(run.stripe, ino, run.end()), backref.encode());
         }
@@ -161,7 +188,8 @@ impl Edit {
     pub(super) fn delete_run(&mut self, ino: Ino, run: &Run) {
         self.runs.remove(ino, *run);
         self.batch.delete(key::extent(ino, run.end()));
-        if !run.is_failed_writeback() {
+        self.note_unwritten(ino, run, -1);
+        if run.is_in_stripe() {
             self.batch.delete(key::backref(run.stripe, ino, run.end()));
         }
     }
@@ -173,7 +201,7 @@ impl Edit {
 
     /// Notes that bytes of a stripe are no longer needed.
     pub(super) fn put_perhaps_dead(&mut self, stripe: StripeId) {
-        if stripe != Extent::FAILED_WRITEBACK {
+        if Extent::is_stripe(stripe) {
             self.batch.put(key::perhaps_dead(stripe), Marker.encode());
         }
     }

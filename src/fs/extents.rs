@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::ops::Range;
 
+use crate::format::record::{Extent, Inode};
 use crate::format::{Ino, StripeId, key};
 use crate::transaction::extent_cache::{MAX_CHANGED_BYTES, MAX_FILLED_RUNS};
 use crate::transaction::{Transactions, Written};
@@ -17,6 +18,26 @@ use super::run::{self, Run};
 
 /// Records that are read or deleted at once.
 pub(super) const PAGE: usize = 512;
+
+/// The bytes by which the extents of a file grow, or shrink.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "the record of the inode counts the bytes of its extents"]
+pub(super) struct Growth {
+    /// Of all of them.
+    allocated: i64,
+    /// Of those that are unwritten.
+    unwritten: i64,
+}
+
+impl Growth {
+    /// Counts the growth in the record of the file.
+    pub(super) fn count_in(self, inode: &mut Inode) {
+        inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(self.allocated);
+        let unwritten = inode.unwritten_bytes.saturating_add_signed(self.unwritten);
+        // In a damaged record the parts may be more than the whole.
+        inode.unwritten_bytes = unwritten.min(inode.allocated_bytes);
+    }
+}
 
 /// Returns where the bytes from `start` on were placed, as runs.
 pub(super) fn placed_at(start: u64, written: &Written) -> Vec<Run> {
@@ -189,7 +210,7 @@ pub(super) fn splice(old: &[Run], range: &Range<u64>, new: &[Run]) -> Vec<Run> {
 
 /// Puts the difference between two lists of runs of `ino` into `edit`, with a mark for each stripe that loses bytes.
 /// Returns by how many bytes the file's storage grows (or shrinks).
-pub(super) fn replace(edit: &mut Edit, ino: Ino, old: &[Run], new: &[Run]) -> i64 {
+pub(super) fn replace(edit: &mut Edit, ino: Ino, old: &[Run], new: &[Run]) -> Growth {
     let mut growth: HashMap<StripeId, i64> = HashMap::new();
     for run in old {
         *growth.entry(run.stripe).or_default() -= signed(run.len);
@@ -207,7 +228,10 @@ pub(super) fn replace(edit: &mut Edit, ino: Ino, old: &[Run], new: &[Run]) -> i6
     for (stripe, _) in growth.iter().filter(|(_, bytes)| **bytes < 0) {
         edit.put_perhaps_dead(*stripe);
     }
-    growth.values().sum()
+    Growth {
+        allocated: growth.values().sum(),
+        unwritten: growth.get(&Extent::UNWRITTEN).copied().unwrap_or(0),
+    }
 }
 
 /// Lengths of runs are below 2³².

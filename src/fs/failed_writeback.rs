@@ -235,6 +235,7 @@ impl FailedWriteback {
             self.clear(ino, &part);
         }
         inode.allocated_bytes = stored.allocated_bytes;
+        inode.unwritten_bytes = stored.unwritten_bytes;
         inode.size = stored.size;
         inode.inline = stored.inline;
         Ok(true)
@@ -347,7 +348,8 @@ fn holes_in(
         Inline::None | Inline::Target(_) => range.start,
     };
     let mut holes = Vec::new();
-    let runs = extents::around(transactions, ino, range)?;
+    let mut runs = extents::around(transactions, ino, range)?;
+    runs.retain(|run| !run.is_unwritten());
     let ends = runs.iter().map(|run| (run.start, run.end()));
     for (start, end) in ends.chain([(range.end, range.end)]) {
         let hole_end = start.min(range.end);

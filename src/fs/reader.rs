@@ -118,11 +118,13 @@ impl FileReader {
         check_regular(&inode)?;
         let end = offset.saturating_add(len as u64).min(inode.size);
         let range = offset.min(end)..end;
-        let runs = if inode.allocated_bytes > 0 {
+        let mut runs = if inode.allocated_bytes > 0 {
             extents::within(&self.transactions, ino, &range)?
         } else {
             Vec::new()
         };
+        // They read as holes do.
+        runs.retain(|run| !run.is_unwritten());
         let wanted = offset..offset.saturating_add(len as u64);
         let failed = self.failed_writeback.within(ino, &wanted);
         Ok(Snapshot {
@@ -185,7 +187,7 @@ impl FileReader {
         let Ok(runs) = found else { return };
         let mut last = None;
         for run in runs {
-            if last != Some(run.stripe) && !run.is_failed_writeback() {
+            if last != Some(run.stripe) && run.is_in_stripe() {
                 self.transactions.prefetch(run.stripe);
                 last = Some(run.stripe);
             }

@@ -129,6 +129,15 @@ impl Removal {
             &mut sweep,
         )? {}
         inode.allocated_bytes = stored.allocated_bytes;
+        inode.unwritten_bytes = stored.unwritten_bytes;
+        Ok(())
+    }
+
+    /// Takes out all that is left of a file that was longer, in batches. The caller holds no lock.
+    pub(super) fn finish_cut(&self, ino: Ino) -> Result<(), FsError> {
+        if self.is_cutting(ino) {
+            self.remover.cut(ino)?;
+        }
         Ok(())
     }
 
@@ -147,8 +156,10 @@ impl Removal {
             let is_nameless = inode.is_none_or(|inode| inode.links == 0);
             if is_nameless && referenced(ino) {
                 // It may have been cut as well.
-                let has_job = self.send(RemovalJob::Cut(ino));
-                self.remover.cutting.lock().insert(ino, has_job);
+                self.remover.cutting.lock().insert(ino, true);
+                if !self.send(RemovalJob::Cut(ino)) {
+                    self.remover.cutting.lock().insert(ino, false);
+                }
             } else {
                 due.push(ino);
             }
@@ -256,14 +267,17 @@ impl Remover {
         }
     }
 
-    /// Removes a bounded part of what lies behind the end of a file. Returns whether nothing is left. If that fails, the
-    /// file must not grow over what is left.
+    /// Removes a bounded part of what lies behind the end of a file that is being cut. Returns whether nothing is left of
+    /// that. If that fails, the file must not grow over what is left.
     fn cut_part(
         &self,
         lock: &ExclusiveLock<'_>,
         ino: Ino,
         sweep: &mut Sweep,
     ) -> Result<bool, FsError> {
+        if !self.cutting.lock().contains_key(&ino) {
+            return Ok(true);
+        }
         let outcome = match read_inode(&self.transactions, ino) {
             Ok(Some(inode)) => {
                 cut::cut_behind_end(&self.inodes, &self.transactions, lock, (ino, inode), sweep)
@@ -304,11 +318,12 @@ impl Remover {
         if inode.links > 0 {
             return Ok(true);
         }
+        let had_unwritten = inode.unwritten_bytes > 0;
         let mut edit = Edit::default();
         let whole = 0..SIZE_MAX;
         let runs = extents::page(&self.transactions, ino, &sweep.rest_of(&whole))?;
         let shrunk = extents::replace(&mut edit, ino, &runs, &[]);
-        inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(shrunk);
+        shrunk.count_in(&mut inode);
         let (from, end) = key::xattrs(ino);
         let xattrs = self.transactions.scan(&from, &end, PAGE)?;
         for (key, _) in &xattrs {
@@ -318,6 +333,9 @@ impl Remover {
         if finished {
             edit.delete_inode(ino, &inode);
             edit.delete_orphan(ino);
+            if had_unwritten {
+                edit.mark_unwritten(ino, false);
+            }
             self.cutting.lock().remove(&ino);
         } else {
             edit.put_inode(ino, &inode);

@@ -26,8 +26,8 @@ pub(super) fn next_data(
     if offset < map.inline_len {
         return Ok(Some(offset));
     }
-    let runs = extents::page_of(transactions, map.ino, &(offset..u64::MAX), 1)?;
-    let starts = runs.first().map(|run| run.start).into_iter();
+    let first = first_written(transactions, map.ino, offset)?;
+    let starts = first.into_iter();
     let starts = starts.chain(map.failed.first().map(|part| part.start));
     Ok(starts.min().map(|start| start.max(offset)))
 }
@@ -48,13 +48,33 @@ pub(super) fn next_hole(
     }
 }
 
-/// Returns where the runs end that a file has from an offset on, one right behind the other.
+/// Returns where the first run with data begins that ends behind an offset. Unwritten runs have none, as on ext4.
+fn first_written(
+    transactions: &Transactions,
+    ino: Ino,
+    offset: u64,
+) -> Result<Option<u64>, FsError> {
+    let (mut from, mut limit) = (offset, 1);
+    loop {
+        let runs = extents::page_of(transactions, ino, &(from..u64::MAX), limit)?;
+        if let Some(run) = runs.iter().find(|run| !run.is_unwritten()) {
+            return Ok(Some(run.start));
+        }
+        match runs.last() {
+            Some(last) if runs.len() == limit => from = last.end(),
+            _ => return Ok(None),
+        }
+        limit = PAGE;
+    }
+}
+
+/// Returns where the runs with data end that a file has from an offset on, one right behind the other.
 fn end_of_runs(transactions: &Transactions, ino: Ino, offset: u64) -> Result<u64, FsError> {
     let mut at = offset;
     loop {
         let page = extents::page(transactions, ino, &(at..u64::MAX))?;
         for run in &page {
-            if run.start > at {
+            if run.start > at || run.is_unwritten() {
                 return Ok(at);
             }
             at = run.end();

@@ -68,7 +68,7 @@ impl Spilled {
         };
         let new = extents::splice(current, range, runs);
         let growth = extents::replace(edit, ino, &old, &new);
-        inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
+        growth.count_in(inode);
         inode.inline = Inline::None;
         Ok(())
     }

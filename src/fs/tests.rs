@@ -5,6 +5,7 @@ mod damaged;
 mod parts;
 mod room;
 mod served;
+mod unwritten;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -86,6 +86,9 @@ impl Attr {
             Inline::Data(data) => data.len() as u64,
             _ => 0,
         };
+        let written = inode.allocated_bytes.saturating_sub(inode.unwritten_bytes);
+        let unwritten = inode.unwritten_bytes;
+        let blocks = written.min(inode.size).saturating_add(unwritten);
         Self {
             ino,
             kind: inode.kind,
@@ -95,8 +98,9 @@ impl Attr {
             gid: inode.gid,
             rdev: inode.rdev,
             size: inode.size,
-            // Data behind the end of a file that is being cut does not belong to the file any more.
-            blocks_512: (inode.allocated_bytes.min(inode.size) + in_record).div_ceil(512),
+            // Data behind the end of a file that is being cut does not belong to the file any more. Unwritten extents
+            // may lie behind the end for good.
+            blocks_512: blocks.saturating_add(in_record).div_ceil(512),
             atime: inode.atime,
             mtime: inode.mtime,
             ctime: inode.ctime,

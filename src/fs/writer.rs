@@ -1,7 +1,9 @@
 //! Writing bytes.
 
 mod allocate;
+mod claims;
 mod copy_range;
+mod preallocate;
 mod truncate;
 
 use std::ops::Range;
@@ -9,6 +11,7 @@ use std::sync::Arc;
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
+use crate::transaction::unwritten::Claim;
 use crate::transaction::{Transactions, Written};
 
 use super::edit::Edit;
@@ -133,17 +136,21 @@ impl FileWriter {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<(), FsError> {
+        let claim = self.claim(file, offset, data.len() as u64, flags)?;
+        let claim = claim.as_ref();
         // Much is placed before the file is locked; little may yet fit into its record.
         let early = if data.len() > INLINE_MAX {
             self.check_quota(file, offset, data.len() as u64, flags)?;
-            Some(self.transactions.write(data)?)
+            Some(self.transactions.write_within(claim, data)?)
         } else {
-            self.transactions.growth().check_growth()?;
+            if !claim.is_some_and(Claim::is_full) {
+                self.transactions.growth().check_growth()?;
+            }
             None
         };
-        let attempt = || self.write_locked(file, offset, data, flags, early.as_ref());
-        let written = self.with_open_stripe(attempt);
-        if let (Err(FsError::QuotaExceeded), Some(early)) = (&written, &early) {
+        let attempt = || self.write_locked(file, offset, data, flags, (claim, early.as_ref()));
+        let written = self.with_open_stripe(claim, attempt);
+        if let (Err(FsError::QuotaExceeded | FsError::NoSpace), Some(early)) = (&written, &early) {
             self.transactions.abandon(early)?;
         }
         written
@@ -201,13 +208,14 @@ impl FileWriter {
     /// which may have to wait for members.
     fn with_open_stripe<T>(
         &self,
+        claim: Option<&Claim<'_>>,
         mut attempt: impl FnMut() -> Result<Option<T>, FsError>,
     ) -> Result<T, FsError> {
         loop {
             if let Some(done) = attempt()? {
                 return Ok(done);
             }
-            self.transactions.open_stripe()?;
+            self.transactions.open_stripe(claim)?;
         }
     }
 
@@ -248,13 +256,17 @@ impl FileWriter {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-        early: Option<&Written>,
+        (claim, early): (Option<&Claim<'_>>, Option<&Written>),
     ) -> Result<Option<()>, FsError> {
         let lock = self.inodes.locks().exclusive(&[file.ino]);
         let mut inode = self.inodes.get(file.ino)?;
         check_regular(&inode)?;
         let start = start_of(file, &inode, offset, flags);
         let end = end_of(start, data.len() as u64)?;
+        if claim.is_some_and(|claim| *claim.range() != (start..end)) {
+            // The end of a file that is appended to has moved: another try claims the range there.
+            return Err(FsError::NoSpace);
+        }
         self.check_growth_of(file.ino, &inode, &(start..end))?;
         let change = (&(start..end), flags.reach());
         if !self.prepare(&lock, file.ino, &mut inode, change)? {
@@ -272,7 +284,7 @@ impl FileWriter {
             };
             let mut written = None;
             if early.is_none() {
-                written = self.transactions.write_at_once(data)?;
+                written = self.transactions.write_at_once_within(claim, data)?;
                 if written.is_none() {
                     spilled.abandon(&self.transactions)?;
                     return Ok(None);

@@ -11,6 +11,8 @@
 //! used  = total - free
 //! ```
 //!
+//! From what is free, the room for unwritten extents is taken off, and counts as used: see `SpaceMeter::kept_for_unwritten`.
+//!
 //! A member that is being emptied has no room, and what it holds is taken off what is free on the others.
 //!
 //! `slots(...)` is [`slot_capacity`]: a segment takes different members, so that what one member has
@@ -20,6 +22,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::options::FullMembers;
 use super::placement::{Candidate, slot_capacity};
@@ -43,6 +46,12 @@ pub struct Space {
 /// Bytes that the index grows by for each checksum of a block: the checksum, and a part of its page
 /// that is not filled.
 const INDEX_BYTES_PER_SUM: u64 = 5;
+
+/// Bytes that a copy of the index grows by for each extent of a block, its backref included.
+const INDEX_BYTES_PER_EXTENT: u64 = 160;
+
+/// Stripes that may end before they are full, or have no place because of the sizes of members.
+const UNFILLED_STRIPES: u64 = 4;
 
 /// The bytes of segments on a member, and its room for more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +96,8 @@ pub(crate) struct SpaceMeter {
     members: Arc<Members>,
     segments: Arc<Segments>,
     geometry: Geometry,
+    /// Bytes of files in unwritten extents.
+    unwritten: AtomicU64,
 }
 
 impl SpaceMeter {
@@ -96,6 +107,7 @@ impl SpaceMeter {
             geometry: members.shape().geometry(),
             members,
             segments,
+            unwritten: AtomicU64::new(0),
         }
     }
 
@@ -112,9 +124,57 @@ impl SpaceMeter {
         full.map(|(member, _)| member).collect()
     }
 
-    /// Returns how much of a member the index may not take.
-    pub(crate) fn kept_from_index(&self, space: store::Space) -> u64 {
-        kept_from_index(space, self.segments.step())
+    /// Returns how much of a filesystem the index may not take, on which so many of the online members are.
+    pub(crate) fn kept_from_index(
+        &self,
+        space: store::Space,
+        (sharing, online): (usize, usize),
+    ) -> u64 {
+        let step = self.segments.step();
+        if self.unwritten() == 0 {
+            return kept_from_index(space, step);
+        }
+        let shards = self.geometry.total_shards().min(online) as u64;
+        let files = self.kept().div_ceil(self.geometry.data_shards() as u64);
+        let files = files.saturating_mul(shards) / online.max(1) as u64;
+        // Beyond what is kept back from segments: only that is free for the stripes to come.
+        kept_back(space, step, Need::New).saturating_add(files.saturating_mul(sharing as u64))
+    }
+
+    /// Returns the bytes of files in unwritten extents.
+    pub(crate) fn unwritten(&self) -> u64 {
+        self.unwritten.load(Ordering::SeqCst)
+    }
+
+    /// Sets the bytes of files in unwritten extents.
+    pub(crate) fn set_unwritten(&self, bytes: u64) {
+        self.unwritten.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Notes by how much the bytes in unwritten extents have grown, or shrunk.
+    pub(crate) fn grow_unwritten(&self, growth: i64) {
+        let (set, get) = (Ordering::SeqCst, Ordering::SeqCst);
+        let grown = |bytes: u64| Some(bytes.saturating_add_signed(growth));
+        // It always has a next value.
+        let _before = self.unwritten.fetch_update(set, get, grown);
+    }
+
+    /// Returns the bytes of data that must stay free so that so many bytes can be written in any order, a block at a
+    /// time: these bytes, the extents and backrefs of as many blocks in the index, and some stripes that end early.
+    pub(crate) fn kept_for_unwritten(&self, bytes: u64) -> u64 {
+        if bytes == 0 {
+            return 0;
+        }
+        let data_shards = self.geometry.data_shards() as u64;
+        let stripes = UNFILLED_STRIPES * self.segments.step() * data_shards;
+        // What a copy of the index takes, every member may have to.
+        let index = (bytes / BLOCK_SIZE as u64 + 1).saturating_mul(INDEX_BYTES_PER_EXTENT);
+        let index = index.saturating_mul(data_shards);
+        bytes.saturating_add(index).saturating_add(stripes)
+    }
+
+    fn kept(&self) -> u64 {
+        self.kept_for_unwritten(self.unwritten())
     }
 
     /// Measures the online members; asks each of them.
@@ -163,6 +223,7 @@ impl SpaceMeter {
         // Where members share a disk, one with little of the old stripes has room for few of the others.
         let most = (slot_capacity(&most, slots) * data_shards).saturating_sub(usable_free);
         let stripes = (stripes * data_shards).min(most);
+        let usable_free = usable_free.saturating_sub(self.kept());
         let usable_used = usable_total.saturating_sub(usable_free).max(stripes);
         Space {
             usable_total: usable_free + usable_used,

@@ -156,14 +156,19 @@ impl Growth {
             let sharing = of_holders
                 .clone()
                 .filter(|(_, other)| other.filesystem == space.filesystem);
-            self.free_for_index(*space) / sharing.count() as u64
+            self.free_for_index(*space, spaces) / sharing.count() as u64
         };
         of_holders.clone().map(room).min().unwrap_or(0)
     }
 
-    /// Returns the bytes of a filesystem that the index may take; the room for compaction is kept.
-    fn free_for_index(&self, space: Space) -> u64 {
-        let kept = self.stripes.space().kept_from_index(space);
+    /// Returns the bytes of a filesystem that the index may take; the room for compaction and for unwritten extents is
+    /// kept.
+    fn free_for_index(&self, space: Space, all: &[(MemberIndex, Space)]) -> u64 {
+        let sharing = all
+            .iter()
+            .filter(|(_, other)| other.filesystem == space.filesystem);
+        let members = (sharing.count(), all.len());
+        let kept = self.stripes.space().kept_from_index(space, members);
         space.free_bytes.saturating_sub(kept)
     }
 
@@ -175,12 +180,12 @@ impl Growth {
         let (held, others): (Vec<_>, Vec<_>) = spaces
             .iter()
             .partition(|(member, _)| holders.contains(member));
-        let has_room = |(_, space): &(_, Space)| self.free_for_index(*space) >= needed;
+        let has_room = |(_, space): &(_, Space)| self.free_for_index(*space, spaces) >= needed;
         if !others.into_iter().any(has_room) {
             return Vec::new();
         }
         let least = self.replicas.reserve_bytes();
-        let is_full = |(_, space): &&(_, Space)| self.free_for_index(*space) < least;
+        let is_full = |(_, space): &&(_, Space)| self.free_for_index(*space, spaces) < least;
         let full = held.into_iter().filter(is_full);
         full.map(|(member, _)| *member).collect()
     }
@@ -194,7 +199,8 @@ impl Growth {
         let needed = self.replicas.room_for_a_copy();
         let share = |space: &Space| {
             let sharing = |(_, other): &&(MemberIndex, Space)| other.filesystem == space.filesystem;
-            self.free_for_index(*space) / spaces.iter().filter(sharing).count().max(1) as u64
+            self.free_for_index(*space, &spaces)
+                / spaces.iter().filter(sharing).count().max(1) as u64
         };
         let (held, others): (Vec<_>, Vec<_>) = spaces
             .iter()

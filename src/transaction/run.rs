@@ -43,6 +43,18 @@ impl Run {
         self.stripe == Extent::FAILED_WRITEBACK
     }
 
+    /// Returns whether it stands for bytes for which the volume keeps room, and that nobody wrote yet.
+    #[must_use]
+    pub fn is_unwritten(&self) -> bool {
+        self.stripe == Extent::UNWRITTEN
+    }
+
+    /// Returns whether a stripe holds it.
+    #[must_use]
+    pub fn is_in_stripe(&self) -> bool {
+        Extent::is_stripe(self.stripe)
+    }
+
     /// Returns the part of the run that lies in `range`, if any.
     #[must_use]
     pub fn clip(&self, range: &Range<u64>) -> Option<Self> {

@@ -19,6 +19,7 @@ mod direct;
 mod disks;
 mod export;
 mod extract;
+mod fallocate;
 mod fio;
 mod full;
 mod hang;

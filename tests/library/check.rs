@@ -277,6 +277,7 @@ fn every_fault_of_inodes_is_found_and_repaired() {
             let inode = Inode {
                 links: 0,
                 allocated_bytes: 0,
+                unwritten_bytes: 0,
                 ..volume.inode(volume.file)
             };
             batch.put(key::inode(Ino(99)), inode.encode());
@@ -298,6 +299,32 @@ fn every_fault_of_inodes_is_found_and_repaired() {
         |_| FindingKind::Damaged(Inode::decode(&Marker.encode()).unwrap_err()),
         Some("dir/file"),
         false,
+    );
+}
+
+#[test]
+fn wrong_counts_of_unwritten_bytes_are_found_and_repaired() {
+    found(
+        "wrong unwritten bytes",
+        |volume, batch| {
+            volume.change(batch, volume.file, |inode| inode.unwritten_bytes = 1);
+        },
+        |_| FindingKind::WrongUnwritten {
+            recorded: 1,
+            counted: 0,
+        },
+        Some("dir/file"),
+        true,
+    );
+    found(
+        "a mark of unwritten extents where there are none",
+        |volume, batch| batch.put(key::unwritten(volume.file), Marker.encode()),
+        |_| FindingKind::WrongUnwritten {
+            recorded: 0,
+            counted: 0,
+        },
+        Some("dir/file"),
+        true,
     );
 }
 

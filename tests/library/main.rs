@@ -15,6 +15,7 @@ mod codec_passes;
 mod codes;
 mod crash;
 mod failed_writeback;
+mod fallocate;
 mod faults;
 mod golden;
 mod limits;

@@ -455,8 +455,8 @@ impl ModelRun {
         got.unwrap();
         let end = offset + len;
         match mode {
-            Allocation::Allocate => self.reference.allocate(id, end, false),
-            Allocation::AllocateKeepSize => self.reference.allocate(id, end, true),
+            Allocation::Allocate => self.reference.allocate(id, offset, end, false),
+            Allocation::AllocateKeepSize => self.reference.allocate(id, offset, end, true),
             Allocation::ZeroRange => self.reference.zero(id, offset, end, false),
             _ => self.reference.zero(id, offset, end, true),
         }

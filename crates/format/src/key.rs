@@ -43,6 +43,7 @@ mod tag {
     pub(super) const STRIPE: u8 = b't';
     pub(super) const LOST: u8 = b'u';
     pub(super) const SCRUB: u8 = b'v';
+    pub(super) const UNWRITTEN: u8 = b'w';
     pub(super) const XATTR: u8 = b'x';
 }
 
@@ -345,6 +346,27 @@ pub fn orphans() -> KeyRange {
 /// [`FormatError`] if it is none.
 pub fn parse_orphan(key: &[u8]) -> Result<Ino, FormatError> {
     parse_one("orphan key", tag::ORPHAN, key).map(Ino)
+}
+
+/// Returns the key that marks an inode with unwritten extents. The value is a [`Marker`](super::record::Marker).
+#[must_use]
+pub fn unwritten(ino: Ino) -> Bytes {
+    one(tag::UNWRITTEN, ino.0)
+}
+
+/// Returns the range of all marks of inodes with unwritten extents.
+#[must_use]
+pub fn all_unwritten() -> KeyRange {
+    below(vec![tag::UNWRITTEN])
+}
+
+/// Reads the key of a mark of an inode with unwritten extents.
+///
+/// # Errors
+///
+/// [`FormatError`] if it is none.
+pub fn parse_unwritten(key: &[u8]) -> Result<Ino, FormatError> {
+    parse_one("unwritten key", tag::UNWRITTEN, key).map(Ino)
 }
 
 /// Returns the key of a [`Quota`](super::record::Quota).

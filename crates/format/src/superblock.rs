@@ -42,6 +42,9 @@ pub const MAX_EXTENSION: usize = 4096;
 /// The incompatible feature of a volume on which a quota was set once: inodes name quotas. Bits 0 and 1 are reserved.
 pub const QUOTAS: u64 = 1 << 2;
 
+/// The incompatible feature of a volume on which a file had unwritten extents once.
+pub const UNWRITTEN: u64 = 1 << 3;
+
 /// The incompatible feature of a volume whose code was changed once: segments may have shards that were added to them.
 pub const CODE_CHANGES: u64 = 1 << 4;
 
@@ -49,7 +52,7 @@ pub const CODE_CHANGES: u64 = 1 << 4;
 pub const KNOWN: Features = Features {
     compat: 0,
     read_only: 0,
-    incompat: QUOTAS | CODE_CHANGES,
+    incompat: QUOTAS | UNWRITTEN | CODE_CHANGES,
 };
 
 const MAGIC: [u8; 8] = *b"CauchyFS";

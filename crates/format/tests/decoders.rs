@@ -195,6 +195,7 @@ fn records() -> Vec<Decoder> {
         rdev: 0x801,
         size: 1 << 40,
         allocated_bytes: 4096,
+        unwritten_bytes: 512,
         atime: time,
         mtime: time,
         ctime: time,
@@ -405,6 +406,11 @@ fn keys() -> Vec<Decoder> {
             "key::parse_orphan",
             |k| key::parse_orphan(k).map(|i| key::orphan(i).to_vec()),
             key::orphan(ino),
+        ),
+        one(
+            "key::parse_unwritten",
+            |k| key::parse_unwritten(k).map(|i| key::unwritten(i).to_vec()),
+            key::unwritten(ino),
         ),
         one(
             "key::parse_perhaps_dead",

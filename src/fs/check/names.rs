@@ -298,9 +298,11 @@ fn check_has_extents(check: &mut Checker<'_>, ino: Ino, inode: &Inode) -> Result
     let mut repair = Edit::default();
     let repaired = Inode {
         allocated_bytes: 0,
+        unwritten_bytes: 0,
         ..inode.clone()
     };
     repair.put_inode(ino, &repaired);
+    repair.mark_unwritten(ino, false);
     let kind = FindingKind::WrongAllocation {
         recorded: inode.allocated_bytes,
         counted: 0,

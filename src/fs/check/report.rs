@@ -62,6 +62,13 @@ pub enum FindingKind {
         /// Bytes counted.
         counted: u64,
     },
+    /// The bytes in unwritten extents are not as many as the inode says, or the mark of these is wrong.
+    WrongUnwritten {
+        /// Bytes in the record.
+        recorded: u64,
+        /// Bytes counted.
+        counted: u64,
+    },
     /// A file has bytes in its record and in extents.
     InlineAndExtents,
     /// An extent whose stripe does not know of it.
@@ -197,6 +204,12 @@ impl fmt::Display for FindingKind {
             Self::BehindEnd => f.write_str("extents lie behind the end of the file"),
             Self::WrongAllocation { recorded, counted } => {
                 write!(f, "{recorded} bytes recorded, {counted} in extents")
+            }
+            Self::WrongUnwritten { recorded, counted } => {
+                write!(
+                    f,
+                    "{recorded} unwritten bytes recorded, {counted} in extents"
+                )
             }
             Self::InlineAndExtents => f.write_str("bytes lie in the record and in extents"),
             Self::ExtentWithoutBackref(stripe) => {

@@ -21,6 +21,7 @@ struct Current {
     /// Its record, if there is one, unless that does not decode.
     inode: Result<Option<Inode>, FormatError>,
     counted: u64,
+    unwritten: u64,
     last_end: u64,
 }
 
@@ -54,6 +55,7 @@ pub(super) fn check_extents(check: &mut Checker<'_>) -> Result<(), FsError> {
                     Err(error) => return Err(error),
                 },
                 counted: 0,
+                unwritten: 0,
                 last_end: 0,
             });
         }
@@ -86,14 +88,17 @@ fn check_extent(check: &mut Checker<'_>, file: &mut Current, run: &Run) -> Resul
     if run.start < file.last_end {
         check.lost(FindingKind::Overlap, ino);
     }
-    if run.end() > inode.size && !check.is_there(&key::orphan(file.ino))? {
+    if run.end() > inode.size && !run.is_unwritten() && !check.is_there(&key::orphan(file.ino))? {
         let mut repair = Edit::default();
         repair.put_orphan(file.ino);
         check.repairable(FindingKind::BehindEnd, ino, repair)?;
     }
     file.last_end = run.end();
     file.counted += run.len;
-    if run.is_failed_writeback() {
+    if run.is_unwritten() {
+        file.unwritten += run.len;
+    }
+    if !run.is_in_stripe() {
         return Ok(());
     }
     check_backref_of(check, file.ino, run)?;
@@ -143,15 +148,29 @@ fn check_sum(check: &mut Checker<'_>, file: Current) -> Result<(), FsError> {
     if inode.inline != Inline::None && file.counted > 0 {
         check.lost(FindingKind::InlineAndExtents, Some(file.ino));
     }
-    if inode.kind != FileKind::Regular || inode.allocated_bytes == file.counted {
+    if inode.kind != FileKind::Regular {
         return Ok(());
     }
-    let recorded = std::mem::replace(&mut inode.allocated_bytes, file.counted);
+    let (all, unwritten) = (inode.allocated_bytes, inode.unwritten_bytes);
+    inode.allocated_bytes = file.counted;
+    inode.unwritten_bytes = file.unwritten;
     let mut repair = Edit::default();
     repair.put_inode(file.ino, &inode);
-    let kind = FindingKind::WrongAllocation {
-        recorded,
-        counted: file.counted,
+    let has_unwritten = file.unwritten > 0;
+    repair.mark_unwritten(file.ino, has_unwritten);
+    let is_marked = check.is_there(&key::unwritten(file.ino))?;
+    let kind = if all != file.counted {
+        FindingKind::WrongAllocation {
+            recorded: all,
+            counted: file.counted,
+        }
+    } else if unwritten != file.unwritten || is_marked != has_unwritten {
+        FindingKind::WrongUnwritten {
+            recorded: unwritten,
+            counted: file.unwritten,
+        }
+    } else {
+        return Ok(());
     };
     check.repairable(kind, Some(file.ino), repair)
 }

@@ -70,11 +70,39 @@ fn only_stripes_that_lose_bytes_are_marked_as_perhaps_dead() {
     let old = [run(0, 10, 1, 0), run(10, 10, 2, 0)];
     let mut edit = Edit::default();
     let kept = splice(&old, &(15..30), &[run(15, 15, 3, 0)]);
-    assert_eq!(replace(&mut edit, Ino(5), &old, &kept), 10);
+    let growth = Growth {
+        allocated: 10,
+        unwritten: 0,
+    };
+    assert_eq!(replace(&mut edit, Ino(5), &old, &kept), growth);
     let batch = edit.into_batch();
     let is_marked = |stripe| {
         let expected = key::perhaps_dead(StripeId(stripe));
         batch.iter().any(|(key, _)| **key == *expected)
     };
     assert_eq!([1, 2, 3].map(is_marked), [false, true, false]);
+}
+
+/// A write takes a part of an unwritten run: what is allocated stays as much, and the mark stays while any is unwritten.
+#[test]
+fn a_change_of_unwritten_runs_counts_them_and_marks_their_file() {
+    let unwritten = |start, len| Run {
+        start,
+        len,
+        stripe: Extent::UNWRITTEN,
+        stripe_offset: u32::try_from(start).unwrap(),
+    };
+    let old = [unwritten(0, 30)];
+    let kept = splice(&old, &(10..20), &[run(10, 10, 1, 0)]);
+    assert_eq!(
+        kept,
+        [unwritten(0, 10), run(10, 10, 1, 0), unwritten(20, 10)]
+    );
+    let mut edit = Edit::default();
+    let growth = replace(&mut edit, Ino(5), &old, &kept);
+    assert_eq!((growth.allocated, growth.unwritten), (0, -10));
+    let batch = edit.into_batch();
+    let changed = |wanted: &[u8]| batch.iter().any(|(key, _)| **key == *wanted);
+    assert!(!changed(&key::perhaps_dead(Extent::UNWRITTEN)));
+    assert!(!changed(&key::backref(Extent::UNWRITTEN, Ino(5), 10)));
 }

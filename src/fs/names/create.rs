@@ -350,6 +350,7 @@ impl Names {
             rdev: fresh.rdev,
             size,
             allocated_bytes: 0,
+            unwritten_bytes: 0,
             atime: now,
             mtime: now,
             ctime: now,

@@ -1,4 +1,4 @@
-//! Allocating ranges of files, and making holes of them.
+//! Allocating ranges of files, and making holes of them: the calls.
 
 use std::ops::Range;
 
@@ -17,8 +17,9 @@ use super::{FileWriter, end_of};
 impl FileWriter {
     /// Allocates, punches out or zeroes a range of a file, as `fallocate(2)`.
     ///
-    /// Every write goes to a new place, so nothing is reserved: allocating checks that the volume has
-    /// room for the holes of the range, and its quotas too, and makes the file longer. Zeroing is punching.
+    /// Allocating makes unwritten extents of the holes in the blocks of the range, and the volume keeps room for their
+    /// bytes: no write to them fails for lack of space. Once written they are as all others: every write goes to a new
+    /// place, so writing them again needs room. Zeroing is punching.
     ///
     /// # Errors
     ///
@@ -41,61 +42,41 @@ impl FileWriter {
             return Err(FsError::Invalid);
         }
         let range = offset..end_of(offset, len)?;
-        let allocate = matches!(mode, Allocation::Allocate | Allocation::AllocateKeepSize);
         let grow = matches!(mode, Allocation::Allocate | Allocation::ZeroRange);
-        if allocate {
-            self.references.with_quota(|| {
-                let _lock = self.inodes.locks().shared(file.ino);
-                let inode = self.inodes.get(file.ino)?;
-                self.check_growth_of(file.ino, &inode, &range)
-            })?;
-            self.find_room(file.ino, &range)?;
+        if let Allocation::Allocate | Allocation::AllocateKeepSize = mode {
+            return self.allocate(caller, file.ino, &range, grow);
         }
         let lock = self.inodes.locks().exclusive(&[file.ino]);
         let mut inode = self.inodes.get(file.ino)?;
-        check_regular(&inode)?;
-        let mut edit = Edit::default();
-        if !caller.is_root() {
-            clear_privileges(&mut inode, caller);
-        }
-        self.xattrs.drop_capability(&mut edit, file.ino, &inode)?;
-        let now = self.inodes.now();
-        let grown = grow && range.end > inode.size;
-        if grown || !allocate {
-            inode.mtime = now;
-        }
-        inode.ctime = now;
-        if grown {
+        let edit = self.begin_allocation(caller, file.ino, &mut inode)?;
+        inode.mtime = inode.ctime;
+        if grow && range.end > inode.size {
             let end = range.end..range.end;
             if !self.prepare(&lock, file.ino, &mut inode, (&end, Reach::Bytes))? {
                 return Err(FsError::NoSpace);
             }
             inode.size = range.end;
         }
-        if allocate {
-            edit.put_inode(file.ino, &inode);
-            return self.inodes.apply(edit);
-        }
         self.punch(&lock, edit, file.ino, inode, range.clone())?;
         self.failed_writeback.clear(file.ino, &range);
         Ok(())
     }
 
-    /// Checks that the volume has room for the holes in `range`; makes some, unless all there is were not
-    /// enough.
-    fn find_room(&self, ino: Ino, range: &Range<u64>) -> Result<(), FsError> {
-        let is_possible = self.inodes.with_room(range.end - range.start, || {
-            let space = self.transactions.space();
-            let missing = self.missing_in(ino, range, space.usable_free)?;
-            if missing <= space.usable_free {
-                return Ok(true);
-            }
-            if missing > space.usable_total {
-                return Ok(false);
-            }
-            Err(FsError::NoSpace)
-        })?;
-        is_possible.then_some(()).ok_or(FsError::NoSpace)
+    /// Returns an edit for a change of a file by `fallocate`, and changes what each of them does.
+    pub(super) fn begin_allocation(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        inode: &mut Inode,
+    ) -> Result<Edit, FsError> {
+        check_regular(inode)?;
+        let mut edit = Edit::default();
+        if !caller.is_root() {
+            clear_privileges(inode, caller);
+        }
+        self.xattrs.drop_capability(&mut edit, ino, inode)?;
+        inode.ctime = self.inodes.now();
+        Ok(edit)
     }
 
     /// Returns how many bytes of `range` are holes, or a number that is at most `enough` if that is
@@ -150,7 +131,7 @@ impl FileWriter {
             };
             let kept = extents::splice(&page, &(range.start..part_end), &[]);
             let growth = extents::replace(&mut edit, ino, &page, &kept);
-            inode.allocated_bytes = inode.allocated_bytes.saturating_add_signed(growth);
+            growth.count_in(&mut inode);
             edit.put_inode(ino, &inode);
             self.inodes.apply(std::mem::take(&mut edit))?;
             if complete {

@@ -59,7 +59,7 @@ impl FileWriter {
         }
         let wanted = source_offset..source_end;
         let share = || self.share(caller, &from, &to, &wanted, target_offset);
-        let shared = self.with_room(0, || self.with_open_stripe(share))?;
+        let shared = self.with_room(0, || self.with_open_stripe(None, share))?;
         let copied = match shared {
             Sharing::Bytes(copied) => copied,
             Sharing::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
@@ -154,7 +154,9 @@ impl FileWriter {
             _ => range.end,
         };
         let part = range.start..end;
-        let runs = page.iter().filter_map(|run| run.clip(&part)).collect();
+        // Room that is kept for the source is not kept for its copy.
+        let written = page.iter().filter(|run| !run.is_unwritten());
+        let runs = written.filter_map(|run| run.clip(&part)).collect();
         Ok((part, runs))
     }
 

@@ -33,11 +33,15 @@ impl FileWriter {
         if !self.prepare(lock, ino, &mut inode, (&(size..size), Reach::Bytes))? {
             return Err(FsError::NoSpace);
         }
+        // What lies behind the end of a file that grows was allocated there, and stays.
+        let keeps_rest =
+            size > inode.size && inode.unwritten_bytes > 0 && !self.removal.is_cutting(ino);
         inode.size = size;
         if let Inline::Data(data) = &mut inode.inline {
             data.truncate(usize::try_from(size).unwrap_or(usize::MAX));
         }
         let complete = inode.allocated_bytes == 0
+            || keeps_rest
             || take_out(
                 &self.transactions,
                 (ino, &mut inode),

@@ -60,7 +60,7 @@ impl UsageCounter {
         let (from, end) = key::extents_from(ino, 0);
         self.catalog.visit(&from, &end, |_, value| {
             let extent = Extent::decode(value)?;
-            if extent.stripe != Extent::FAILED_WRITEBACK {
+            if Extent::is_stripe(extent.stripe) {
                 visit(&extent);
             }
             Ok::<_, CommitError>(ControlFlow::Continue(()))

@@ -33,6 +33,8 @@ pub(crate) struct Node {
     pub(crate) bytes: Vec<u8>,
     /// The bytes that are stored in extents: one flag each.
     stored: Vec<bool>,
+    /// The bytes that are allocated and unwritten, also behind the end: one flag each.
+    unwritten: Vec<bool>,
     /// The number of bytes that lie in the record.
     inline_len: usize,
     pub(crate) parent: Id,
@@ -54,11 +56,12 @@ impl Node {
     }
 
     pub(crate) fn stored_bytes(&self) -> u64 {
-        self.stored.iter().filter(|is_stored| **is_stored).count() as u64 + self.inline_len as u64
+        let flags = self.stored.iter().chain(&self.unwritten);
+        flags.filter(|is_there| **is_there).count() as u64 + self.inline_len as u64
     }
 
     fn fits_inline(&self, end: usize) -> bool {
-        end <= INLINE_MAX && !self.stored.contains(&true)
+        end <= INLINE_MAX && !self.stored.contains(&true) && !self.unwritten.contains(&true)
     }
 
     fn spill(&mut self) {
@@ -83,16 +86,43 @@ impl Node {
         } else {
             self.spill();
             self.stored[start..end].fill(true);
+            self.release(start, end);
+        }
+    }
+
+    /// Ends the allocation of unwritten bytes.
+    fn release(&mut self, start: usize, end: usize) {
+        let end = end.min(self.unwritten.len());
+        self.unwritten[start.min(end)..end].fill(false);
+    }
+
+    /// Allocates what holds nothing in the blocks of a range.
+    fn allocate(&mut self, start: usize, end: usize) {
+        let blocks = start / BLOCK * BLOCK..end.next_multiple_of(BLOCK);
+        self.unwritten
+            .resize(self.unwritten.len().max(blocks.end), false);
+        let is_stored = |stored: &[bool], at: usize| stored.get(at) == Some(&true);
+        let is_missing = |at: &usize| !is_stored(&self.stored, *at) && !self.unwritten[*at];
+        if !blocks.clone().any(|at| is_missing(&at)) {
+            return;
+        }
+        self.spill();
+        for at in blocks {
+            self.unwritten[at] = !is_stored(&self.stored, at);
         }
     }
 
     fn cut(&mut self, size: usize) {
+        if size <= self.bytes.len() {
+            self.unwritten.truncate(size);
+        }
         self.bytes.resize(size, 0);
         self.stored.resize(size, false);
         self.inline_len = self.inline_len.min(size);
     }
 
     fn zero(&mut self, start: usize, end: usize) {
+        self.release(start, end);
         let end = end.min(self.bytes.len());
         let start = start.min(end);
         self.bytes[start..end].fill(0);
@@ -156,6 +186,7 @@ impl Reference {
             target: Vec::new(),
             bytes: Vec::new(),
             stored: Vec::new(),
+            unwritten: Vec::new(),
             inline_len: 0,
             parent,
             entries: Vec::new(),
@@ -512,9 +543,10 @@ impl Reference {
         }
     }
 
-    pub(crate) fn allocate(&mut self, id: Id, end: usize, keep_size: bool) {
+    pub(crate) fn allocate(&mut self, id: Id, start: usize, end: usize, keep_size: bool) {
         let now = self.now;
         let node = self.at(id);
+        node.allocate(start, end);
         if !keep_size && end > node.bytes.len() {
             node.grow(end);
             node.mtime = now;
@@ -574,6 +606,7 @@ impl Reference {
         copy.grow(to + len);
         copy.spill();
         copy.bytes[to..to + len].copy_from_slice(&node.bytes[from..from + len]);
+        copy.release(to, to + len);
         copy.stored[to..to + len].copy_from_slice(&node.stored[from..from + len]);
         copy.changed(now);
         Ok(len as u64)

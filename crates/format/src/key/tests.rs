@@ -51,6 +51,8 @@ proptest! {
     fn keys_of_one_number_round_trip(n in number()) {
         prop_assert_eq!(parse_inode(&inode(Ino(n))), Ok(Ino(n)));
         prop_assert_eq!(parse_orphan(&orphan(Ino(n))), Ok(Ino(n)));
+        prop_assert_eq!(parse_unwritten(&unwritten(Ino(n))), Ok(Ino(n)));
+        prop_assert!(inside(&all_unwritten(), &unwritten(Ino(n))));
         prop_assert_eq!(parse_stripe(&stripe(StripeId(n))), Ok(StripeId(n)));
         prop_assert_eq!(parse_segment(&segment(SegmentId(n))), Ok(SegmentId(n)));
         prop_assert_eq!(parse_perhaps_dead(&perhaps_dead(StripeId(n))), Ok(StripeId(n)));
@@ -141,6 +143,7 @@ proptest! {
         let _ = parse_segment(&bytes);
         let _ = parse_segment_stripe(&bytes);
         let _ = parse_orphan(&bytes);
+        let _ = parse_unwritten(&bytes);
         let _ = parse_quota(&bytes);
         let _ = parse_perhaps_dead(&bytes);
         let _ = parse_repair(&bytes);
@@ -152,6 +155,7 @@ fn every_parser_refuses_cut_longer_and_foreign_keys() {
     let (ino, stripe_id) = (Ino(7), StripeId(9));
     refuses_all_but(&inode(ino), parse_inode);
     refuses_all_but(&orphan(ino), parse_orphan);
+    refuses_all_but(&unwritten(ino), parse_unwritten);
     refuses_all_but(&quota(QuotaId(5)), parse_quota);
     refuses_all_but(&stripe(stripe_id), parse_stripe);
     refuses_all_but(&perhaps_dead(stripe_id), parse_perhaps_dead);

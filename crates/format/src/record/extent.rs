@@ -20,6 +20,15 @@ pub struct Extent {
 impl Extent {
     /// Names no stripe: the writeback of these bytes failed, and reading them fails.
     pub const FAILED_WRITEBACK: StripeId = StripeId(u64::MAX);
+
+    /// Names no stripe: nothing was written there, so it reads as zeros. The volume keeps room for these bytes.
+    pub const UNWRITTEN: StripeId = StripeId(u64::MAX - 1);
+
+    /// Returns whether the number is that of a stripe, and neither of the two above.
+    #[must_use]
+    pub fn is_stripe(number: StripeId) -> bool {
+        number != Self::FAILED_WRITEBACK && number != Self::UNWRITTEN
+    }
 }
 
 impl Record for Extent {
@@ -40,10 +49,11 @@ impl Record for Extent {
             stripe: StripeId(reader.u64()?),
             stripe_offset: reader.u32()?,
         };
-        // A failed writeback lies in no stripe, and may be longer than one.
-        let most = match extent.stripe {
-            Self::FAILED_WRITEBACK => u32::MAX,
-            _ => MAX_STRIPE_BYTES,
+        // One that lies in no stripe may be longer than that.
+        let most = if Self::is_stripe(extent.stripe) {
+            MAX_STRIPE_BYTES
+        } else {
+            u32::MAX
         };
         check_end(&reader, (extent.len, extent.stripe_offset), most)?;
         reader.finish()?;

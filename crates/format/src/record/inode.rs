@@ -138,6 +138,8 @@ pub struct Inode {
     pub size: u64,
     /// Bytes held in extents (for `st_blocks`).
     pub allocated_bytes: u64,
+    /// The part of these bytes that is in unwritten extents.
+    pub unwritten_bytes: u64,
     /// Last access.
     pub atime: Timestamp,
     /// Last change of content.
@@ -157,14 +159,15 @@ pub struct Inode {
 }
 
 /// Bytes of an inode's record before its inline bytes, when it has all optional fields.
-const FIXED_LEN: usize = 110;
+const FIXED_LEN: usize = 118;
 
 /// The optional fields that a record has.
 mod flag {
     pub(super) const RDEV: u8 = 1;
     pub(super) const DIRECTORY: u8 = 2; // parent and next_cookie
     pub(super) const QUOTA: u8 = 4;
-    pub(super) const ALL: u8 = RDEV | DIRECTORY | QUOTA;
+    pub(super) const UNWRITTEN: u8 = 8;
+    pub(super) const ALL: u8 = RDEV | DIRECTORY | QUOTA | UNWRITTEN;
 }
 
 impl Inode {
@@ -178,6 +181,9 @@ impl Inode {
         }
         if self.quota != QuotaId::NONE {
             flags |= flag::QUOTA;
+        }
+        if self.unwritten_bytes != 0 {
+            flags |= flag::UNWRITTEN;
         }
         flags
     }
@@ -213,6 +219,9 @@ impl Record for Inode {
         if flags & flag::QUOTA != 0 {
             value.put_u64_le(self.quota.0);
         }
+        if flags & flag::UNWRITTEN != 0 {
+            value.put_u64_le(self.unwritten_bytes);
+        }
         self.inline.put(&mut value);
         value.into()
     }
@@ -238,6 +247,7 @@ impl Record for Inode {
             rdev: 0,
             size: reader.u64()?,
             allocated_bytes: reader.u64()?,
+            unwritten_bytes: 0,
             atime: Timestamp::take(&mut reader)?,
             mtime: Timestamp::take(&mut reader)?,
             ctime: Timestamp::take(&mut reader)?,
@@ -259,6 +269,12 @@ impl Record for Inode {
         }
         if flags & flag::QUOTA != 0 {
             inode.quota = QuotaId(reader.count("quota")?);
+        }
+        if flags & flag::UNWRITTEN != 0 {
+            inode.unwritten_bytes = reader.u64()?;
+            if inode.unwritten_bytes > inode.allocated_bytes {
+                return Err(reader.bad("unwritten bytes", inode.unwritten_bytes));
+            }
         }
         // One encoding for one value: a field that could have been left out must not be there.
         if inode.flags() != flags {

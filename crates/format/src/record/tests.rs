@@ -41,6 +41,11 @@ fn number_or_zero() -> impl Strategy<Value = u64> {
     prop_oneof![Just(0), 0..=MAX_COUNT]
 }
 
+fn unwritten_and_allocated() -> impl Strategy<Value = (u64, u64)> {
+    let pair = (number_or_zero(), any::<u64>());
+    pair.prop_map(|(one, other)| (one.min(other), one.max(other)))
+}
+
 prop_compose! {
     fn inode()(
         kind in kind(),
@@ -48,7 +53,7 @@ prop_compose! {
         (uid, gid, links) in any::<(u32, u32, u32)>(),
         rdev in prop_oneof![Just(0), any::<u32>()],
         size in 0..=i64::MAX as u64,
-        allocated_bytes: u64,
+        (unwritten_bytes, allocated_bytes) in unwritten_and_allocated(),
         times in [time(), time(), time(), time()],
         parent in number_or_zero(),
         next_cookie in number_or_zero(),
@@ -57,7 +62,7 @@ prop_compose! {
     ) -> Inode {
         let [atime, mtime, ctime, btime] = times;
         Inode {
-            kind, permissions, uid, gid, links, rdev, size, allocated_bytes, atime, mtime, ctime,
+            kind, permissions, uid, gid, links, rdev, size, allocated_bytes, unwritten_bytes, atime, mtime, ctime,
             btime, parent: Ino(parent), next_cookie: Cookie(next_cookie), quota: QuotaId(quota), inline,
         }
     }
@@ -405,6 +410,7 @@ fn sample_symlink() -> Inode {
         rdev: 0,
         size: 1,
         allocated_bytes: 0,
+        unwritten_bytes: 0,
         atime: time,
         mtime: time,
         ctime: time,
@@ -448,6 +454,15 @@ fn values_that_no_volume_can_have_are_refused() {
         stripe_offset: 0,
     };
     assert_eq!(Extent::decode(&refused_write.encode()), Ok(refused_write));
+    let unwritten = |len, stripe_offset| Extent {
+        len,
+        stripe: Extent::UNWRITTEN,
+        stripe_offset,
+    };
+    let longest = unwritten(u64::from(u32::MAX), 0);
+    assert_eq!(Extent::decode(&longest.encode()), Ok(longest));
+    refused(&unwritten(u64::MAX, 0));
+    refused(&unwritten(u64::from(u32::MAX), 1));
     for cookie in [MAX_COUNT, u64::MAX] {
         refused(&Dirent {
             ino: Ino(2),
@@ -482,6 +497,7 @@ fn values_that_no_volume_can_have_are_refused() {
         rdev: 0,
         size: 4,
         allocated_bytes: 0,
+        unwritten_bytes: 0,
         atime: Timestamp::default(),
         mtime: Timestamp::default(),
         ctime: Timestamp::default(),
@@ -501,6 +517,17 @@ fn values_that_no_volume_can_have_are_refused() {
     });
     refused(&Inode {
         quota: QuotaId(u64::MAX),
-        ..longest
+        ..longest.clone()
     });
+    let with_unwritten = |allocated_bytes, unwritten_bytes| Inode {
+        kind: FileKind::Regular,
+        allocated_bytes,
+        unwritten_bytes,
+        inline: Inline::None,
+        ..longest.clone()
+    };
+    let all = with_unwritten(u64::MAX, u64::MAX);
+    assert_eq!(Inode::decode(&all.encode()), Ok(all));
+    refused(&with_unwritten(4096, 4097));
+    refused(&with_unwritten(0, u64::MAX));
 }

@@ -98,14 +98,15 @@ impl Cut {
         self.bytes.truncate(usize::try_from(size).unwrap());
     }
 
-    /// Makes the file longer, or changes it, in some way.
-    fn grow(&mut self, random: &mut StdRng) {
+    /// Makes the file longer, or changes it, in some way. To allocate would end the cut first.
+    fn grow(&mut self, random: &mut StdRng, may_allocate: bool) {
         let size = self.bytes.len() as u64;
         let offset = size.saturating_add_signed(random.random_range(-9000..400_000));
         let len = random.random_range(1..60_000);
         let end = usize::try_from(offset + len).unwrap();
         let start = usize::try_from(offset).unwrap();
-        let way = random.random_range(0..5);
+        let ways = if may_allocate { 5 } else { 4 };
+        let way = [0, 2, 3, 4, 1][random.random_range(0..ways)];
         if way < 4 && self.bytes.len() < end {
             self.bytes.resize(end, 0);
         }
@@ -160,7 +161,9 @@ impl Cut {
         let found = check::check(self.fs.maintenance(), false).unwrap().findings;
         assert_eq!(found, [], "{context}");
         let size = self.bytes.len() as u64;
-        let behind = extents::page(&self.fs.transactions, self.ino, &behind(size)).unwrap();
+        let mut behind = extents::page(&self.fs.transactions, self.ino, &behind(size)).unwrap();
+        // The rest of an allocated block.
+        behind.retain(|run| !run.is_unwritten() || run.end() > size.next_multiple_of(BLOCK));
         assert_eq!(behind, [], "{context}");
         let mark = self.fs.transactions.get(&key::orphan(self.ino)).unwrap();
         assert_eq!(mark, None, "{context}");
@@ -176,7 +179,7 @@ fn a_file_that_grows_over_what_is_left_of_it_shows_none_of_it() {
         cut.cut_without_the_rest(random.random_range(0..EXTENTS * BLOCK / 4));
         for round in 0..20 {
             let context = format!("seed {seed}, round {round}");
-            cut.grow(&mut random);
+            cut.grow(&mut random, false);
             cut.assert_same(&context);
         }
         assert!(cut.fs.writer().is_being_cut(cut.ino), "seed {seed}");
@@ -210,7 +213,7 @@ fn truncated_bytes_are_freed_in_the_background_and_never_seen() {
             let context = format!("seed {seed}, round {round}");
             cut.resize(random.random_range(0..=cut.bytes.len() as u64));
             for _ in 0..random.random_range(0..4) {
-                cut.grow(&mut random);
+                cut.grow(&mut random, true);
             }
             cut.assert_same(&context);
         }
@@ -222,5 +225,33 @@ fn truncated_bytes_are_freed_in_the_background_and_never_seen() {
         cut.fs.wait_for_removal();
         assert!(cut.fs.inodes.get(cut.ino).is_err());
         assert!(!cut.fs.writer().is_being_cut(cut.ino), "seed {seed}");
+    }
+}
+
+/// What is allocated behind the end of a file that is being cut does not go with the rest of what was there.
+#[test]
+fn a_file_that_is_allocated_while_it_is_cut_keeps_what_is_allocated() {
+    let mut cut = Cut::new(3);
+    cut.cut_without_the_rest(2 * BLOCK);
+    let (mode, start) = (Allocation::AllocateKeepSize, 4 * BLOCK);
+    cut.fs
+        .writer()
+        .fallocate(ROOT, cut.file, mode, start, 8 * BLOCK)
+        .unwrap();
+    cut.fs.removal.resume(|_| false).unwrap();
+    cut.fs.wait_for_removal();
+    cut.fs.syncfs().unwrap();
+    let disks: Vec<MemDisk> = cut.disks.iter().map(MemDisk::fork).collect();
+    for fs in [open(&disks), Arc::clone(&cut.fs)] {
+        fs.wait_for_removal();
+        let behind = extents::page(&fs.transactions, cut.ino, &behind(2 * BLOCK)).unwrap();
+        let found: Vec<_> = behind
+            .iter()
+            .map(|run| (run.range(), run.is_unwritten()))
+            .collect();
+        assert_eq!(found, [(start..start + 8 * BLOCK, true)]);
+        let blocks = fs.attributes().get(cut.ino).unwrap().blocks_512;
+        assert_eq!(blocks, 10 * BLOCK / 512);
+        assert_eq!(check::check(fs.maintenance(), false).unwrap().findings, []);
     }
 }
