@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::{
     CapacityReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport, MemberState,
-    PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport, UncountedReport,
-    VolumeState,
+    PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport, SurvivalReport,
+    UncountedReport, VolumeState,
 };
 use super::scrubbed::{MemberDefects, Scrubbed, UnverifiedMember};
 use super::volume_failure::VolumeFailure;
@@ -209,6 +209,7 @@ pub(crate) fn blank_report_of(
             data: members.shape().geometry().data_shards(),
             parity: members.shape().geometry().parity_shards(),
             code: members.shape().code().to_string(),
+            survives: SurvivalReport::of(members.shape().survival()),
         },
         engine: "none".to_owned(),
         coding: None,
