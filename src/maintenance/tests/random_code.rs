@@ -51,7 +51,8 @@ fn losses_beyond_those_survived_for_sure_are_read_where_the_rank_suffices_and_re
     assert_eq!(fs.redundancy()[0].0, SURVIVED as i16);
     fs.close();
     let (mut whole, mut torn) = (0, 0);
-    for lost in subsets(8, SURVIVED + 1) {
+    let sets = subsets(8, SURVIVED + 1).into_iter();
+    for lost in sets.filter(|lost| lost.len() > SURVIVED) {
         let fs = rig.fork().open(&lost);
         let gone = undecodable(&fs, &lost);
         let mut files_lost = BTreeSet::new();
@@ -79,11 +80,8 @@ fn losses_beyond_those_survived_for_sure_are_read_where_the_rank_suffices_and_re
             .inodes_in(&counted.unrecoverable, 1000);
         assert_eq!(listed.unwrap(), files_lost, "lost {lost:?}");
         assert!(lost_stripes <= gone.len() as u64, "lost {lost:?}");
-        assert_eq!(
-            fs.maintenance.redundancy.may_have_lost_data().unwrap(),
-            true,
-            "as many members are absent as no stripe survives for sure"
-        );
+        // More members are absent than every stripe survives.
+        assert!(fs.maintenance.redundancy.may_have_lost_data().unwrap());
         (whole, torn) = (
             whole + usize::from(gone.is_empty()),
             torn + usize::from(!gone.is_empty()),
@@ -118,7 +116,7 @@ fn lost_shards_are_rebuilt_on_what_is_left_until_all_stripes_survive_as_much_aga
             rig.fork()
         };
         let fs = rig.open(&first);
-        assert_eq!(fs.redundancy()[0].0, 0, "{first:?}");
+        assert!(fs.redundancy()[0].0 < SURVIVED as i16, "{first:?}");
         fs.rebuild().unwrap();
         assert_eq!(fs.redundancy()[0].0, SURVIVED as i16, "{first:?}");
         assert_eq!(fs.redundancy().len(), 1, "{first:?}");
