@@ -6,12 +6,15 @@
 //! support of a codeword of weight d: as many as there are such codewords.
 //!
 //! The weights of all codewords follow from those of the dual code, which has only 2ᵐ codewords, by the identity of
-//! MacWilliams.
+//! `MacWilliams`.
 
 use crate::{
-    CodeId, CodecError, Geometry,
+    CodecError, Geometry,
     rateless::{Form, RandomCode},
 };
+
+/// The name of the code.
+pub(super) const NAME: &str = "random-gf2";
 
 /// The most shards of a stripe: as many as a word has bits.
 pub(super) const MOST_SHARDS: usize = 64;
@@ -73,7 +76,7 @@ fn check_geometry(geometry: Geometry) -> Result<(), CodecError> {
     let (data, parity) = (geometry.data_shards(), geometry.parity_shards());
     if geometry.total_shards() > MOST_SHARDS {
         return Err(CodecError::GeometryTooWide {
-            code: CodeId::RANDOM_GF2.name()?,
+            code: NAME,
             data,
             parity,
             max: MOST_SHARDS,
@@ -90,11 +93,10 @@ fn check_geometry(geometry: Geometry) -> Result<(), CodecError> {
     Ok(())
 }
 
-/// Refuses a number of `random-gf2` whose rows survive another number of losses than it stores.
-pub(super) fn check(code: CodeId, geometry: Geometry) -> Result<(), CodecError> {
+/// Refuses a seed whose rows survive another number of losses than is stored beside it.
+pub(super) fn check(seed: u64, stored: usize, geometry: Geometry) -> Result<(), CodecError> {
     check_geometry(geometry)?;
-    let stored = code.stored_survived();
-    let survived = distance(code, geometry).survived;
+    let survived = distance(seed, geometry).survived;
     if stored == 0 || stored != survived {
         return Err(CodecError::WrongRows { stored, survived });
     }
@@ -106,8 +108,8 @@ pub(super) fn check(code: CodeId, geometry: Geometry) -> Result<(), CodecError> 
 /// # Panics
 ///
 /// Unless `has_rows` holds for the geometry.
-pub(super) fn distance(code: CodeId, geometry: Geometry) -> Distance {
-    Weights::new(geometry).distance(&rows(code.seed(), geometry))
+pub(super) fn distance(seed: u64, geometry: Geometry) -> Distance {
+    Weights::new(geometry).distance(&rows(seed, geometry))
 }
 
 /// Returns the seed whose rows survive most losses, and how many: of those below a bound that depends on the geometry
@@ -152,7 +154,7 @@ fn may_survive(rows: &[u64], geometry: Geometry, losses: usize) -> bool {
     !rows.contains(&0) && once == all && (losses < 2 || twice == all)
 }
 
-/// The identity of MacWilliams for one geometry.
+/// The identity of `MacWilliams` for one geometry.
 struct Weights {
     geometry: Geometry,
     /// Krawtchouk's polynomials: for each weight w from 1 on, the coefficient of each number of dual codewords by weight.

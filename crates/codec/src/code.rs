@@ -25,7 +25,7 @@ pub struct CodeId(pub u64);
 const NAMES: &[(CodeId, &str)] = &[
     (CodeId::RS_CAUCHY, "rs-cauchy"),
     (CodeId::RS_FFT, "rs-fft"),
-    (CodeId::RANDOM_GF2, "random-gf2"),
+    (CodeId::RANDOM_GF2, chosen_rows::NAME),
     (CodeId(4), "crs-w4"),
     (CodeId(5), "crs-w5"),
     (CodeId(6), "crs-w6"),
@@ -138,7 +138,7 @@ impl CodeId {
             });
         }
         if self.is_random() {
-            return chosen_rows::check(self, geometry);
+            return chosen_rows::check(self.seed(), self.stored_survived(), geometry);
         }
         Ok(())
     }

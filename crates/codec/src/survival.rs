@@ -57,7 +57,7 @@ impl Survival {
     #[must_use]
     pub fn beyond_guaranteed(self) -> Option<(u64, u64)> {
         let geometry = self.random_geometry()?;
-        let found = chosen_rows::distance(self.code, geometry);
+        let found = chosen_rows::distance(self.code.seed(), geometry);
         let all = chosen_rows::binomial(geometry.total_shards(), found.survived + 1);
         Some((all.saturating_sub(found.fatal_sets), all))
     }

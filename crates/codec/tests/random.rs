@@ -32,7 +32,9 @@ fn stripe(codec: &Codec, rng: &mut StdRng, len: usize) -> Vec<Vec<u8>> {
     );
     let mut shards = vec![vec![0; len]; k + m];
     let (data, parity) = shards.split_at_mut(k);
-    data.iter_mut().for_each(|shard| rng.fill(&mut shard[..]));
+    for shard in &mut *data {
+        rng.fill(&mut shard[..]);
+    }
     let sources: Vec<&[u8]> = data.iter().map(|shard| &shard[..]).collect();
     let mut targets: Vec<&mut [u8]> = parity.iter_mut().map(|shard| &mut shard[..]).collect();
     codec.encode(&sources, &mut targets).expect("they fit");

@@ -1,4 +1,5 @@
 use super::*;
+use crate::CodeId;
 
 fn geometry(k: usize, m: usize) -> Geometry {
     Geometry::new(k, m).expect("valid")
@@ -74,7 +75,7 @@ fn the_search_finds_these_seeds() {
         let code = CodeId::RANDOM_GF2
             .for_geometry(geometry(k, m))
             .expect("known");
-        let distance = distance(code, geometry(k, m));
+        let distance = distance(code.seed(), geometry(k, m));
         assert_eq!(distance, weighed(&rows(seed, geometry(k, m)), k), "{k}+{m}");
         assert_eq!(distance.fatal_sets, fatal_sets, "{k}+{m}");
     }
