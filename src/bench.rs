@@ -26,6 +26,7 @@ pub use self::{
     setting::{Operation, Setting, WorkingSet},
 };
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use bus::{GPU_ENGINE, Gpus};
@@ -168,8 +169,16 @@ fn plans(wishes: &Wishes, with_gpus: bool) -> Result<Vec<row::RowPlan>, BenchErr
     let is_wanted = wishes.codes.is_empty() || wishes.codes.contains(&CodeId::RS_CAUCHY);
     let mut plans = Vec::new();
     for &geometry in &geometries {
+        let mut chosen = HashMap::new();
+        let mut choose = |code: CodeId| {
+            let rows = chosen.entry(code);
+            rows.or_insert_with(|| code.for_geometry(geometry)).clone()
+        };
         for &setting in &on_cpu {
-            for code in codes_for(wishes, geometry, setting) {
+            let mut codes = codes_for(wishes, setting, &mut choose)?;
+            // Decoding is measured with as many data shards lost as there are parities, which random rows may not survive.
+            codes.retain(|code| setting.operation != Operation::Decode || !code.has_parameters());
+            for code in codes {
                 for engine in engines_for(wishes, code, setting)? {
                     plans.push(row::RowPlan::new(
                         Codec::new(code, geometry, engine)?,
@@ -258,22 +267,26 @@ fn is_compared(setting: Setting) -> bool {
 }
 
 /// Returns the codes to measure in one setting: usually the default, and where codes are compared,
-/// all that can have this geometry. Of codes asked for, those that can have it, if the geometry was
-/// not.
-fn codes_for(wishes: &Wishes, geometry: Geometry, setting: Setting) -> Vec<CodeId> {
+/// all that can have the geometry. Of codes asked for, those that can have it, if the geometry was
+/// not. `choose` returns the code with rows for the geometry, if it has rows.
+fn codes_for(
+    wishes: &Wishes,
+    setting: Setting,
+    choose: &mut dyn FnMut(CodeId) -> Result<CodeId, CodecError>,
+) -> Result<Vec<CodeId>, CodecError> {
     if !wishes.codes.is_empty() {
-        let mut codes = wishes.codes.clone();
+        let codes = wishes.codes.iter().map(|&code| choose(code));
         if wishes.geometries.is_empty() {
-            codes.retain(|code| code.check(geometry).is_ok());
+            return Ok(codes.filter_map(Result::ok).collect());
         }
-        return codes;
+        return codes.collect();
     }
     let mut codes = vec![CodeId::RS_CAUCHY];
     if is_compared(setting) {
         let others = CodeId::all().filter(|&code| code != CodeId::RS_CAUCHY);
-        codes.extend(others.filter(|code| code.check(geometry).is_ok()));
+        codes.extend(others.filter_map(|code| choose(code).ok()));
     }
-    codes
+    Ok(codes)
 }
 
 /// Returns the engines to measure in one setting: usually the one that `auto` picks, and where

@@ -218,7 +218,11 @@ impl Members {
         let shape = Arc::new(VolumeShape::of(&opening.lineage.tip)?);
         let (members, recovered) = (opening.members(), opening.recovered());
         let state = EpochState::new(&opening.lineage);
-        let membership = Membership::new(shape.geometry(), members, state.published());
+        let membership = Membership::new(
+            (shape.geometry(), shape.survival()),
+            members,
+            state.published(),
+        );
         let membership = Arc::new(membership);
         let acknowledged = Arc::new(Acknowledged::default());
         acknowledged.restore(absent_records(&opening.lineage.tip));

@@ -55,6 +55,7 @@ mod shard_reader;
 mod shared;
 mod space;
 mod stripe_coder;
+mod tally;
 mod unrecoverable;
 mod writer;
 
@@ -69,10 +70,11 @@ pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError
 pub use records::{FlushedStripe, LostShard, StripeRecords};
 pub use space::{Load, Space};
 
-pub(crate) use layout::{Tally, member_of};
+pub(crate) use layout::member_of;
 pub(crate) use pins::PinFence;
 pub(crate) use placement::slot_capacity;
 pub(crate) use ranges::joined;
+pub(crate) use tally::{Tally, survival};
 
 use self::damage::Damage;
 use self::inspector::Inspector;

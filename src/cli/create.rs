@@ -10,7 +10,8 @@ use super::size::format_size;
 use super::survey::{executor, stores};
 use super::terminal;
 use super::trust;
-use crate::codec::{CodeId, Geometry};
+use crate::codec::{CodeId, CodecError, Geometry, Survival};
+use crate::control::report::SurvivalReport;
 use crate::control::volume_failure::VolumeFailure;
 use crate::format::VolumeId;
 use crate::fs::{Fs, FsOptions};
@@ -53,7 +54,14 @@ pub(super) fn run(arguments: &CreateArguments) -> Result<Outcome, Failure> {
             Some("to have it, create the volume with --code rs-fft"),
         );
     }
-    if let Some(warning) = devices::warning(&arguments.directories, arguments.parity) {
+    let survival = Survival::of(options.code, options.geometry);
+    if let Some(survives) = SurvivalReport::of(survival) {
+        terminal::error_lines(
+            format_args!("this volume survives {survives}"),
+            None::<&str>,
+        );
+    }
+    if let Some(warning) = devices::warning(&arguments.directories, survival.guaranteed()) {
         warn(warning);
     }
     terminal::line(volume);
@@ -156,8 +164,17 @@ fn options(arguments: &CreateArguments) -> Result<CreateOptions, Failure> {
     }
     let geometry = Geometry::new(usize::from(data), usize::from(parity)).map_err(Failure::usage)?;
     let code = CodeId::from_name(&arguments.code).map_err(Failure::usage)?;
-    code.check(geometry).map_err(|error| {
-        Failure::usage(error).advise("choose fewer shards, or a code for more of them: rs-cauchy")
+    let code = code.for_geometry(geometry).map_err(|error| {
+        let advice = match error {
+            CodecError::NoRows { .. } => {
+                "choose a larger --parity or a smaller --data, or --code rs-cauchy"
+            }
+            CodecError::RandomGeometry { .. } => {
+                "choose such numbers, or a code for any: rs-cauchy"
+            }
+            _ => "choose fewer shards, or a code for more of them: rs-cauchy",
+        };
+        Failure::usage(error).advise(advice)
     })?;
     let unit_bytes = stripe_unit(arguments.stripe_unit)?;
     let defaults = CreateOptions::new(geometry);

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 /// Returns the warning that some directories share a device, in one line that names them; none if each has its own.
-pub(super) fn warning(directories: &[PathBuf], parity: u16) -> Option<String> {
+pub(super) fn warning(directories: &[PathBuf], losses: usize) -> Option<String> {
     let mut on: BTreeMap<u64, Vec<String>> = BTreeMap::new();
     for path in directories {
         // One that is gone by now is reported by what uses it.
@@ -19,7 +19,7 @@ pub(super) fn warning(directories: &[PathBuf], parity: u16) -> Option<String> {
     let shared: Vec<String> = shared.map(|paths| paths.join(", ")).collect();
     (!shared.is_empty()).then(|| {
         format!(
-            "directories share a device, and its failure loses them all, not one of the {parity} that may be lost: {}",
+            "directories share a device, and its failure loses them all, not one of the {losses} that may be lost: {}",
             shared.join("; and ")
         )
     })

@@ -202,7 +202,7 @@ fn for_people(rebuild: &RebuildReport, report: &StatusReport, mountpoint: &Path)
 /// Judges by what was counted: whole, not yet whole, or lost.
 fn outcome(report: &StatusReport) -> Outcome {
     let lacks_copies = report.index.as_ref().is_some_and(IndexReport::is_short);
-    let full = i64::try_from(report.geometry.parity).unwrap_or(i64::MAX);
+    let full = report.geometry.full_redundancy();
     let is_counted = report.redundancy.is_some();
     let mut rows = report.rows().iter().filter(|row| row.stripes > 0);
     if rows.clone().any(|row| row.losses_tolerated < 0) {

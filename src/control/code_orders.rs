@@ -67,14 +67,14 @@ fn wanted(current: StripeCode, change: &CodeChange) -> Result<StripeCode, CodecE
         shards(change.data, current.geometry.data_shards()),
         shards(change.parity, current.geometry.parity_shards()),
     )?;
-    let code = match &change.code {
-        Some(name) => CodeId::from_name(name)?,
-        None => current.code,
+    let name = match &change.code {
+        Some(name) => name,
+        None => current.code.name()?,
     };
-    code.check(geometry)?;
     Ok(StripeCode {
         geometry,
-        code,
+        // Its parameters may be others for this geometry.
+        code: CodeId::from_name(name)?.for_geometry(geometry)?,
         unit_bytes: change.unit_bytes.unwrap_or(current.unit_bytes),
     })
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::Survival;
 use crate::coding::{Coded, Coding};
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
@@ -149,6 +150,33 @@ pub(crate) struct GeometryReport {
     pub(crate) data: usize,
     pub(crate) parity: usize,
     pub(crate) code: String,
+    /// What whole stripes survive, of a code for which that is not the loss of as many members as there are parity
+    /// shards.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) survives: Option<SurvivalReport>,
+}
+
+/// The losses that whole stripes of `random-gf2` survive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct SurvivalReport {
+    /// Losses that are survived, whichever they are.
+    pub(crate) losses: usize,
+    /// The sets of one loss more that are survived as well.
+    pub(crate) sets_beyond_survived: u64,
+    /// All sets of one loss more.
+    pub(crate) sets_beyond: u64,
+}
+
+impl SurvivalReport {
+    /// Reports on a code; `None` if counting parity shards says it all.
+    pub(crate) fn of(survival: Survival) -> Option<Self> {
+        let (sets_beyond_survived, sets_beyond) = survival.beyond_guaranteed()?;
+        Some(Self {
+            losses: survival.guaranteed(),
+            sets_beyond_survived,
+            sets_beyond,
+        })
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -215,6 +243,17 @@ impl GeometryReport {
     /// Returns how many shards a stripe has. The numbers may be a daemon's, and any.
     pub(crate) fn width(&self) -> usize {
         self.data.saturating_add(self.parity)
+    }
+
+    /// Returns how many losses a whole stripe survives, whichever they are.
+    pub(crate) fn losses_survived(&self) -> usize {
+        self.survives
+            .map_or(self.parity, |survives| survives.losses)
+    }
+
+    /// Returns how many losses the redundancy of a whole stripe is counted as.
+    pub(crate) fn full_redundancy(&self) -> i64 {
+        i64::try_from(self.losses_survived()).unwrap_or(i64::MAX)
     }
 }
 
@@ -391,7 +430,7 @@ impl StatusReport {
         geometry: &GeometryReport,
     ) -> VolumeState {
         let online = members.iter().filter(|member| member.is_here()).count();
-        let full = i64::try_from(geometry.parity).unwrap_or(i64::MAX);
+        let full = geometry.full_redundancy();
         let Some(redundancy) = redundancy else {
             return VolumeState::Failed;
         };
@@ -492,6 +531,7 @@ mod tests {
             data: 4,
             parity: 2,
             code: "rs-cauchy".to_owned(),
+            survives: None,
         };
         let redundancy: Vec<_> = rows
             .iter()

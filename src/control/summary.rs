@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::report::{
     CapacityReport, CodeReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport,
     MemberState, PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport,
-    UncountedReport, VolumeState,
+    SurvivalReport, UncountedReport, VolumeState,
 };
 use super::scrubbed::{MemberDefects, Scrubbed, UnverifiedMember};
 use super::volume_failure::VolumeFailure;
@@ -128,7 +128,7 @@ fn state_of_mount(
 
 /// Counts the data that has each code.
 fn codes(transactions: &Transactions) -> Vec<CodeReport> {
-    let mut bytes: BTreeMap<(u16, u8, u8), u64> = BTreeMap::new();
+    let mut bytes: BTreeMap<(u64, u8, u8), u64> = BTreeMap::new();
     let segments = transactions.segments_taken().into_iter();
     for (record, taken) in segments.filter(|(_, taken)| *taken > 0) {
         let code = (record.code, record.data_shards, record.parity_shards);
@@ -139,6 +139,7 @@ fn codes(transactions: &Transactions) -> Vec<CodeReport> {
             data: usize::from(data),
             parity: usize::from(parity),
             code: CodeId(code).to_string(),
+            survives: None,
         },
         bytes,
     };
@@ -230,6 +231,7 @@ pub(crate) fn blank_report_of(
             data: members.shape().geometry().data_shards(),
             parity: members.shape().geometry().parity_shards(),
             code: members.shape().code().to_string(),
+            survives: SurvivalReport::of(members.shape().survival()),
         },
         codes: Vec::new(),
         engine: "none".to_owned(),

@@ -257,8 +257,7 @@ impl Compaction {
             let member = member_of(&segment, record, shard);
             record.written.contains(shard) && member.is_some_and(|member| live.contains(&member))
         };
-        let tally = Tally::of(&segment, record, is_there);
-        tally.present == tally.existing
+        Tally::of(&segment, record, is_there).is_whole()
     }
 
     /// Makes candidates of the next stripes in the order of their numbers. Returns false once the survey has passed all

@@ -221,7 +221,7 @@ impl RedundancyCounter {
 
     /// Returns whether every stripe bears as many losses as it can.
     fn is_full(&self, redundancy: &Redundancy) -> bool {
-        let most = self.members.shape().geometry().parity_shards();
+        let most = self.members.shape().survival().guaranteed();
         let mut rows = redundancy.rows.iter();
         rows.all(|row| usize::try_from(row.losses_tolerated).is_ok_and(|losses| losses >= most))
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use cauchyfs_testkit::{pattern, subsets};
 
 use super::{InodeLocks, Maintenance, MissingShards, Pace, RebuildProgress, RebuildScope};
-use crate::codec::Geometry;
+use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Backref, Extent, Marker};
 use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
 use crate::membership::{Access, JoinAs};
@@ -43,6 +43,7 @@ mod lost_files;
 mod opening;
 mod places;
 mod poison;
+mod random_code;
 mod rebuild;
 mod repair;
 mod returns;
@@ -117,11 +118,21 @@ impl Rig {
     }
 
     fn with_unit(data: usize, parity: usize, sizes: &[u64], unit: usize) -> Self {
+        Self::of_code(CodeId::RS_CAUCHY, (data, parity), sizes, unit)
+    }
+
+    /// Makes a volume of 4+4 shards of `random-gf2`, which survives the loss of any three members.
+    fn random(count: usize) -> Self {
+        Self::of_code(CodeId::RANDOM_GF2, (4, 4), &vec![DISK; count], UNIT)
+    }
+
+    fn of_code(code: CodeId, (data, parity): (usize, usize), sizes: &[u64], unit: usize) -> Self {
         let disk = |(i, &size): (usize, &u64)| MemDisk::new(&format!("disk{i}"), size);
         let rig = Self {
             disks: sizes.iter().enumerate().map(disk).collect(),
         };
         let mut options = CreateOptions::new(Geometry::new(data, parity).unwrap());
+        options.code = code;
         options.unit_bytes = unit as u32;
         options.segment_bytes = 8 * unit as u64;
         Transactions::create(&rig.stores(&[]), &options, executor()).unwrap();

@@ -9,7 +9,7 @@ use super::error::{Absent, MembersError};
 use super::fields::noted_shards;
 use super::shape::VolumeShape;
 use crate::codec::{CodeId, Geometry};
-use crate::format::superblock::{CODE_CHANGES, Superblock};
+use crate::format::superblock::{CODE_CHANGES, CODE_PARAMETERS, Superblock};
 
 /// The code of new stripes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct StripeCode {
 pub(super) struct NotedCode {
     data_shards: u8,
     parity_shards: u8,
-    code: u16,
+    code: u64,
     unit_bytes: u32,
 }
 
@@ -124,6 +124,9 @@ impl Epochs {
         self.check_code(wanted)?;
         self.note_in_epoch(|state| {
             state.add_features(CODE_CHANGES);
+            if wanted.code.has_parameters() {
+                state.add_features(CODE_PARAMETERS);
+            }
             state.set_code(wanted.into());
         })
     }

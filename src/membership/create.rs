@@ -9,7 +9,8 @@ use super::slots::{SUPERBLOCK_LEN, padded};
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::MAX_SEGMENT_BYTES;
 use crate::format::superblock::{
-    EpochMark, Features, MAX_LABEL, MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS, Superblock,
+    CODE_PARAMETERS, EpochMark, Features, MAX_LABEL, MAX_MEMBERS, MemberEntry, SLOT_BYTES, SLOTS,
+    Superblock,
 };
 use crate::format::{BLOCK_SIZE, Epoch, Generation, MemberId, MemberIndex, VolumeId, files};
 use crate::store::{Hold, StoreErrorKind, StoreRef};
@@ -19,7 +20,7 @@ use crate::store::{Hold, StoreErrorKind, StoreRef};
 pub struct CreateOptions {
     /// Shards of each stripe.
     pub geometry: Geometry,
-    /// The code that makes parity.
+    /// The code that makes parity. Rows of `random-gf2` are chosen if they are not yet.
     pub code: CodeId,
     /// Most bytes of one shard: a multiple of the block size.
     pub unit_bytes: u32,
@@ -118,6 +119,11 @@ pub(super) fn create(
     options: &CreateOptions,
 ) -> Result<VolumeId, MembersError> {
     options.check(stores.len())?;
+    let code = options.code.for_geometry(options.geometry)?;
+    let options = &CreateOptions {
+        code,
+        ..options.clone()
+    };
     for store in stores {
         check_empty(store)?;
     }
@@ -186,7 +192,14 @@ fn first_superblocks(stores: &[StoreRef], options: &CreateOptions) -> Vec<Superb
         unit_bytes: options.unit_bytes,
         segment_bytes: options.segment_bytes,
         label: options.label.clone(),
-        features: Features::default(),
+        features: Features {
+            incompat: if options.code.has_parameters() {
+                CODE_PARAMETERS
+            } else {
+                0
+            },
+            ..Features::default()
+        },
         generation: Generation(0),
         history: vec![mark],
         proposed: None,

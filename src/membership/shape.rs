@@ -1,7 +1,7 @@
 //! The properties of a volume that never change while it is open.
 
 use super::error::MembersError;
-use crate::codec::{CodeId, Geometry};
+use crate::codec::{CodeId, Geometry, Survival};
 use crate::format::VolumeId;
 use crate::format::record::{MAX_STRIPE_BYTES, greatest_height};
 use crate::format::superblock::{CODE_CHANGES, Superblock};
@@ -62,6 +62,12 @@ impl VolumeShape {
     #[must_use]
     pub fn code(&self) -> CodeId {
         self.code
+    }
+
+    /// Returns the losses that new stripes survive.
+    #[must_use]
+    pub fn survival(&self) -> Survival {
+        Survival::of(self.code, self.geometry)
     }
 
     /// Returns the most bytes of one shard of a new stripe.

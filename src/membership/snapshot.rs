@@ -24,7 +24,7 @@ use super::member::Member;
 use super::reason::AbsenceReason;
 use super::slots::chain;
 use super::succession::Succession;
-use crate::codec::Geometry;
+use crate::codec::{Geometry, Survival};
 use crate::format::{Epoch, MemberIndex};
 use crate::store::{StoreError, StoreRef};
 
@@ -112,6 +112,7 @@ pub(super) struct Published {
 /// The membership of an open volume.
 pub struct Membership {
     geometry: Geometry,
+    survival: Survival,
     current: ArcSwap<MembershipSnapshot>,
     /// Held while a snapshot is replaced. No reader takes it.
     replacing: Mutex<()>,
@@ -119,7 +120,11 @@ pub struct Membership {
 
 impl Membership {
     /// Returns the membership of these members in this epoch.
-    pub(super) fn new(geometry: Geometry, members: Vec<Member>, published: Published) -> Self {
+    pub(super) fn new(
+        (geometry, survival): (Geometry, Survival),
+        members: Vec<Member>,
+        published: Published,
+    ) -> Self {
         let mut snapshot = MembershipSnapshot {
             members: members.into_iter().map(Arc::new).collect(),
             live: Vec::new(),
@@ -132,6 +137,7 @@ impl Membership {
         snapshot.publish(published);
         Self {
             geometry,
+            survival,
             current: ArcSwap::from_pointee(snapshot),
             replacing: Mutex::default(),
         }
@@ -307,8 +313,9 @@ impl Membership {
     /// not failed.
     pub(super) fn spare(&self) -> usize {
         let online = self.current.load().online().count();
-        let spare = online.saturating_sub(self.geometry.data_shards());
-        spare.min(self.geometry.parity_shards())
+        let most = self.survival.guaranteed();
+        let needed = self.geometry.total_shards().saturating_sub(most);
+        online.saturating_sub(needed).min(most)
     }
 
     /// Returns a member that is online, and its directory. An answer of the directory concerns this member alone, also

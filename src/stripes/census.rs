@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::layout::{self, Tally};
+use super::layout;
+use super::tally::Tally;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex};
 use crate::membership::UnverifiedCopies;
@@ -154,7 +155,7 @@ impl SegmentCensus {
     /// Says whether a stripe has all its shards.
     #[must_use]
     pub fn is_whole(&self, stripe: &Stripe) -> bool {
-        self.losses_tolerated(stripe) >= i16::from(self.record.parity_shards)
+        self.tally(stripe).is_whole()
     }
 
     /// Returns which bytes of a stripe's payload are lost: those of data shards that are not there, if too

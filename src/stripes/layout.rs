@@ -53,44 +53,6 @@ pub(crate) fn shards(segment: &Segment) -> impl Iterator<Item = ShardIndex> + us
     (0..segment.data_shards.saturating_add(segment.parity_shards)).map(ShardIndex)
 }
 
-/// The number of a stripe's shards that exist, and of those that can be read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tally {
-    /// Shards that exist: all but the implied ones.
-    pub(crate) existing: usize,
-    /// Shards that can be read.
-    pub(crate) present: usize,
-    /// Shards that can be lost while all data remains readable.
-    pub(crate) parity: usize,
-}
-
-impl Tally {
-    /// Counts the shards of a stripe, those being present that `is_present` says so of.
-    pub(crate) fn of(
-        segment: &Segment,
-        stripe: &Stripe,
-        mut is_present: impl FnMut(ShardIndex) -> bool,
-    ) -> Self {
-        let data_shards = usize::from(segment.data_shards);
-        let mut tally = Self {
-            existing: 0,
-            present: 0,
-            parity: usize::from(segment.parity_shards),
-        };
-        for shard in shards(segment).filter(|&shard| !stripe.is_implied(shard, data_shards)) {
-            tally.existing += 1;
-            tally.present += usize::from(is_present(shard));
-        }
-        tally
-    }
-
-    /// Returns how many more shards can be lost; negative if data is lost.
-    pub(crate) fn losses_tolerated(self) -> i16 {
-        let count = |shards: usize| i16::try_from(shards).expect("a stripe has at most 255 shards");
-        count(self.parity) - count(self.existing - self.present)
-    }
-}
-
 /// A run of bytes within one data shard that a read wants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ShardRange {
@@ -155,8 +117,6 @@ pub(crate) fn shard_ranges(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::format::SegmentId;
-    use crate::format::record::ShardSet;
 
     #[test]
     fn a_height_is_the_least_multiple_of_a_block_that_holds_the_payload() {
@@ -188,36 +148,5 @@ mod tests {
                 assert_eq!(done, len, "offset {offset}");
             }
         }
-    }
-
-    #[test]
-    fn implied_shards_are_neither_counted_nor_missed() {
-        let segment = Segment {
-            data_shards: 4,
-            parity_shards: 2,
-            code: 1,
-            len: 1 << 20,
-            slots: (0..6).map(|slot| Some(MemberIndex(slot))).collect(),
-            rotating: 6,
-        };
-        let mut stripe = Stripe {
-            segment: SegmentId(1),
-            offset: 0,
-            height: 4096,
-            payload_len: 5000,
-            rotation: 0,
-            written: ShardSet::default(),
-        };
-        let tally = Tally::of(&segment, &stripe, |shard| shard != ShardIndex(0));
-        assert_eq!(
-            (tally.existing, tally.present, tally.losses_tolerated()),
-            (4, 3, 1)
-        );
-        stripe.payload_len = 4 * 4096;
-        let tally = Tally::of(&segment, &stripe, |shard| shard.0 > 2);
-        assert_eq!(
-            (tally.existing, tally.present, tally.losses_tolerated()),
-            (6, 3, -1)
-        );
     }
 }

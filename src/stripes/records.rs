@@ -9,8 +9,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::error::StripeError;
-use super::layout::Tally;
 use super::rebuilder::WrittenShards;
+use super::tally::Tally;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
 use crate::format::{Record, SegmentId, ShardIndex, StripeId, key};
 use crate::metadata::{Batch, Numbers, RecordError, RecordMap};

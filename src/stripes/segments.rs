@@ -25,6 +25,7 @@ use super::options::FullMembers;
 use super::records::StripeRecords;
 use super::segment_handle::SegmentHandle;
 use super::segment_io::SegmentIo;
+use super::tally;
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId};
@@ -301,14 +302,20 @@ impl Segments {
         Some(Reservation { segment })
     }
 
-    /// Returns whether no other placement would bring more of a stripe's shards onto members.
+    /// Returns whether no other placement would bring more of a stripe's shards onto members, and they suffice.
     fn is_good(&self, writing: &Writing, full: &[MemberIndex]) -> bool {
         let mut live = self.members.membership().homes();
         live.retain(|member| !writing.left_out.contains(member));
         let slots = || writing.handle.record.slots.iter().flatten();
         let reachable = slots().filter(|member| live.contains(member)).count();
+        let total = self.geometry.total_shards();
+        let suffices = || {
+            let live = self.members.membership().live();
+            tally::takes_stripes(&writing.handle.record, &|member| live.contains(member))
+        };
         !writing.damaged
-            && reachable >= live.len().min(self.geometry.total_shards())
+            && (reachable == total || suffices())
+            && reachable >= live.len().min(total)
             && !slots().any(|member| full.contains(member))
     }
 

@@ -2,9 +2,12 @@
 
 use std::fmt;
 
-use crate::{CodecError, Geometry, subspace::Layout, width::Width};
+use crate::{CodecError, Geometry, chosen_rows, subspace::Layout, width::Width};
 
 /// The number of a code, as superblocks and segments record it. More are added, none is changed.
+///
+/// The lowest 16 bits name the code. The rest are its parameters, which `random-gf2` alone has: bits 16 to 23 are the
+/// number of losses that every stripe survives, bits 24 to 63 the seed of its rows.
 ///
 /// # Examples
 ///
@@ -15,13 +18,14 @@ use crate::{CodecError, Geometry, subspace::Layout, width::Width};
 /// # Ok::<(), cauchyfs_codec::CodecError>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub struct CodeId(pub u16);
+pub struct CodeId(pub u64);
 
 /// All codes with the names that `create --code` takes. Codes that XOR packets have the width of their
 /// symbols as number.
 const NAMES: &[(CodeId, &str)] = &[
     (CodeId::RS_CAUCHY, "rs-cauchy"),
     (CodeId::RS_FFT, "rs-fft"),
+    (CodeId::RANDOM_GF2, chosen_rows::NAME),
     (CodeId(4), "crs-w4"),
     (CodeId(5), "crs-w5"),
     (CodeId(6), "crs-w6"),
@@ -37,6 +41,58 @@ impl CodeId {
     /// Reed–Solomon over GF(2⁸) at the points of subspaces, which additive Fourier transforms compute.
     pub const RS_FFT: Self = Self(2);
 
+    /// Rows of the systematic random code over GF(2). This is only the name of the code:
+    /// [`for_geometry`](Self::for_geometry) chooses rows, and returns the number that stores them.
+    pub const RANDOM_GF2: Self = Self(3);
+
+    /// Returns the number of this code with rows chosen for a geometry by a search that may take a second, if the code
+    /// has rows to choose and they are not chosen yet; else the same number.
+    ///
+    /// # Errors
+    ///
+    /// [`CodecError::RandomGeometry`] or [`CodecError::NoRows`] if there are no rows for this geometry; else as for
+    /// [`Self::check`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # use cauchyfs_codec::{CodeId, Geometry, Survival};
+    /// let geometry = Geometry::new(4, 4)?;
+    /// let code = CodeId::RANDOM_GF2.for_geometry(geometry)?;
+    /// assert_eq!(Survival::of(code, geometry).guaranteed(), 3);
+    /// # Ok::<(), cauchyfs_codec::CodecError>(())
+    /// ```
+    pub fn for_geometry(self, geometry: Geometry) -> Result<Self, CodecError> {
+        if self == Self::RANDOM_GF2 {
+            return chosen_rows::search(geometry).map(|(seed, survived)| {
+                Self(Self::RANDOM_GF2.0 | u64::from(survived) << 16 | seed << 24)
+            });
+        }
+        self.check(geometry)?;
+        Ok(self)
+    }
+
+    /// Returns whether the number has more than the 16 bits that name the code.
+    #[must_use]
+    pub fn has_parameters(self) -> bool {
+        self.0 > 0xffff
+    }
+
+    /// Returns whether the code is `random-gf2`, with rows chosen or not.
+    pub(super) fn is_random(self) -> bool {
+        self.0 & 0xffff == Self::RANDOM_GF2.0
+    }
+
+    /// Returns the number of losses that every stripe of `random-gf2` survives, as stored.
+    pub(super) fn stored_survived(self) -> usize {
+        usize::try_from(self.0 >> 16 & 0xff).unwrap_or(0)
+    }
+
+    /// Returns the seed of the rows of `random-gf2`.
+    pub(super) fn seed(self) -> u64 {
+        self.0 >> 24
+    }
+
     /// Returns all codes, by number.
     pub fn all() -> impl Iterator<Item = Self> {
         NAMES.iter().map(|(id, _)| *id)
@@ -48,7 +104,11 @@ impl CodeId {
     ///
     /// As for [`Self::name`].
     pub fn max_shards(self) -> Result<usize, CodecError> {
-        let elements = self.packet_width()?.map_or(usize::MAX, Width::elements);
+        let elements = match self.packet_width()? {
+            Some(width) => width.elements(),
+            None if self.is_random() => chosen_rows::MOST_SHARDS,
+            None => usize::MAX,
+        };
         Ok(elements.min(Geometry::MAX_TOTAL_SHARDS))
     }
 
@@ -68,11 +128,12 @@ impl CodeId {
         self == Self::RS_CAUCHY
     }
 
-    /// Refuses a geometry with more shards than the code can tell apart.
+    /// Refuses a geometry with more shards than the code can tell apart, and rows that do not survive what is stored.
     ///
     /// # Errors
     ///
-    /// [`CodecError::GeometryTooWide`] if it has; else as for [`Self::name`].
+    /// [`CodecError::GeometryTooWide`], [`CodecError::RandomGeometry`] or [`CodecError::WrongRows`]; else as for
+    /// [`Self::name`].
     pub fn check(self, geometry: Geometry) -> Result<(), CodecError> {
         let max = self.max_shards()?;
         if geometry.total_shards() > max {
@@ -82,6 +143,9 @@ impl CodeId {
                 parity: geometry.parity_shards(),
                 max,
             });
+        }
+        if self.is_random() {
+            return chosen_rows::check(self.seed(), self.stored_survived(), geometry);
         }
         Ok(())
     }
@@ -102,7 +166,12 @@ impl CodeId {
     ///
     /// [`CodecError::UnknownCodeNumber`] if this version knows no code with this number.
     pub fn name(self) -> Result<&'static str, CodecError> {
-        let found = NAMES.iter().find(|(id, _)| *id == self);
+        let named = if self.is_random() {
+            Self::RANDOM_GF2
+        } else {
+            self
+        };
+        let found = NAMES.iter().find(|(id, _)| *id == named);
         found
             .map(|(_, name)| *name)
             .ok_or(CodecError::UnknownCodeNumber { number: self.0 })

@@ -3,7 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use crate::{
-    CodeId, CodecError, Engine, Geometry, Matrix, Plan, bitmatrix,
+    CodeId, CodecError, Engine, Geometry, Matrix, Plan, Survival, bitmatrix, chosen_rows,
     decode::{Decoder, decode_matrix},
     fft::encode_program,
     packets::Packets,
@@ -34,6 +34,7 @@ use crate::{
 pub struct Codec {
     code: CodeId,
     geometry: Geometry,
+    survival: Survival,
     engine: &'static dyn Engine,
     pub(super) encode: Arc<Plan>,
     /// Per data shard, the plan that turns a change of it into changes of all parities, once it has
@@ -48,7 +49,8 @@ impl Codec {
     /// # Errors
     ///
     /// [`CodecError::UnknownCodeNumber`] if this version does not know the code;
-    /// [`CodecError::GeometryTooWide`] if the code cannot tell that many shards apart.
+    /// [`CodecError::GeometryTooWide`] if the code cannot tell that many shards apart; for `random-gf2` any error of
+    /// [`CodeId::check`], also if its rows are not chosen.
     pub fn new(
         code: CodeId,
         geometry: Geometry,
@@ -56,7 +58,16 @@ impl Codec {
     ) -> Result<Self, CodecError> {
         code.check(geometry)?;
         let layout = (code == CodeId::RS_FFT).then(|| Layout::new(geometry));
-        let generator = layout.map_or_else(|| Matrix::cauchy(geometry), Layout::generator);
+        let generator = match layout {
+            Some(layout) => layout.generator(),
+            None if code.is_random() => {
+                let rows = chosen_rows::rows(code.seed(), geometry);
+                // 0 and 1 are elements of GF(2⁸), so this code runs wherever others do.
+                let bit = |row: usize, column: usize| u8::from(rows[row] >> column & 1 == 1);
+                Matrix::from_fn(geometry.parity_shards(), geometry.data_shards(), bit)
+            }
+            None => Matrix::cauchy(geometry),
+        };
         let packets = code
             .packet_width()?
             .map(|width| (width, bitmatrix::generator(width, geometry)));
@@ -70,10 +81,11 @@ impl Codec {
                 Plan::with_packets(generator.clone(), packets)
             }
         };
-        let decoder = Decoder::new(geometry, generator, packets, layout);
+        let decoder = Decoder::new(code, geometry, generator, packets, layout);
         Ok(Self {
             code,
             geometry,
+            survival: Survival::of(code, geometry),
             engine,
             encode: Arc::new(encode),
             updates: std::iter::repeat_with(OnceLock::new)
@@ -95,22 +107,27 @@ impl Codec {
         self.geometry
     }
 
+    /// Returns the losses that its stripes survive.
+    #[must_use]
+    pub fn survival(&self) -> Survival {
+        self.survival
+    }
+
     /// Returns the engine.
     #[must_use]
     pub fn engine(&self) -> &'static dyn Engine {
         self.engine
     }
 
-    /// Returns the m×k matrix that turns data into parity: all of it with `rs-cauchy` and `rs-fft`, and
-    /// what packets leave over with the other codes.
+    /// Returns the m×k matrix that turns data into parity: what packets leave over with the codes that XOR them, and
+    /// all of it with the others.
     #[must_use]
     pub fn generator(&self) -> &Matrix {
         self.encode.matrix()
     }
 
     /// Returns how many XORs and copies of packets it takes to encode a block of every shard, counted
-    /// as the literature does: a sum of t packets is one copy and t−1 XORs. `None` for `rs-cauchy` and
-    /// `rs-fft`, which know no packets.
+    /// as the literature does: a sum of t packets is one copy and t−1 XORs. `None` for codes that know no packets.
     #[must_use]
     pub fn packet_operations(&self) -> Option<usize> {
         self.encode
@@ -131,7 +148,7 @@ impl Codec {
     ///
     /// # Errors
     ///
-    /// [`CodecError::TooFewShards`] unless exactly k shards are used; [`CodecError::ShardIndex`] or
+    /// [`CodecError::TooFewShards`] unless exactly k shards are used, and suffice; [`CodecError::ShardIndex`] or
     /// [`CodecError::DuplicateShard`] if the lists make no sense.
     pub fn decode_matrix(&self, used: &[usize], lost: &[usize]) -> Result<Matrix, CodecError> {
         self.geometry
@@ -145,6 +162,7 @@ impl Codec {
         }
         let mut used = used.to_vec();
         used.sort_unstable();
+        self.survival.choose(used.iter().copied())?;
         Ok(decode_matrix(self.generator(), &used, lost))
     }
 }

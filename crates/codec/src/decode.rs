@@ -6,7 +6,7 @@ use lru::LruCache;
 use parking_lot::Mutex;
 
 use crate::{
-    Geometry, Matrix, Plan, fft::decode_program, packets::Packets, schedule::Effort,
+    CodeId, Geometry, Matrix, Plan, fft::decode_program, packets::Packets, schedule::Effort,
     shard_set::ShardSet, subspace::Layout, syndromes::Syndromes, width::Width,
 };
 
@@ -17,6 +17,7 @@ const CACHE_BYTES: usize = 4 << 20;
 /// that lost the same.
 #[derive(Debug)]
 pub(super) struct Decoder {
+    code: CodeId,
     generator: Matrix,
     /// The generator of packets, for codes that work on those.
     packets: Option<(Width, Matrix)>,
@@ -27,6 +28,7 @@ pub(super) struct Decoder {
 
 impl Decoder {
     pub(super) fn new(
+        code: CodeId,
         geometry: Geometry,
         generator: Matrix,
         packets: Option<(Width, Matrix)>,
@@ -38,6 +40,7 @@ impl Decoder {
         let plan_bytes = if packets.is_some() { 128 } else { 24 } * k * m;
         let capacity = NonZeroUsize::new(CACHE_BYTES / plan_bytes).unwrap_or(NonZeroUsize::MIN);
         Self {
+            code,
             generator,
             packets,
             layout,
@@ -50,7 +53,7 @@ impl Decoder {
     ///
     /// # Panics
     ///
-    /// Unless exactly k shards are used, and all indices lie within the geometry.
+    /// Unless exactly k shards are used, these suffice, and all indices lie within the geometry.
     pub(super) fn plan(&self, used: ShardSet, lost: ShardSet) -> Arc<Plan> {
         // Two threads may both work out the same plan; that is cheaper than waiting under the lock.
         if let Some(plan) = self.plans.lock().get(&(used, lost)) {
@@ -82,8 +85,10 @@ impl Decoder {
             return Plan::new(matrix).with_program(decode_program(layout, used, lost));
         }
         let Some((width, generator)) = &self.packets else {
-            let syndromes = Syndromes::new(&self.generator, used, lost);
-            return Plan::new(matrix).with_syndromes(syndromes);
+            // They take a first row and a first column of ones for granted.
+            let is_normalised = self.code == CodeId::RS_CAUCHY;
+            let syndromes = is_normalised.then(|| Syndromes::new(&self.generator, used, lost));
+            return Plan::new(matrix).with_syndromes(syndromes.flatten());
         };
         // Bits are elements of every field, so packets decode like shards: w of them to a shard.
         let packets_of = |shards: &[usize]| {
@@ -117,7 +122,7 @@ pub(super) fn decode_matrix(generator: &Matrix, used: &[usize], lost: &[usize]) 
     let solved = generator
         .select(&parities, &missing)
         .inverse()
-        .expect("every square submatrix of a Cauchy matrix inverts");
+        .expect("the shards used suffice");
     let from_present = solved.times(&generator.select(&parities, &present));
     // Row i gives missing data shard i: over the present data first, then over the parities.
     let missing_rows = Matrix::from_fn(missing.len(), k, |row, column| {

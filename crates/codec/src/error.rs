@@ -31,11 +31,46 @@ pub enum CodecError {
         max: usize,
     },
 
+    /// `random-gf2` has no rows for so few or so many shards.
+    #[error(
+        "code random-gf2: geometry {data}+{parity}: needs at least {least} data shards and {least} to {most} parity shards"
+    )]
+    RandomGeometry {
+        /// Data shards asked for.
+        data: usize,
+        /// Parity shards asked for.
+        parity: usize,
+        /// The fewest data shards, and the fewest parity shards.
+        least: usize,
+        /// The most parity shards.
+        most: usize,
+    },
+
+    /// No rows were found that survive a loss.
+    #[error("code random-gf2: no rows were found by which {data}+{parity} survives any loss")]
+    NoRows {
+        /// Data shards asked for.
+        data: usize,
+        /// Parity shards asked for.
+        parity: usize,
+    },
+
+    /// A superblock or segment promises something else of its rows than holds for them.
+    #[error(
+        "code random-gf2: {stored} losses are stored as survived, and the rows survive {survived}"
+    )]
+    WrongRows {
+        /// The losses that are stored as survived.
+        stored: usize,
+        /// The losses that the rows survive.
+        survived: usize,
+    },
+
     /// A superblock or segment names a code by a number that this version does not know.
     #[error("code number {number} is unknown to this version")]
     UnknownCodeNumber {
         /// The number seen.
-        number: u16,
+        number: u64,
     },
 
     /// No code has this name.

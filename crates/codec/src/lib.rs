@@ -3,6 +3,7 @@
 mod bitmatrix;
 mod bitset;
 mod block;
+mod chosen_rows;
 mod code;
 mod coder;
 mod coding_task;
@@ -30,6 +31,7 @@ mod shard_columns;
 mod shard_set;
 mod study;
 mod subspace;
+mod survival;
 mod syndromes;
 mod width;
 mod worker_pool;
@@ -49,5 +51,6 @@ pub use self::{
     plan::Plan,
     search::{Freedom, SearchResult, search},
     study::{Studied, study},
+    survival::Survival,
     worker_pool::WorkerPool,
 };

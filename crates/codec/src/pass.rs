@@ -140,12 +140,12 @@ impl<'p> Pass<'p> {
 
     /// Computes lost shards, data and parity alike, in one pass over k present ones.
     ///
-    /// Both lists pair a shard's index with its bytes, in any order. Of more than k present shards
+    /// Both lists pair a shard's index with its bytes, in any order. Of more present shards than needed
     /// those with the lowest indices are used. Shards may be in neither list.
     ///
     /// # Errors
     ///
-    /// [`CodecError::TooFewShards`] with fewer than k present shards; [`CodecError::ShardIndex`],
+    /// [`CodecError::TooFewShards`] if the present shards do not suffice; [`CodecError::ShardIndex`],
     /// [`CodecError::DuplicateShard`] or [`CodecError::ShardLength`] if the lists make no sense.
     /// Nothing is written then.
     pub fn reconstruct(
@@ -195,13 +195,17 @@ impl<'p> Pass<'p> {
                 needed: k,
             });
         }
+        let present = ascending(present);
+        let survival = self.cpu.codec.survival();
+        let chosen = survival.choose(present.iter().map(|shard| shard.0))?;
         let present_lengths = present.iter().map(|shard| shard.1.len());
         common_length(present_lengths.chain(lost.iter().map(|shard| shard.1.len())))?;
         if lost.is_empty() {
             return Ok(None);
         }
-        let used = &ascending(present)[..k];
-        let plan = self.cpu.codec.decoder.plan(set_of(used), set_of(lost));
+        let is_chosen = |shard: &&(usize, &[u8])| chosen.binary_search(&shard.0).is_ok();
+        let used: Vec<(usize, &[u8])> = present.iter().filter(is_chosen).copied().collect();
+        let plan = self.cpu.codec.decoder.plan(set_of(&used), set_of(lost));
         let sources = used.iter().map(|shard| shard.1).collect();
         let targets = if lost.is_sorted_by_key(|shard| shard.0) {
             lost.iter_mut().map(|shard| &mut *shard.1).collect()

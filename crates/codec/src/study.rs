@@ -32,7 +32,7 @@ const TABLE: [(u16, usize, usize, usize); 10] = [
 pub fn study() -> impl Iterator<Item = Studied> {
     TABLE.into_iter().filter_map(|(width, k, m, operations)| {
         Some(Studied {
-            code: CodeId(width),
+            code: CodeId(width.into()),
             geometry: Geometry::new(k, m).ok()?,
             operations,
         })

@@ -26,7 +26,8 @@ const GOLDEN: [(u16, usize, usize, u32); 6] = [
 ];
 
 fn packet_codes() -> impl Iterator<Item = CodeId> {
-    CodeId::all().filter(|&code| ![CodeId::RS_CAUCHY, CodeId::RS_FFT].contains(&code))
+    CodeId::all()
+        .filter(|&code| ![CodeId::RS_CAUCHY, CodeId::RS_FFT, CodeId::RANDOM_GF2].contains(&code))
 }
 
 fn codec(code: CodeId, k: usize, m: usize, engine: &'static dyn Engine) -> Codec {
@@ -157,7 +158,7 @@ fn parity_is_the_sum_of_products_in_the_field_of_w_bits() {
     for (width, polynomial) in [(4, 0x13), (5, 0x25), (6, 0x43), (7, 0x89), (8, 0x11d)] {
         let (k, m) = (7, 3);
         let matrix = matrix_by_the_book(width, polynomial, k, m);
-        let shards = stripe(&codec(CodeId(width), k, m, best()), BLOCK_BYTES);
+        let shards = stripe(&codec(CodeId(width.into()), k, m, best()), BLOCK_BYTES);
         let w = usize::from(width);
         let packet = BLOCK_BYTES / w / 8 * 8;
         let symbol = |shard: usize, bit: usize| {
@@ -308,7 +309,7 @@ fn golden_parities_stay_as_they_are() {
     // CRC32C of the last parity shard, of two blocks and 77 bytes.
     for (number, k, m, expected) in GOLDEN {
         for engine in engines() {
-            let codec = codec(CodeId(number), k, m, engine);
+            let codec = codec(CodeId(number.into()), k, m, engine);
             let pattern = |shard: usize, i: usize| {
                 ((shard * 131 + i * 29 + (i >> 5) * 7) % 251).to_le_bytes()[0]
             };

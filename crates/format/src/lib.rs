@@ -1,5 +1,6 @@
 #![doc = include_str!("FORMAT.md")]
 
+pub mod code_number;
 mod error;
 pub mod files;
 pub mod frame;

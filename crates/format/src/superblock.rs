@@ -3,6 +3,7 @@
 use bytes::BufMut;
 use uuid::Uuid;
 
+use super::code_number;
 use super::record::MAX_SEGMENT_BYTES;
 use super::{
     BLOCK_SIZE, Epoch, FORMAT_VERSION, FormatError, Generation, MemberId, MemberIndex, VolumeId,
@@ -48,11 +49,14 @@ pub const UNWRITTEN: u64 = 1 << 3;
 /// The incompatible feature of a volume whose code was changed once: segments may have shards that were added to them.
 pub const CODE_CHANGES: u64 = 1 << 4;
 
+/// The incompatible feature of a volume whose code has parameters: see [`code_number`](crate::code_number).
+pub const CODE_PARAMETERS: u64 = 1 << 5;
+
 /// The features that this build knows.
 pub const KNOWN: Features = Features {
     compat: 0,
     read_only: 0,
-    incompat: QUOTAS | UNWRITTEN | CODE_CHANGES,
+    incompat: QUOTAS | UNWRITTEN | CODE_CHANGES | CODE_PARAMETERS,
 };
 
 const MAGIC: [u8; 8] = *b"CauchyFS";
@@ -78,10 +82,11 @@ mod at {
     pub(super) const SEGMENT: usize = 80; // u64
     pub(super) const GENERATION: usize = 88; // u64
     pub(super) const READ_ONLY: usize = 96; // u64
-    pub(super) const EXTENSION_LEN: usize = 104; // u16, then six reserved bytes, zero
+    pub(super) const EXTENSION_LEN: usize = 104; // u16
+    pub(super) const CODE_PARAMETERS: usize = 106; // 6 bytes, zero if the code has none
     pub(super) const LABEL: usize = 112; // then member table, history, extension, checksum
 }
-const _: () = assert!(at::LABEL == at::EXTENSION_LEN + size_of::<u64>());
+const _: () = assert!(at::LABEL == at::CODE_PARAMETERS + code_number::PARAMETER_BYTES);
 
 const ENTRY_MAX: usize = 18 + MAX_PATH;
 const MARK_LEN: usize = 16;
@@ -143,8 +148,8 @@ pub struct Superblock {
     pub data_shards: u8,
     /// Parity shards of new stripes.
     pub parity_shards: u8,
-    /// Number of the code of new stripes.
-    pub code: u16,
+    /// Number of the code of new stripes, with its parameters: see [`code_number`](crate::code_number).
+    pub code: u64,
     /// Most bytes of a shard of new stripes.
     pub unit_bytes: u32,
     /// Bytes of each file of a full-sized segment.
@@ -239,7 +244,9 @@ impl Superblock {
         put(slot, at::VOLUME, *self.volume.0.as_bytes());
         put(slot, at::MEMBER, *self.member.0.as_bytes());
         put(slot, at::INDEX, self.index.0.to_le_bytes());
-        put(slot, at::CODE, self.code.to_le_bytes());
+        let (code, parameters) = code_number::split(self.code);
+        put(slot, at::CODE, code.to_le_bytes());
+        put(slot, at::CODE_PARAMETERS, parameters);
         put(slot, at::DATA_SHARDS, [self.data_shards]);
         put(slot, at::PARITY_SHARDS, [self.parity_shards]);
         put(
@@ -295,7 +302,13 @@ impl Superblock {
             incompat,
         };
         let extension_len = reader.u16()?;
-        reader.bytes(at::LABEL - at::EXTENSION_LEN - size_of::<u16>())?;
+        let parameters = reader.array()?;
+        // No build has written anything else than zeros there for a code without parameters.
+        let code = if features.incompat & CODE_PARAMETERS == 0 {
+            u64::from(code)
+        } else {
+            code_number::join(code, parameters)
+        };
         if usize::from(extension_len) > MAX_EXTENSION {
             return Err(reader.bad("extension of length", extension_len));
         }

@@ -254,8 +254,8 @@ impl NextStep<'_> {
     fn unblock(&self) -> String {
         let (place, full) = (&self.place, self.blocking());
         let index = full.first().map_or(0, |member| member.index);
-        let width = self.report.geometry.width();
-        let losses = width.saturating_sub(full.len() + self.report.geometry.data);
+        let losses = self.report.geometry.losses_survived();
+        let losses = losses.saturating_sub(full.len());
         let consequence = match self.report.full_member {
             FullMembers::Degrade if full.len() <= self.report.geometry.parity => match losses {
                 0 => "new data would not survive another loss".to_owned(),
@@ -374,7 +374,7 @@ impl NextStep<'_> {
     }
 
     fn lacks_shards(&self) -> bool {
-        let full = i64::try_from(self.report.geometry.parity).unwrap_or(i64::MAX);
+        let full = self.report.geometry.full_redundancy();
         let mut rows = self.report.rows().iter();
         rows.any(|row| row.losses_tolerated < full && row.stripes > 0)
     }

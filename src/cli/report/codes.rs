@@ -14,14 +14,16 @@ pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
 /// Returns how much data has each code, in one line; nothing if all of it has that of new data.
 pub(super) fn other_codes(report: &StatusReport) -> Option<String> {
     let mut codes = report.codes.iter();
-    codes.any(|code| code.geometry != report.geometry).then(|| {
-        let lines: Vec<String> = report.codes.iter().map(line).collect();
-        format!(
-            "the code is being changed to {}; {}",
-            name(&report.geometry),
-            lines.join(", ")
-        )
-    })
+    codes
+        .any(|code| name(&code.geometry) != name(&report.geometry))
+        .then(|| {
+            let lines: Vec<String> = report.codes.iter().map(line).collect();
+            format!(
+                "the code is being changed to {}; {}",
+                name(&report.geometry),
+                lines.join(", ")
+            )
+        })
 }
 
 fn line(code: &CodeReport) -> String {
@@ -29,7 +31,9 @@ fn line(code: &CodeReport) -> String {
 }
 
 fn name(geometry: &GeometryReport) -> String {
-    let GeometryReport { data, parity, code } = geometry;
+    let GeometryReport {
+        data, parity, code, ..
+    } = geometry;
     format!("{data}+{parity} {code}")
 }
 
@@ -46,6 +50,7 @@ mod tests {
                 data: 4,
                 parity,
                 code: "rs-cauchy".to_owned(),
+                survives: None,
             },
             bytes,
         };

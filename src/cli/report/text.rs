@@ -11,7 +11,7 @@ use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
 use crate::control::report::{
     CodedReport, CodingReport, IndexReport, MemberState, PageCacheReport, RebuildReport,
-    RedundancyReport, ScrubReport, StatusReport, UncountedReport, VolumeState,
+    RedundancyReport, ScrubReport, StatusReport, SurvivalReport, UncountedReport, VolumeState,
 };
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
@@ -55,6 +55,9 @@ impl StatusReport {
         );
         if let Some(codes) = other_codes(self) {
             push(&mut text, format_args!("{codes}"));
+        }
+        if let Some(survives) = self.geometry.survives {
+            push(&mut text, format_args!("whole stripes survive {survives}"));
         }
         push(
             &mut text,
@@ -370,6 +373,23 @@ impl CodingReport {
         });
         let lines: Vec<String> = coded.into_iter().chain(hanging).collect();
         (!lines.is_empty()).then(|| join_lines(&lines))
+    }
+}
+
+impl fmt::Display for SurvivalReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            losses,
+            sets_beyond_survived,
+            sets_beyond,
+        } = *self;
+        let more = losses.saturating_add(1);
+        let percent = u128::from(sets_beyond_survived) * 100 / u128::from(sets_beyond.max(1));
+        let plural = if losses == 1 { "" } else { "es" };
+        write!(
+            f,
+            "any {losses} loss{plural}, and {percent} % of the sets of {more}"
+        )
     }
 }
 

@@ -192,9 +192,9 @@ impl CopyOut {
         let draining = self.members.membership().draining();
         let online = self.members.membership().live().into_iter();
         let homes = online.filter(|member| !draining.contains(member)).count();
-        let geometry = self.members.shape().geometry();
-        let vacant = geometry.total_shards().saturating_sub(homes);
-        let attainable = signed(geometry.parity_shards()) - signed(vacant);
+        let shape = self.members.shape();
+        let vacant = shape.geometry().total_shards().saturating_sub(homes);
+        let attainable = shape.survival().after(vacant);
         let mut endangered = Vec::new();
         // A stripe that reads serve is copied even where the records of others do not agree with it.
         let stripes: BTreeMap<StripeId, Stripe> = self
@@ -232,10 +232,6 @@ fn tally_of(segment: &Segment, stripe: &Stripe, counts: &dyn Fn(MemberIndex) -> 
         stripe.written.contains(shard) && member_of(segment, stripe, shard).is_some_and(counts)
     };
     Tally::of(segment, stripe, is_there)
-}
-
-fn signed(count: usize) -> i16 {
-    i16::try_from(count).unwrap_or(i16::MAX)
 }
 
 /// Divides stripes into groups of which each fits into one new stripe.

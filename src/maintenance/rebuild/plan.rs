@@ -204,13 +204,13 @@ fn add_missing(
         let member = member.filter(|member| online.contains(member));
         stripe.written.contains(shard) && member.is_some_and(|member| census.holds(member, stripe))
     };
-    let tolerated = Tally::of(segment, stripe, is_there).losses_tolerated();
-    if tolerated == i16::from(segment.parity_shards) {
+    let tally = Tally::of(segment, stripe, is_there);
+    if tally.is_whole() {
         return;
     }
     let id = stripe.segment;
     let plan = plans.entry(id).or_insert_with(|| SegmentPlan::new(id));
-    plan.worst = plan.worst.min(tolerated);
+    plan.worst = plan.worst.min(tally.losses_tolerated());
     for slot in 0..segment.slots.len() {
         let is_lacking = shard_in(segment, stripe, slot).is_some_and(|shard| !is_there(shard));
         if is_lacking && !plan.moves.contains(&slot) {

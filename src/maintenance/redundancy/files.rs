@@ -7,7 +7,7 @@ use super::{MissingShards, RedundancyCounter};
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{RepairNote, Segment, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId};
-use crate::stripes::{Census, member_of};
+use crate::stripes::{Census, member_of, survival};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::successor;
 
@@ -113,8 +113,8 @@ impl RedundancyCounter {
         if !self.stripes.damage().lacks_files() {
             return Ok(false);
         }
-        let parity = self.members.shape().geometry().parity_shards();
-        let is_whole = |losses| usize::try_from(losses).is_ok_and(|losses: usize| losses >= parity);
+        let most = self.members.shape().survival().guaranteed();
+        let is_whole = |losses| usize::try_from(losses).is_ok_and(|losses: usize| losses >= most);
         let rows = &self.redundancy()?.rows;
         Ok(!rows.iter().all(|row| is_whole(row.losses_tolerated)))
     }
@@ -152,7 +152,8 @@ impl RedundancyCounter {
             let data = usize::from(segment.data_shards);
             let implied = (0..segment.data_shards).map(ShardIndex);
             let implied = implied.filter(|shard| record.is_implied(*shard, data));
-            Ok(left.count() + implied.count() < data)
+            let readable = left.chain(implied).map(|shard| usize::from(shard.0));
+            Ok(survival(&segment).rank(readable) < data)
         })
     }
 
@@ -228,15 +229,15 @@ impl RedundancyCounter {
         absent.max().unwrap_or_default()
     }
 
-    /// Returns whether there are segments of which fewer members are online than they have data shards. It counts
-    /// nothing; short stripes in them may be whole.
+    /// Returns whether there are segments of which more members are absent than all their stripes survive. It counts
+    /// nothing; some stripes in them may be readable.
     #[must_use]
     pub fn has_lost_segments(&self) -> bool {
         let live = self.members.membership().live();
         let is_lost = |(_, segment): &(SegmentId, Segment)| {
             let holders = segment.slots.iter().flatten();
             let held = holders.filter(|member| live.contains(member)).count();
-            held < usize::from(segment.data_shards)
+            held + survival(segment).guaranteed() < segment.slots.len()
         };
         self.stripes.segments().records().iter().any(is_lost)
     }

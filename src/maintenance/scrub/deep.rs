@@ -7,7 +7,7 @@ use super::BATCH_BYTES;
 use super::Scrubber;
 use crate::format::record::{Segment, ShardSet};
 use crate::format::{MemberIndex, SegmentId, StripeId};
-use crate::stripes::{Inconsistent, Remedy, Verdict, member_of};
+use crate::stripes::{Inconsistent, Remedy, Verdict, member_of, survival};
 use crate::transaction::CommitError;
 
 /// Shards of one file that are wrong, or are not there.
@@ -126,13 +126,11 @@ impl Scrubber {
         verdict: &Verdict,
         rows: &mut BTreeMap<i16, RedundancyRow>,
     ) -> Result<(), CommitError> {
-        let parity = self
-            .stripes
-            .segments()
-            .record(segment)
-            .map_or(0, |segment| i16::from(segment.parity_shards));
         let gone = verdict.wrong.len() as u64 + verdict.missing;
-        let mut losses_tolerated = parity - i16::try_from(gone).unwrap_or(i16::MAX);
+        let gone = usize::try_from(gone).unwrap_or(usize::MAX);
+        let segment = self.stripes.segments().record(segment);
+        let survival = segment.map(|segment| survival(&segment));
+        let mut losses_tolerated = survival.map_or(0, |survival| survival.after(gone));
         if self.catalog.live_within(verdict.stripe, &verdict.lost)? > 0 {
             losses_tolerated = losses_tolerated.min(-1);
         } else if losses_tolerated < 0 {

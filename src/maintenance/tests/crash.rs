@@ -67,8 +67,7 @@ fn work(fs: &TestFs, promises: &mut Promises) -> Result<(), CommitError> {
     fs.maintenance.close()
 }
 
-fn set_up(data: usize, parity: usize, count: usize) -> (Rig, Promises) {
-    let rig = Rig::new(data, parity, count);
+fn set_up(rig: Rig) -> (Rig, Promises) {
     let fs = rig.open(&[]);
     let mut promises = Promises::default();
     for file in 1..4 {
@@ -83,8 +82,13 @@ fn set_up(data: usize, parity: usize, count: usize) -> (Rig, Promises) {
 
 /// Cuts the power at every `stride`-th call of the work, and checks what is left in every way.
 fn every_cut_keeps_the_promises(data: usize, parity: usize, count: usize, stride: usize) {
-    let (base, kept_before) = set_up(data, parity, count);
-    let losses = subsets(count, parity);
+    let named = format!("{data}+{parity} of {count}");
+    every_cut_with_losses(Rig::new(data, parity, count), parity, stride, &named);
+}
+
+fn every_cut_with_losses(rig: Rig, lost: usize, stride: usize, named: &str) {
+    let losses = subsets(rig.disks.len(), lost);
+    let (base, kept_before) = set_up(rig);
     let mut cuts = 0;
     for call in (1..).step_by(stride) {
         let rig = base.fork();
@@ -105,8 +109,7 @@ fn every_cut_keeps_the_promises(data: usize, parity: usize, count: usize, stride
             left.cut(policy);
             // Every set of lost members comes up, in turn.
             let lost = &losses[(call as usize + 7 * turn) % losses.len()];
-            let context =
-                format!("{data}+{parity} of {count}, cut {call}, {policy:?}, lost {lost:?}");
+            let context = format!("{named}, cut {call}, {policy:?}, lost {lost:?}");
             check_after_cut(&left, lost, &promises, &context);
         }
     }
@@ -145,8 +148,13 @@ fn a_power_cut_after_any_call_keeps_the_synced_files_2_plus_2_of_5() {
 }
 
 #[test]
+fn a_power_cut_after_any_call_keeps_the_synced_files_of_a_random_code() {
+    every_cut_with_losses(Rig::random(8), 3, 11, "random 4+4 of 8");
+}
+
+#[test]
 fn a_power_cut_in_the_middle_of_recovery_loses_nothing_either() {
-    let (base, kept_before) = set_up(2, 1, 3);
+    let (base, kept_before) = set_up(Rig::new(2, 1, 3));
     // A crash with bytes in the journal only.
     let mut promises = kept_before;
     let fs = base.open(&[]);

@@ -22,20 +22,21 @@ fn fill(fs: &TestFs) -> Model {
 
 fn every_loss_reads_back(data: usize, parity: usize, count: usize) {
     let rig = Rig::new(data, parity, count);
+    every_loss_of(&rig, parity, &format!("{data}+{parity} of {count}"));
+}
+
+/// Reads everything with every set of so many members lost, and writes on.
+fn every_loss_of(rig: &Rig, losses: usize, named: &str) {
     let fs = rig.open(&[]);
     let model = fill(&fs);
     assert_holds(&fs, &model, "before closing");
     fs.close();
-    for lost in subsets(count, parity) {
+    for lost in subsets(rig.disks.len(), losses) {
         let fs = rig.fork().open(&lost);
-        assert_holds(
-            &fs,
-            &model,
-            &format!("{data}+{parity} of {count}, lost {lost:?}"),
-        );
+        assert_holds(&fs, &model, &format!("{named}, lost {lost:?}"));
         let worst = fs.redundancy()[0].0;
         assert!(
-            worst >= (parity - lost.len()) as i16,
+            worst >= (losses - lost.len()) as i16,
             "lost {lost:?}: {worst}"
         );
         // And it still takes new files.
@@ -58,6 +59,11 @@ fn any_parity_count_of_members_may_be_missing_4_plus_2() {
 #[test]
 fn any_parity_count_of_members_may_be_missing_2_plus_3() {
     every_loss_reads_back(2, 3, 5);
+}
+
+#[test]
+fn any_three_members_may_be_missing_of_a_random_code_4_plus_4() {
+    every_loss_of(&Rig::random(8), 3, "random 4+4 of 8");
 }
 
 #[test]

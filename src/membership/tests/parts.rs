@@ -3,6 +3,7 @@
 use uuid::Uuid;
 
 use super::*;
+use crate::codec::{CodeId, Survival};
 use crate::format::MemberId;
 use crate::membership::health::MemberState;
 use crate::membership::member::Member;
@@ -26,7 +27,12 @@ fn present(disks: &Disks, index: usize) -> Member {
 fn membership(disks: &Disks) -> Membership {
     let members = (0..disks.directories.len()).map(|index| present(disks, index));
     let geometry = Geometry::new(2, 1).expect("a valid geometry");
-    Membership::new(geometry, members.collect(), published(1, Vec::new()))
+    let survival = Survival::of(CodeId::RS_CAUCHY, geometry);
+    Membership::new(
+        (geometry, survival),
+        members.collect(),
+        published(1, Vec::new()),
+    )
 }
 
 #[test]

@@ -61,15 +61,16 @@ impl Inspector {
             .filter(|&shard| right(shard))
             .filter_map(|shard| Some((shard, &found[shard].bytes()?[rows.clone()])))
             .collect();
-        let needed = located.data_shards();
-        if present.len() < needed {
+        let (survival, needed) = (located.codec.survival(), located.data_shards());
+        let indices = present.iter().map(|(shard, _)| *shard);
+        if survival.rank(indices.clone()) < needed {
             let is_written = |shard: &usize| {
                 let shard = layout::shard(*shard);
                 located.record.written.contains(shard)
             };
             let away = (0..found.len()).filter(|&shard| matches!(found[shard], FoundShard::Away));
-            let could_return = away.filter(is_written).count();
-            restored.is_lost_for_good |= present.len() + could_return < needed;
+            let could_return = away.filter(is_written);
+            restored.is_lost_for_good |= survival.rank(indices.chain(could_return)) < needed;
             for fixed in &mut restored.fixed {
                 if !right(fixed.shard) {
                     fixed.is_whole = false;

@@ -8,6 +8,7 @@ use bytes::Bytes;
 
 use super::super::layout;
 use super::super::segment_handle::SegmentHandle;
+use super::super::tally::survival;
 use super::incomplete::{IncompleteStripe, RebuildTarget};
 use crate::codec::Codec;
 use crate::format::record::ShardSums;
@@ -260,18 +261,19 @@ fn source_of(
     if shards.iter().all(is_readable) {
         return Source::Copies;
     }
-    let implied = layout::shards(&segment.record)
+    let index = |shard: ShardIndex| usize::from(shard.0);
+    let implied: Vec<usize> = layout::shards(&segment.record)
         .filter(|&shard| record.is_implied(shard, data_shards))
-        .count();
-    let needed = data_shards - implied;
+        .map(index)
+        .collect();
     let others = order
         .iter()
         .filter_map(|&slot| segment.record.shard_in(slot, record.rotation))
         .filter(|&shard| is_readable(shard) && !shards.contains(shard));
-    let others: Vec<ShardIndex> = others.take(needed).collect();
-    if others.len() < needed {
+    let others = survival(&segment.record).useful(&implied, others.map(index));
+    if implied.len() + others.len() < data_shards {
         Source::Unsure
     } else {
-        Source::Others(others)
+        Source::Others(others.into_iter().map(layout::shard).collect())
     }
 }

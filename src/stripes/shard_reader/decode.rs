@@ -26,10 +26,21 @@ struct Wrong {
     ranges: Vec<Range<usize>>,
 }
 
-/// The shards of some rows that are right, as many as decoding needs, and those found wrong.
+/// The shards of some rows that are right, as many as decoding needs and none that does not help, and those found wrong.
 struct Gathered {
     present: Vec<(ShardIndex, Bytes)>,
     wrong: Vec<Wrong>,
+}
+
+impl Gathered {
+    /// Returns those of `others` that decoding needs besides: see [`Survival::useful`](crate::codec::Survival::useful).
+    fn useful(&self, located: &Located, others: &[ShardIndex]) -> Vec<ShardIndex> {
+        let index = |shard: &ShardIndex| usize::from(shard.0);
+        let have: Vec<usize> = self.present.iter().map(|(shard, _)| index(shard)).collect();
+        let survival = located.codec.survival();
+        let useful = survival.useful(&have, others.iter().map(index));
+        useful.into_iter().map(layout::shard).collect()
+    }
 }
 
 impl ShardReader {
@@ -158,7 +169,7 @@ impl ShardReader {
         let mut untried = Vec::new();
         for shard in shards.filter(|shard| !lost.contains(shard)) {
             match self.already_read(located, rows, shard, have) {
-                Some(bytes) if gathered.present.len() < needed => {
+                Some(bytes) if !gathered.useful(located, &[shard]).is_empty() => {
                     gathered.present.push((shard, bytes));
                 }
                 Some(_) => {}
@@ -188,12 +199,15 @@ impl ShardReader {
         patience: Wait,
         gathered: &mut Gathered,
     ) -> Result<(), StripeError> {
-        let needed = located.data_shards();
         let mut slow = Vec::new();
-        while gathered.present.len() < needed && !untried.is_empty() {
-            let missing = needed - gathered.present.len();
-            let batch = untried.drain(..missing.min(untried.len()));
+        loop {
+            let batch = gathered.useful(located, untried);
+            if batch.is_empty() {
+                break;
+            }
+            untried.retain(|shard| !batch.contains(shard));
             let wanted: Vec<Rows> = batch
+                .into_iter()
                 .map(|shard| Rows {
                     shard,
                     range: rows.clone(),

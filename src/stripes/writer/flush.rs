@@ -38,6 +38,12 @@ struct Attempt {
     last_error: Option<StoreError>,
 }
 
+impl Attempt {
+    fn has(&self, shard: ShardIndex) -> bool {
+        self.written.iter().any(|(written, _)| *written == shard)
+    }
+}
+
 impl Writer {
     /// Flushes one stripe, and tells every waiting thread what became of it.
     pub(crate) fn flush(&self, sealed: &Arc<Sealed>) {
@@ -107,9 +113,11 @@ impl Writer {
             };
             let attempt = self.write_at(encoded, place);
             let failed = attempt.last_error.is_some();
-            let better = best
-                .as_ref()
-                .is_none_or(|b| attempt.written.len() > b.written.len());
+            let worth = |attempt: &Attempt| {
+                let tolerated = self.losses_tolerated(encoded, |shard| attempt.has(shard));
+                (tolerated, attempt.written.len())
+            };
+            let better = best.as_ref().is_none_or(|b| worth(&attempt) > worth(b));
             let worse = if better {
                 best.replace(attempt)
             } else {
@@ -130,7 +138,9 @@ impl Writer {
         let implied = self.members.shape().geometry().total_shards() - encoded.shards.len();
         let needed = self.members.shape().geometry().data_shards() - implied;
         match best {
-            Some(attempt) if attempt.written.len() >= needed => Ok(attempt),
+            Some(attempt) if self.losses_tolerated(encoded, |shard| attempt.has(shard)) >= 0 => {
+                Ok(attempt)
+            }
             other => {
                 if let Some(attempt) = &other {
                     self.give_up(encoded, attempt)?;
@@ -149,6 +159,21 @@ impl Writer {
                 })
             }
         }
+    }
+
+    /// Returns how many losses a stripe survives of which some shards are written; negative if it cannot be read.
+    fn losses_tolerated(&self, encoded: &Encoded, is_written: impl Fn(ShardIndex) -> bool) -> i16 {
+        let exists = |shard| {
+            encoded
+                .shards
+                .iter()
+                .any(|(existing, _)| *existing == shard)
+        };
+        let survival = self.members.shape().survival();
+        survival.losses_tolerated(|index| {
+            let shard = layout::shard(index);
+            !exists(shard) || is_written(shard)
+        })
     }
 
     /// Finds the place that keeps most shards; a reserved one, if no better is to be had.
@@ -284,7 +309,7 @@ impl Writer {
     }
 
     /// Returns how far to rotate a stripe: by one slot more than the stripe before, so that parity is spread evenly.
-    /// Where slots cannot be written, the rotation makes implied shards fall on them.
+    /// Where slots cannot be written, the rotation makes such shards fall on them that the stripe lacks least.
     fn rotation(&self, encoded: &Encoded, segment: &SegmentHandle, live: &[MemberIndex]) -> u8 {
         let total = self.members.shape().geometry().total_shards();
         let usual = usize::try_from(encoded.stripe.0 % total as u64).unwrap_or(0);
@@ -292,11 +317,10 @@ impl Writer {
         let writable: Vec<bool> = segment.record.slots.iter().map(writable).collect();
         let rotation = |turn: usize| layout::shard((usual + turn) % total).0;
         let reached = |&rotation: &u8| {
-            let slots = encoded
-                .shards
-                .iter()
-                .map(|(s, _)| segment.record.slot_of(*s, rotation));
-            slots.filter(|&slot| writable[slot]).count()
+            let is_reached = |shard| writable[segment.record.slot_of(shard, rotation)];
+            let shards = encoded.shards.iter().map(|(shard, _)| *shard);
+            let count = shards.filter(|&shard| is_reached(shard)).count();
+            (self.losses_tolerated(encoded, is_reached), count)
         };
         let mut best = rotation(0);
         if writable.iter().all(|&writable| writable) {

@@ -188,7 +188,7 @@ impl Chaos {
         let rows = status["redundancy"].as_array().expect("rows are listed");
         let is_whole = rows
             .iter()
-            .all(|row| row["losses_tolerated"] == self.shape.parity);
+            .all(|row| row["losses_tolerated"] == self.shape.losses());
         assert!(is_whole && code == 0, "{status}\n{}", self.volume.log());
     }
 }

@@ -85,14 +85,15 @@ impl Seed {
     /// Returns the volume to try it with.
     pub(super) fn shape(self) -> Shape {
         let geometries = [
-            (4, 2, 8),
-            (3, 2, 8),
-            (4, 2, 6),
-            (2, 1, 5),
-            (3, 3, 8),
-            (1, 1, 3),
+            (4, 2, 8, "rs-cauchy"),
+            (3, 2, 8, "rs-cauchy"),
+            (4, 2, 6, "rs-cauchy"),
+            (2, 1, 5, "rs-cauchy"),
+            (3, 3, 8, "rs-cauchy"),
+            (1, 1, 3, "rs-cauchy"),
+            (4, 4, 9, "random-gf2"),
         ];
-        let (data, parity, members) = *geometries
+        let (data, parity, members, code) = *geometries
             .choose(&mut self.stream(0, 0))
             .expect("there are some");
         Shape {
@@ -101,7 +102,7 @@ impl Seed {
             members,
             segment: "4MiB",
             unit: "128KiB",
-            ..Shape::FOUR_TWO
+            code,
         }
     }
 }

@@ -86,7 +86,7 @@ impl Chaos {
 
     /// Returns how many more directories may go wrong.
     fn budget(&self) -> usize {
-        self.shape.parity - (self.seats.len() - self.sound())
+        self.shape.losses() - (self.seats.len() - self.sound())
     }
 
     /// Returns what happens instead of what was drawn, if that would be too much: more than stripes can do
@@ -103,7 +103,7 @@ impl Chaos {
             | Event::OldCopy => 1,
             Event::Exchange => 2,
             // Beyond any budget, and whole again at the end of its step.
-            Event::Outage => self.shape.parity,
+            Event::Outage => self.shape.losses(),
             Event::Kill
             | Event::Remount
             | Event::Hold
@@ -437,7 +437,7 @@ impl Chaos {
         self.check_deep();
         for _ in 0..3 {
             let all: Vec<usize> = (0..self.seats.len()).collect();
-            let lost: Vec<usize> = all.sample(rng, self.shape.parity).copied().collect();
+            let lost: Vec<usize> = all.sample(rng, self.shape.losses()).copied().collect();
             self.volume.members = self.seats.iter().map(|seat| seat.path.clone()).collect();
             let left: Vec<usize> = all.into_iter().filter(|at| !lost.contains(at)).collect();
             let output = self.volume.try_mount(&left, &["-o", "ro"]);

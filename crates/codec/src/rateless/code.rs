@@ -82,7 +82,7 @@ impl RandomCode {
     }
 
     /// Writes a row over words that hold at least one bit for each source packet.
-    pub(super) fn write_row(&self, number: u64, words: &mut [u64]) {
+    pub(crate) fn write_row(&self, number: u64, words: &mut [u64]) {
         let source = usize::try_from(number).unwrap_or(usize::MAX);
         if self.form == Form::Systematic && source < self.source_packets {
             words.fill(0);

@@ -178,6 +178,10 @@ fn matrices() -> Vec<Matrix> {
     .into();
     matrices.extend([(4, 2), (10, 4), (17, 16)].map(|(k, m)| lost_data(k, m)));
     matrices.push(Matrix::from_fn(3, 4, |_, _| 0));
+    // As of codes that XOR shards.
+    matrices.push(Matrix::from_fn(5, 19, |row, column| {
+        u8::from((7 * row + 3 * column + row * column) % 5 < 2)
+    }));
     matrices.push(Matrix::from_fn(2, 3, |row, column| {
         [0, 0x80, 1][(row + column) % 3]
     }));

@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::{FormatError, MemberIndex, ShardIndex, StripeId, wire::Reader};
+use crate::{FormatError, MemberIndex, ShardIndex, StripeId, code_number, wire::Reader};
 
 /// A segment: `b's' segment`. Its stripes are listed under `b'g' segment offset` → [`SegmentStripe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,8 +12,9 @@ pub struct Segment {
     pub data_shards: u8,
     /// Parity shards of each stripe in it.
     pub parity_shards: u8,
-    /// The code's number (`CodeId` of the crate `cauchyfs-codec`).
-    pub code: u16,
+    /// The code's number (`CodeId` of the crate `cauchyfs-codec`), with its parameters: see
+    /// [`code_number`](crate::code_number).
+    pub code: u64,
     /// Bytes of each of its files.
     pub len: u64,
     /// The member that holds each slot, or `None` where there was no member left to take it. As many
@@ -80,11 +81,15 @@ impl Record for Segment {
             self.total_slots(),
             "a slot for each shard"
         );
-        let mut value = Vec::with_capacity(13 + 2 * self.slots.len());
+        let (code, parameters) = code_number::split(self.code);
+        let mut value = Vec::with_capacity(19 + 2 * self.slots.len());
         value.put_u8(VERSION);
         value.put_u8(self.data_shards);
         value.put_u8(self.parity_shards);
-        value.put_u16_le(self.code);
+        value.put_u16_le(code);
+        if code_number::has_parameters(code) {
+            value.put_slice(&parameters);
+        }
         value.put_u64_le(self.len);
         for slot in &self.slots {
             value.put_u16_le(slot.map_or(VACANT, |member| member.0));
@@ -105,7 +110,13 @@ impl Record for Segment {
         let Some(total_shards) = data_shards.checked_add(parity_shards) else {
             return Err(reader.bad("parity shards", parity_shards));
         };
-        let (code, len) = (reader.u16()?, reader.u64()?);
+        let code = reader.u16()?;
+        let code = if code_number::has_parameters(code) {
+            code_number::join(code, reader.array()?)
+        } else {
+            u64::from(code)
+        };
+        let len = reader.u64()?;
         if len > MAX_SEGMENT_BYTES {
             return Err(reader.bad("length", len));
         }

@@ -7,6 +7,7 @@ use super::*;
 use crate::wire::MAX_COUNT;
 use crate::{
     Cookie, Ino, MemberIndex, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeId,
+    code_number,
 };
 
 fn time() -> impl Strategy<Value = Timestamp> {
@@ -101,6 +102,7 @@ prop_compose! {
     fn segment()(
         (data_shards, parity_shards) in (1..=255_u8).prop_flat_map(|data| (Just(data), 0..=255 - data)),
         code: u16,
+        parameters: [u8; 6],
         len in 0..=MAX_SEGMENT_BYTES,
         members in prop::collection::vec(prop::option::of(0..u16::MAX), 255),
         written in 0..=u8::MAX,
@@ -109,6 +111,11 @@ prop_compose! {
         let rotating = if written % 2 == 0 { total } else { written.max(data_shards) };
         let slots = members[..total.max(rotating).into()].iter();
         let slots = slots.map(|member| member.map(MemberIndex)).collect();
+        let code = if code_number::has_parameters(code % 8) {
+            code_number::join(code % 8, parameters)
+        } else {
+            code.into()
+        };
         Segment { data_shards, parity_shards, code, len, slots, rotating }
     }
 }

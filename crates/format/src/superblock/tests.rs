@@ -26,7 +26,7 @@ prop_compose! {
 
 prop_compose! {
     fn superblock()(
-        (volume, member, code) in any::<(u128, u128, u16)>(),
+        (volume, member, code) in any::<(u128, u128, u64)>(),
         (unit, units) in (1..=1024_u32, 1..=1_u64 << 20),
         (data_shards, parity_shards, compat, read_only) in any::<(u8, u8, u64, u64)>(),
         generation in 0..=MAX_COUNT,
@@ -176,6 +176,32 @@ fn newer_versions_and_unknown_incompatible_features_are_distinguished_from_damag
     assert_eq!(compatible.map(|block| block.features.compat), Ok(4));
     let readable = Superblock::decode(&with_field(at::READ_ONLY, 4_u64.to_le_bytes()));
     assert_eq!(readable.map(|block| block.read_only_features()), Ok(4));
+}
+
+#[test]
+fn a_code_with_parameters_has_these_bytes_and_only_with_its_feature() {
+    let code = code_number::join(3, [3, 0x29, 0x0f, 0, 0, 0x80]);
+    assert_eq!(code_number::split(code), (3, [3, 0x29, 0x0f, 0, 0, 0x80]));
+    let block = |incompat| Superblock {
+        code,
+        features: Features {
+            incompat,
+            ..Features::default()
+        },
+        ..plain()
+    };
+    let slot = block(CODE_PARAMETERS).encode();
+    assert_eq!(slot[24..32], [32, 0, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(slot[66..68], [3, 0]);
+    assert_eq!(slot[106..112], [3, 0x29, 0x0f, 0, 0, 0x80]);
+    assert_eq!(Superblock::decode(&slot).map(|block| block.code), Ok(code));
+    // As all builds before the feature read it.
+    let slot = block(QUOTAS).encode();
+    assert_eq!(Superblock::decode(&slot).map(|block| block.code), Ok(3));
+    // A volume of another code is written as ever.
+    let mut usual = plain();
+    usual.features = Features::default();
+    assert_eq!(usual.encode()[106..112], [0; 6]);
 }
 
 #[test]
