@@ -162,9 +162,9 @@ fn newer_versions_and_unknown_incompatible_features_are_distinguished_from_damag
         ),
         "{newer:?}"
     );
-    let features = Superblock::decode(&with_field(at::INCOMPAT, 4_u64.to_le_bytes()));
+    let features = Superblock::decode(&with_field(at::INCOMPAT, (1_u64 << 40).to_le_bytes()));
     assert!(
-        matches!(features, Err(FormatError::Features { unknown: 4, .. })),
+        matches!(features, Err(FormatError::Features { unknown, .. }) if unknown == 1 << 40),
         "{features:?}"
     );
     let compatible = Superblock::decode(&with_field(at::COMPAT, 4_u64.to_le_bytes()));
