@@ -167,7 +167,7 @@ impl SpaceMeter {
         }
         let data_shards = self.geometry.data_shards() as u64;
         let stripes = UNFILLED_STRIPES * self.segments.step() * data_shards;
-        // What a copy of the index takes, every member may have to.
+        // Every member may have to take a copy of the index.
         let index = (bytes / BLOCK_SIZE as u64 + 1).saturating_mul(INDEX_BYTES_PER_EXTENT);
         let index = index.saturating_mul(data_shards);
         bytes.saturating_add(index).saturating_add(stripes)

@@ -43,7 +43,7 @@ impl Run {
         self.stripe == Extent::FAILED_WRITEBACK
     }
 
-    /// Returns whether it stands for bytes for which the volume keeps room, and that nobody wrote yet.
+    /// Returns whether it stands for bytes that are not written yet, and for which the volume keeps room.
     #[must_use]
     pub fn is_unwritten(&self) -> bool {
         self.stripe == Extent::UNWRITTEN

@@ -7,8 +7,8 @@
 //! # Invariants
 //!
 //! - While any extent is unwritten, a writer places no byte without credit or a claim.
-//! - What is free beyond the room kept is no less than the credit and the bytes in flight together, as far as the volume
-//!   itself takes it.
+//! - Credit and bytes in flight together do not exceed what is free beyond the room kept. Only other programs that fill
+//!   the same filesystems can break that.
 //! - No two claims overlap. So one unwritten extent admits one write at a time, and not several of its length.
 //!
 //! A volume without unwritten extents pays for two atomic additions in each write.

@@ -26,8 +26,8 @@ const PIECE: usize = 64 << 10;
 fn features(volume: &TestVolume) -> Vec<u64> {
     let members = volume.members.iter();
     let features = members.map(|member| {
-        let bytes = fs::read(member.join("superblock")).unwrap();
-        let block = Superblock::decode(&bytes[..SLOT_BYTES]).unwrap();
+        let bytes = fs::read(member.join("superblock")).expect("each member has one");
+        let block = Superblock::decode(&bytes[..SLOT_BYTES]).expect("it is right");
         block.features.incompat
     });
     features.collect()

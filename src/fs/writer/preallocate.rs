@@ -75,7 +75,7 @@ impl FileWriter {
         (ino, range, blocks): (Ino, &Range<u64>, &Range<u64>),
         grow: bool,
     ) -> Result<Attempt, FsError> {
-        // What is allocated behind the end of the file would go with the rest of what was there.
+        // Otherwise new extents behind the end of the file would go with the rest of the old ones.
         self.removal.finish_cut(ino)?;
         self.transactions.growth().check_growth()?;
         let missing = {

@@ -33,7 +33,7 @@ impl FileWriter {
         if !self.prepare(lock, ino, &mut inode, (&(size..size), Reach::Bytes))? {
             return Err(FsError::NoSpace);
         }
-        // What lies behind the end of a file that grows was allocated there, and stays.
+        // Unwritten extents behind the end of a file that grows stay.
         let keeps_rest =
             size > inode.size && inode.unwritten_bytes > 0 && !self.removal.is_cutting(ino);
         inode.size = size;

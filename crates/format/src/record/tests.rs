@@ -429,16 +429,17 @@ fn sample_symlink() -> Inode {
     }
 }
 
+fn refused<T: Record + Debug>(value: &T) {
+    let decoded = T::decode(&value.encode());
+    assert!(
+        matches!(decoded, Err(FormatError::Field { .. })),
+        "{value:?}: {decoded:?}"
+    );
+}
+
 /// Each of these made some sum overflow, or demanded memory.
 #[test]
 fn values_that_no_volume_can_have_are_refused() {
-    fn refused<T: Record + Debug>(value: &T) {
-        let decoded = T::decode(&value.encode());
-        assert!(
-            matches!(decoded, Err(FormatError::Field { .. })),
-            "{value:?}: {decoded:?}"
-        );
-    }
     let most = u64::from(MAX_STRIPE_BYTES);
     for (len, stripe_offset) in [
         (u64::MAX, 0),
@@ -461,15 +462,6 @@ fn values_that_no_volume_can_have_are_refused() {
         stripe_offset: 0,
     };
     assert_eq!(Extent::decode(&refused_write.encode()), Ok(refused_write));
-    let unwritten = |len, stripe_offset| Extent {
-        len,
-        stripe: Extent::UNWRITTEN,
-        stripe_offset,
-    };
-    let longest = unwritten(u64::from(u32::MAX), 0);
-    assert_eq!(Extent::decode(&longest.encode()), Ok(longest));
-    refused(&unwritten(u64::MAX, 0));
-    refused(&unwritten(u64::from(u32::MAX), 1));
     for cookie in [MAX_COUNT, u64::MAX] {
         refused(&Dirent {
             ino: Ino(2),
@@ -524,14 +516,27 @@ fn values_that_no_volume_can_have_are_refused() {
     });
     refused(&Inode {
         quota: QuotaId(u64::MAX),
-        ..longest.clone()
+        ..longest
     });
+}
+
+#[test]
+fn unwritten_bytes_that_no_file_can_have_are_refused() {
+    let unwritten = |len, stripe_offset| Extent {
+        len,
+        stripe: Extent::UNWRITTEN,
+        stripe_offset,
+    };
+    let longest = unwritten(u64::from(u32::MAX), 0);
+    assert_eq!(Extent::decode(&longest.encode()), Ok(longest));
+    refused(&unwritten(u64::MAX, 0));
+    refused(&unwritten(u64::from(u32::MAX), 1));
     let with_unwritten = |allocated_bytes, unwritten_bytes| Inode {
         kind: FileKind::Regular,
         allocated_bytes,
         unwritten_bytes,
         inline: Inline::None,
-        ..longest.clone()
+        ..sample_symlink()
     };
     let all = with_unwritten(u64::MAX, u64::MAX);
     assert_eq!(Inode::decode(&all.encode()), Ok(all));

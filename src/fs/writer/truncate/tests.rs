@@ -228,7 +228,7 @@ fn truncated_bytes_are_freed_in_the_background_and_never_seen() {
     }
 }
 
-/// What is allocated behind the end of a file that is being cut does not go with the rest of what was there.
+/// Extents that are allocated behind the end of a file do not go with the rest of a cut.
 #[test]
 fn a_file_that_is_allocated_while_it_is_cut_keeps_what_is_allocated() {
     let mut cut = Cut::new(3);
