@@ -71,10 +71,15 @@ fn wanted(current: StripeCode, change: &CodeChange) -> Result<StripeCode, CodecE
         Some(name) => name,
         None => current.code.name()?,
     };
+    let is_same = geometry == current.geometry && current.code.name() == Ok(name);
     Ok(StripeCode {
         geometry,
-        // Its parameters may be others for this geometry.
-        code: CodeId::from_name(name)?.for_geometry(geometry)?,
+        code: if is_same {
+            current.code
+        } else {
+            // Its parameters may be others for this geometry.
+            CodeId::from_name(name)?.for_geometry(geometry)?
+        },
         unit_bytes: change.unit_bytes.unwrap_or(current.unit_bytes),
     })
 }

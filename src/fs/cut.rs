@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use crate::format::Ino;
-use crate::format::record::Inode;
+use crate::format::record::{Extent, Inode};
 use crate::transaction::Transactions;
 
 use super::edit::Edit;
@@ -47,8 +47,8 @@ pub(super) fn cut_behind_end(
     (ino, mut inode): (Ino, Inode),
     sweep: &mut Sweep,
 ) -> Result<bool, FsError> {
-    let range = behind(inode.size);
-    if !cut_part(inodes, transactions, lock, (ino, &mut inode), &range, sweep)? {
+    let (range, rest) = (behind(inode.size), Rest::of(&inode));
+    if !cut_part(inodes, transactions, lock, (ino, &mut inode), (&range, rest), sweep)? {
         return Ok(false);
     }
     // An inode without a name keeps its mark until it is removed.
@@ -58,6 +58,26 @@ pub(super) fn cut_behind_end(
         inodes.apply(edit)?;
     }
     Ok(true)
+}
+
+/// The extents behind the end of a file that go with a cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rest {
+    /// All of them.
+    All,
+    /// Those with data.
+    Written,
+}
+
+impl Rest {
+    /// Returns what goes when a cut goes on. An inode without a name has a mark in any case, and may never have been cut.
+    pub(super) fn of(inode: &Inode) -> Self {
+        if inode.links == 0 {
+            Self::Written
+        } else {
+            Self::All
+        }
+    }
 }
 
 /// Returns the range behind the end of a file of this size.
@@ -71,12 +91,12 @@ pub(super) fn cut_part(
     transactions: &Transactions,
     lock: &ExclusiveLock<'_>,
     (ino, inode): (Ino, &mut Inode),
-    range: &Range<u64>,
+    part: (&Range<u64>, Rest),
     sweep: &mut Sweep,
 ) -> Result<bool, FsError> {
     debug_assert!(lock.covers(ino));
     let mut edit = Edit::default();
-    let complete = take_out(transactions, (ino, inode), &mut edit, range, sweep)?;
+    let complete = take_out(transactions, (ino, inode), &mut edit, part, sweep)?;
     edit.put_inode(ino, inode);
     inodes.apply(edit)?;
     Ok(complete)
@@ -87,11 +107,13 @@ pub(super) fn take_out(
     transactions: &Transactions,
     (ino, inode): (Ino, &mut Inode),
     edit: &mut Edit,
-    range: &Range<u64>,
+    (range, rest): (&Range<u64>, Rest),
     sweep: &mut Sweep,
 ) -> Result<bool, FsError> {
     let runs = extents::page(transactions, ino, &sweep.rest_of(range))?;
-    let kept = extents::splice(&runs, range, &[]);
+    let within = runs.iter().filter(|run| rest == Rest::Written && run.stripe == Extent::UNWRITTEN);
+    let within: Vec<Run> = within.filter_map(|run| run.clip(range)).collect();
+    let kept = extents::splice(&runs, range, &within);
     let growth = extents::replace(edit, ino, &runs, &kept);
     growth.count_in(inode);
     Ok(sweep.note(range, &runs))

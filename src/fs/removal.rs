@@ -16,7 +16,7 @@ use crate::format::{Ino, key};
 use crate::transaction::{CommitError, Transactions};
 use crate::workers::Threads;
 
-use super::cut::{self, Sweep};
+use super::cut::{self, Rest, Sweep};
 use super::edit::Edit;
 use super::error::FsError;
 use super::extents::{self, PAGE};
@@ -120,12 +120,13 @@ impl Removal {
         // Without what the caller has changed already.
         let mut stored = read_inode(transactions, ino)?.ok_or(FsError::NotFound)?;
         let (range, mut sweep) = (stored.size..end, Sweep::default());
+        let rest = Rest::of(&stored);
         while !cut::cut_part(
             inodes,
             transactions,
             lock,
             (ino, &mut stored),
-            &range,
+            (&range, rest),
             &mut sweep,
         )? {}
         inode.allocated_bytes = stored.allocated_bytes;

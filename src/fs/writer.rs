@@ -136,6 +136,21 @@ impl FileWriter {
         data: &[u8],
         flags: WriteFlags,
     ) -> Result<(), FsError> {
+        loop {
+            match self.try_write(file, offset, data, flags)? {
+                Wrote::All => return Ok(()),
+                Wrote::Nothing => {}
+            }
+        }
+    }
+
+    fn try_write(
+        &self,
+        file: &OpenFile,
+        offset: u64,
+        data: &[u8],
+        flags: WriteFlags,
+    ) -> Result<Wrote, FsError> {
         let claim = self.claim(file, offset, data.len() as u64, flags)?;
         let claim = claim.as_ref();
         // Much is placed before the file is locked; little may yet fit into its record.
@@ -150,7 +165,11 @@ impl FileWriter {
         };
         let attempt = || self.write_locked(file, offset, data, flags, (claim, early.as_ref()));
         let written = self.with_open_stripe(claim, attempt);
-        if let (Err(FsError::QuotaExceeded | FsError::NoSpace), Some(early)) = (&written, &early) {
+        let is_unused = matches!(
+            written,
+            Err(FsError::QuotaExceeded | FsError::NoSpace) | Ok(Wrote::Nothing)
+        );
+        if let (true, Some(early)) = (is_unused, &early) {
             self.transactions.abandon(early)?;
         }
         written
@@ -257,15 +276,14 @@ impl FileWriter {
         data: &[u8],
         flags: WriteFlags,
         (claim, early): (Option<&Claim<'_>>, Option<&Written>),
-    ) -> Result<Option<()>, FsError> {
+    ) -> Result<Option<Wrote>, FsError> {
         let lock = self.inodes.locks().exclusive(&[file.ino]);
         let mut inode = self.inodes.get(file.ino)?;
         check_regular(&inode)?;
         let start = start_of(file, &inode, offset, flags);
         let end = end_of(start, data.len() as u64)?;
         if claim.is_some_and(|claim| *claim.range() != (start..end)) {
-            // The end of a file that is appended to has moved: another try claims the range there.
-            return Err(FsError::NoSpace);
+            return Ok(Some(Wrote::Nothing));
         }
         self.check_growth_of(file.ino, &inode, &(start..end))?;
         let change = (&(start..end), flags.reach());
@@ -312,8 +330,17 @@ impl FileWriter {
         }
         applied?;
         self.failed_writeback.clear_written(file.ino, change);
-        Ok(Some(()))
+        Ok(Some(Wrote::All))
     }
+}
+
+/// The outcome of an attempt to write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wrote {
+    /// Everything.
+    All,
+    /// Nothing: the end of a file that is appended to has moved, and another try claims the range there.
+    Nothing,
 }
 
 impl WriteFlags {

@@ -42,7 +42,7 @@ use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
 use crate::format::SegmentId;
 use crate::membership::Members;
-use crate::stripes::{StripeRecords, Stripes};
+use crate::stripes::{StripeRecords, Stripes, survival};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
@@ -371,7 +371,7 @@ impl Rebuild {
         foreign.retain(|(id, record)| {
             widening::is_to_be_rewritten(record, code) && !segments.is_writing(*id)
         });
-        foreign.sort_by_key(|(id, record)| (record.parity_shards, *id));
+        foreign.sort_by_key(|(id, record)| (survival(record).guaranteed(), *id));
         foreign.into_iter().map(|(id, _)| id).collect()
     }
 

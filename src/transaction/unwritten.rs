@@ -21,8 +21,9 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::CommitError;
 use crate::format::{BLOCK_SIZE, Ino};
@@ -31,6 +32,12 @@ use crate::stripes::Stripes;
 /// The part of the room beyond what is kept that one measurement gives credit for. Other programs may fill the same
 /// filesystems meanwhile.
 const CREDIT_PARTS: u64 = 8;
+
+/// The pause before room is measured again that others may be about to take.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+/// The number of such measurements at most.
+const MOST_LOOKS: usize = 100;
 
 /// Keeps room for unwritten extents.
 pub(crate) struct UnwrittenRoom {
@@ -64,7 +71,7 @@ impl Drop for InFlight<'_> {
 #[must_use = "the room is kept for as long as it lives, or by the extents"]
 pub(crate) struct Allocating<'a> {
     bytes: u64,
-    _in_flight: InFlight<'a>,
+    in_flight: InFlight<'a>,
     _noted: AllocatingNote<'a>,
 }
 
@@ -72,6 +79,14 @@ impl Allocating<'_> {
     /// Returns how many bytes may be allocated.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Notes that so many bytes are unwritten extents by now. They are not in flight any more.
+    pub(crate) fn note_applied(&mut self, bytes: u64) {
+        let room = self.in_flight.room;
+        let kept = room.kept_for(bytes).min(self.in_flight.bytes);
+        room.in_flight.fetch_sub(kept, Ordering::SeqCst);
+        self.in_flight.bytes -= kept;
     }
 }
 
@@ -184,7 +199,7 @@ impl UnwrittenRoom {
         }
         Ok(Allocating {
             bytes,
-            _in_flight: self.fly(kept),
+            in_flight: self.fly(kept),
             _noted: noted,
         })
     }
@@ -201,9 +216,7 @@ impl UnwrittenRoom {
             return Ok(admitted);
         }
         drop(admitted);
-        let mut credit = self.credit.lock();
-        self.fill(&mut credit, bytes)?;
-        *credit -= bytes;
+        *self.credit_for(bytes)? -= bytes;
         Ok(self.fly(bytes))
     }
 
@@ -229,7 +242,22 @@ impl UnwrittenRoom {
         if !self.is_in_use() {
             return Ok(());
         }
-        self.fill(&mut self.credit.lock(), BLOCK_SIZE as u64)
+        self.credit_for(BLOCK_SIZE as u64).map(drop)
+    }
+
+    /// Returns credit of so many bytes or more. What others allocate meanwhile counts twice for a moment, so a lack is measured
+    /// again then.
+    fn credit_for(&self, bytes: u64) -> Result<MutexGuard<'_, u64>, CommitError> {
+        for _ in 0..MOST_LOOKS {
+            let mut credit = self.credit.lock();
+            match self.fill(&mut credit, bytes) {
+                Err(CommitError::NoSpace) if self.allocating.load(Ordering::SeqCst) > 0 => {}
+                filled => return filled.map(|()| credit),
+            }
+            drop(credit);
+            std::thread::sleep(LOOK_INTERVAL);
+        }
+        Err(CommitError::NoSpace)
     }
 
     /// Claims a range of a file, for a write of its unwritten extents. Waits for claims of it to end, with `may_wait`, or

@@ -91,18 +91,17 @@ impl FileWriter {
             let epochs = self.transactions.members().epochs();
             epochs.use_features(UNWRITTEN).map_err(CommitError::from)?;
         }
-        let kept = room.as_ref().map_or(0, Allocating::bytes);
-        let attempt = || self.allocate_locked(caller, (ino, range, blocks), grow, kept);
+        let attempt = || self.allocate_locked(caller, (ino, range, blocks), grow, &mut room);
         self.with_open_stripe(None, attempt)
     }
 
-    /// Allocates as [`Self::allocate`], with room for `kept` bytes; `None` if a stripe must be opened first.
+    /// Allocates as [`Self::allocate`], within the room that was kept; `None` if a stripe must be opened first.
     fn allocate_locked(
         &self,
         caller: &Caller,
         (ino, range, blocks): (Ino, &Range<u64>, &Range<u64>),
         grow: bool,
-        kept: u64,
+        room: &mut Option<Allocating<'_>>,
     ) -> Result<Option<Attempt>, FsError> {
         let lock = self.inodes.locks().exclusive(&[ino]);
         if self.removal.is_cutting(ino) {
@@ -116,7 +115,7 @@ impl FileWriter {
             }
         }
         let missing = self.missing_in(ino, blocks, 0)?;
-        if missing > kept {
+        if missing > room.as_ref().map_or(0, Allocating::bytes) {
             return Ok(Some(Attempt::Superseded));
         }
         let edit = self.begin_allocation(caller, ino, &mut inode)?;
@@ -124,7 +123,7 @@ impl FileWriter {
             return Ok(None);
         }
         let size = if grow { range.end } else { 0 };
-        self.fill(&lock, edit, (ino, inode), blocks, size)?;
+        self.fill(&lock, edit, (ino, inode), (blocks, size), room.as_mut())?;
         Ok(Some(Attempt::Done))
     }
 
@@ -155,8 +154,8 @@ impl FileWriter {
         lock: &ExclusiveLock<'_>,
         mut edit: Edit,
         (ino, mut inode): (Ino, Inode),
-        range: &Range<u64>,
-        size: u64,
+        (range, size): (&Range<u64>, u64),
+        mut room: Option<&mut Allocating<'_>>,
     ) -> Result<(), FsError> {
         debug_assert!(lock.covers(ino));
         let mut rest = range.clone();
@@ -174,9 +173,13 @@ impl FileWriter {
             }
             let old = page.into_iter().filter(|run| run.overlaps(&part));
             let old: Vec<Run> = old.collect();
+            let before = inode.unwritten_bytes;
             extents::replace(&mut batch, ino, &old, &filled(&old, &part)).count_in(&mut inode);
             batch.put_inode(ino, &inode);
             self.inodes.apply(batch)?;
+            if let Some(room) = &mut room {
+                room.note_applied(inode.unwritten_bytes.saturating_sub(before));
+            }
             if is_last {
                 return Ok(());
             }

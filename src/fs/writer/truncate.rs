@@ -7,7 +7,7 @@
 
 use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
-use crate::fs::cut::{Sweep, behind, take_out};
+use crate::fs::cut::{Rest, Sweep, behind, take_out};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
 use crate::fs::failed_writeback::Reach;
@@ -46,7 +46,7 @@ impl FileWriter {
                 &self.transactions,
                 (ino, &mut inode),
                 &mut edit,
-                &behind(size),
+                (&behind(size), Rest::All),
                 &mut Sweep::default(),
             )?;
         if !complete {

@@ -163,16 +163,11 @@ impl Writer {
 
     /// Returns how many losses a stripe survives of which some shards are written; negative if it cannot be read.
     fn losses_tolerated(&self, encoded: &Encoded, is_written: impl Fn(ShardIndex) -> bool) -> i16 {
-        let exists = |shard| {
-            encoded
-                .shards
-                .iter()
-                .any(|(existing, _)| *existing == shard)
-        };
+        let existing: ShardSet = encoded.shards.iter().map(|(shard, _)| *shard).collect();
         let survival = self.members.shape().survival();
         survival.losses_tolerated(|index| {
             let shard = layout::shard(index);
-            !exists(shard) || is_written(shard)
+            !existing.contains(shard) || is_written(shard)
         })
     }
 
@@ -322,15 +317,17 @@ impl Writer {
             let count = shards.filter(|&shard| is_reached(shard)).count();
             (self.losses_tolerated(encoded, is_reached), count)
         };
-        let mut best = rotation(0);
+        let first = rotation(0);
         if writable.iter().all(|&writable| writable) {
-            return best;
+            return first;
         }
-        for turn in 1..total {
-            if reached(&rotation(turn)) > reached(&best) {
-                best = rotation(turn);
+        let mut best = (reached(&first), first);
+        for turn in (1..total).map(rotation) {
+            let reached = reached(&turn);
+            if reached > best.0 {
+                best = (reached, turn);
             }
         }
-        best
+        best.1
     }
 }

@@ -86,7 +86,7 @@ impl Cut {
             &fs.transactions,
             (self.ino, &mut inode),
             &mut edit,
-            &behind(size),
+            (&behind(size), Rest::All),
             &mut Sweep::default(),
         );
         assert!(!complete.unwrap(), "there is more than goes in a batch");
