@@ -164,6 +164,7 @@ impl Maintenance {
             draining: Arc::clone(&draining),
             status,
         }));
+        rebuild.note_least_survived();
         let usage = UsageCounter::new(
             Arc::clone(&transactions.members),
             Arc::clone(&transactions.stripes),

@@ -84,7 +84,7 @@ pub(super) struct CreateArguments {
     /// The erasure code. rs-cauchy and rs-fft are for any K+M up to 255; rs-fft takes less time if M is about 8 or
     /// more, and builds of this program that do not know it refuse the volume. crs-w4, crs-w5, crs-w6, crs-w7 and crs-w8 compute with XOR
     /// alone, and are for K+M up to 16, 32, 64, 128 and 255. random-gf2 adds up data shards by random rows that `create`
-    /// searches for: K+M up to 64, K and M from 2, M up to 16. It survives fewer losses than M for sure, and says how many.
+    /// searches for: K+M up to 64, K and M from 2, M up to 16; with M = 2, K up to about 45. It survives fewer losses than M for sure, and says how many.
     #[arg(long, default_value = "rs-cauchy", value_name = "CODE")]
     pub(super) code: String,
     /// A name of your choice, shown by `status` and `df`.

@@ -48,7 +48,14 @@ pub(super) fn cut_behind_end(
     sweep: &mut Sweep,
 ) -> Result<bool, FsError> {
     let (range, rest) = (behind(inode.size), Rest::of(&inode));
-    if !cut_part(inodes, transactions, lock, (ino, &mut inode), (&range, rest), sweep)? {
+    if !cut_part(
+        inodes,
+        transactions,
+        lock,
+        (ino, &mut inode),
+        (&range, rest),
+        sweep,
+    )? {
         return Ok(false);
     }
     // An inode without a name keeps its mark until it is removed.
@@ -111,7 +118,9 @@ pub(super) fn take_out(
     sweep: &mut Sweep,
 ) -> Result<bool, FsError> {
     let runs = extents::page(transactions, ino, &sweep.rest_of(range))?;
-    let within = runs.iter().filter(|run| rest == Rest::Written && run.stripe == Extent::UNWRITTEN);
+    let within = runs
+        .iter()
+        .filter(|run| rest == Rest::Written && run.stripe == Extent::UNWRITTEN);
     let within: Vec<Run> = within.filter_map(|run| run.clip(range)).collect();
     let kept = extents::splice(&runs, range, &within);
     let growth = extents::replace(edit, ino, &runs, &kept);

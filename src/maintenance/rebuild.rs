@@ -180,6 +180,7 @@ impl Rebuild {
             Ok(finished)
         });
         self.status.set_members(BTreeSet::new());
+        self.note_least_survived();
         let found = self.status.update(|progress| {
             let was_idle = scope == RebuildScope::Online && progress.met_nothing();
             if was_idle {
@@ -373,6 +374,16 @@ impl Rebuild {
         });
         foreign.sort_by_key(|(id, record)| (survival(record).guaranteed(), *id));
         foreign.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Notes how many losses all stripes survive, whatever codes they have: so many members may be given up at once.
+    pub(super) fn note_least_survived(&self) {
+        let segments = self.stripes.segments().records();
+        let losses = segments
+            .iter()
+            .map(|(_, record)| survival(record).guaranteed());
+        let membership = self.members.membership();
+        membership.set_least_survived(losses.min().unwrap_or(usize::MAX));
     }
 
     /// Returns whether stripes have another code than new ones.

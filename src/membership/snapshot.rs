@@ -15,6 +15,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -113,6 +114,8 @@ pub(super) struct Published {
 pub struct Membership {
     geometry: Geometry,
     survival: Survival,
+    /// The least number of losses that every stripe of some code survives, if stripes have several codes.
+    least_survived: AtomicUsize,
     current: ArcSwap<MembershipSnapshot>,
     /// Held while a snapshot is replaced. No reader takes it.
     replacing: Mutex<()>,
@@ -138,6 +141,7 @@ impl Membership {
         Self {
             geometry,
             survival,
+            least_survived: AtomicUsize::new(usize::MAX),
             current: ArcSwap::from_pointee(snapshot),
             replacing: Mutex::default(),
         }
@@ -313,9 +317,15 @@ impl Membership {
     /// not failed.
     pub(super) fn spare(&self) -> usize {
         let online = self.current.load().online().count();
-        let most = self.survival.guaranteed();
+        let least = self.least_survived.load(Ordering::Relaxed);
+        let most = self.survival.guaranteed().min(least);
         let needed = self.geometry.total_shards().saturating_sub(most);
         online.saturating_sub(needed).min(most)
+    }
+
+    /// Sets the least number of losses that every stripe survives, where stripes have other codes than new ones.
+    pub fn set_least_survived(&self, losses: usize) {
+        self.least_survived.store(losses, Ordering::Relaxed);
     }
 
     /// Returns a member that is online, and its directory. An answer of the directory concerns this member alone, also
