@@ -66,8 +66,8 @@ pub use inspector::{Inconsistent, Remedy, Verdict};
 pub use options::{FullMembers, StripeOptions};
 pub use pins::Pin;
 pub use reader::Served;
-pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError, WrittenShards};
-pub use records::{FlushedStripe, LostShard, StripeRecords};
+pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError};
+pub use records::{FlushedStripe, LostShard, StripeRecords, WrittenShards};
 pub use space::{Load, Space};
 
 pub(crate) use layout::member_of;

@@ -87,7 +87,8 @@ impl Epochs {
             code,
             unit_bytes,
         } = wanted;
-        check_stripes(geometry, code, unit_bytes, self.shape.segment_bytes())?;
+        code.check(geometry)?;
+        check_stripes(geometry, unit_bytes, self.shape.segment_bytes())?;
         let membership = self.membership();
         let draining = membership.draining();
         let live = membership.live();

@@ -55,12 +55,7 @@ impl CreateOptions {
             let most = MAX_MEMBERS;
             return Err(MembersError::TooManyDirectories { given, most });
         }
-        check_stripes(
-            self.geometry,
-            self.code,
-            self.unit_bytes,
-            self.segment_bytes,
-        )?;
+        check_stripes(self.geometry, self.unit_bytes, self.segment_bytes)?;
         if self.label.len() > MAX_LABEL || self.label.chars().any(char::is_control) {
             let problem = format!("over {MAX_LABEL} bytes long, or with control characters");
             return Err(refused("label", &self.label.escape_debug(), &problem));
@@ -72,11 +67,9 @@ impl CreateOptions {
 /// Checks that a volume can have such stripes and segments.
 pub(super) fn check_stripes(
     geometry: Geometry,
-    code: CodeId,
     unit_bytes: u32,
     segment_bytes: u64,
 ) -> Result<(), MembersError> {
-    code.check(geometry)?;
     let unit = u64::from(unit_bytes);
     let payload = unit * geometry.data_shards() as u64;
     if unit == 0 || !unit.is_multiple_of(BLOCK_SIZE as u64) {

@@ -27,14 +27,15 @@ use super::error::StripeError;
 use super::layout;
 use super::locator::{Locator, Rows};
 use super::ranges::joined;
+use super::records::WrittenShards;
 use super::segment_handle::SegmentHandle;
 use super::segments::{Need, Segments};
 use super::shard_reader::ShardReader;
 use super::stripe_coder::StripeCoder;
 use crate::codec::{CodecError, CodingTask};
 use crate::coding::SMALL_BYTES;
-use crate::format::record::{Segment, ShardSet, ShardSums, Stripe};
-use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
+use crate::format::record::{Segment, Stripe};
+use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::membership::Members;
 use crate::store::{Buffer, Op, Pool, Store, StoreError};
 use batch::{Batch, Inputs, RebuildRun, Source, StripeRebuild, first_batch};
@@ -58,17 +59,6 @@ pub struct RebuiltStripes {
     pub written: Vec<WrittenShards>,
     /// The stripes whose shards could not be had, and why.
     pub failed: Vec<(StripeId, StripeError)>,
-}
-
-/// Shards of a stripe that a rebuild wrote.
-#[derive(Clone, Debug)]
-pub struct WrittenShards {
-    /// The stripe.
-    pub stripe: StripeId,
-    /// The shards.
-    pub shards: ShardSet,
-    /// The checksums of those that were added to the stripe.
-    pub added: Vec<(ShardIndex, ShardSums)>,
 }
 
 impl RebuiltStripes {

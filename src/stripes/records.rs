@@ -9,7 +9,6 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::error::StripeError;
-use super::rebuilder::WrittenShards;
 use super::tally::Tally;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
 use crate::format::{Record, SegmentId, ShardIndex, StripeId, key};
@@ -29,6 +28,17 @@ pub struct LostShard {
     pub stripe: StripeId,
     /// The shard of it.
     pub shard: ShardIndex,
+}
+
+/// Shards of a stripe that a rebuild wrote.
+#[derive(Clone, Debug)]
+pub struct WrittenShards {
+    /// The stripe.
+    pub stripe: StripeId,
+    /// The shards.
+    pub shards: ShardSet,
+    /// The checksums of those that were added to the stripe.
+    pub added: Vec<(ShardIndex, ShardSums)>,
 }
 
 /// The records of a stripe that was just written, not synced.

@@ -94,7 +94,8 @@ fn parallelism_and_streaming_stores_change_no_byte() {
     for code in CodeId::all() {
         let geometry = Geometry::new(4, 2).expect("valid");
         let engine = select("auto").expect("always there");
-        check_crews(&Codec::new(code, geometry, engine).expect("4+2 fits every code"));
+        let code = code.for_geometry(geometry).expect("4+2 fits every code");
+        check_crews(&Codec::new(code, geometry, engine).expect("it fits"));
     }
 }
 
@@ -167,7 +168,8 @@ fn checksums_of_every_block_come_with_the_same_parity_with_every_code_on_every_e
     for code in CodeId::all() {
         for engine in engines() {
             let geometry = Geometry::new(5, 3).expect("valid");
-            let codec = Codec::new(code, geometry, engine).expect("5+3 fits every code");
+            let code = code.for_geometry(geometry).expect("5+3 fits every code");
+            let codec = Codec::new(code, geometry, engine).expect("it fits");
             for length in [
                 0,
                 1,

@@ -124,7 +124,8 @@ impl Node {
         let is_changed = |place: usize| open.iter().any(|change| change.value_at(place).is_some());
         for block in lost {
             let mut places = block * BLOCK..((block + 1) * BLOCK).min(found.len());
-            if !places.any(is_changed) {
+            // Nor was anything durable behind the shortest end that the file had.
+            if !places.any(|place| place >= least || is_changed(place)) {
                 return Err(format!("block {block} is lost, and was durable"));
             }
         }
