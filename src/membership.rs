@@ -66,6 +66,7 @@ mod slots;
 mod snapshot;
 mod stale_copies;
 mod status;
+mod stripe_code;
 mod succession;
 mod superblock_recovery;
 mod superblock_writer;
@@ -74,7 +75,6 @@ mod superseded;
 
 pub use access::Access;
 pub use acknowledged::Acknowledged;
-pub use code_change::StripeCode;
 pub use create::CreateOptions;
 pub use draining::clear;
 pub use epochs::Epochs;
@@ -89,6 +89,7 @@ pub use shape::VolumeShape;
 pub(crate) use slots::chain;
 pub use snapshot::Membership;
 pub use stale_copies::{StaleCopies, UnverifiedCopies};
+pub use stripe_code::StripeCode;
 pub use superblock_recovery::{MissingSuperblocks, RecoveredMembers};
 pub use superblocks::VerifiedSuperblocks;
 

@@ -1,10 +1,10 @@
 //! Draining a member: first it takes nothing new, and once nothing is on it any more it is removed. Until then it can
 //! be kept after all.
 
-use super::code_change::StripeCode;
 use super::error::MembersError;
 use super::join::MemberChanges;
 use super::member::Member;
+use super::stripe_code::StripeCode;
 use crate::format::{MemberIndex, files};
 use crate::store::{Executor, Store, StoreError, StoreRef};
 

@@ -4,10 +4,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::code_change::NotedCode;
 use super::fields::{nonce, noted_path};
 use super::lineage::{FoundMember, Lineage, Origin};
 use super::snapshot::Published;
+use super::stripe_code::NotedCode;
 use super::succession::Succession;
 use crate::format::superblock::{
     EpochMark, Features, LastRecord, LastSeen, MAX_HISTORY, MemberEntry, Superblock,

@@ -377,7 +377,7 @@ impl ShardRebuilder {
         let computed = works
             .iter_mut()
             .filter(|work| matches!(work.source, Source::Others(_)))
-            .filter(|work| !self.has_unknown(&batch.segment.record, work));
+            .filter(|work| !added::has_unknown(&self.locator, &batch.segment.record, work));
         let task = |work| {
             let StripeRebuild {
                 present,
@@ -401,7 +401,7 @@ impl ShardRebuilder {
         let segment = &batch.segment.record;
         match work.source {
             Source::Unsure => return false,
-            Source::Copies if self.has_unknown(segment, work) => return false,
+            Source::Copies if added::has_unknown(&self.locator, segment, work) => return false,
             Source::Copies => {
                 for (shard, output) in &mut work.outputs {
                     let Some((_, bytes)) = work.present.iter().find(|(of, _)| of == shard) else {
@@ -411,9 +411,9 @@ impl ShardRebuilder {
                 }
             }
             Source::Others(_) if work.is_computed => {}
-            Source::Others(_) if self.has_unknown(segment, work) => {
+            Source::Others(_) if added::has_unknown(&self.locator, segment, work) => {
                 let pass = batch.codec.pass();
-                if !self.are_inputs_right(segment, work)
+                if !added::are_inputs_right(&self.locator, segment, work)
                     || pass.reconstruct(&work.present, &mut work.outputs).is_err()
                 {
                     return false;
@@ -459,8 +459,9 @@ impl ShardRebuilder {
         work: &mut StripeRebuild<'_>,
     ) -> Result<(), StripeError> {
         let segment = &batch.segment.record;
-        if self.has_unknown(segment, work) {
-            self.compute_carefully(&batch.codec, segment, work)?;
+        if added::has_unknown(&self.locator, segment, work) {
+            let from = (&*self.locator, &*self.shards);
+            added::compute_carefully(from, &batch.codec, segment, work)?;
             let stripe = work.incomplete.stripe;
             let is_right = self.are_outputs_right(segment, work);
             return is_right.then_some(()).ok_or(StripeError::BadRecord {
