@@ -25,7 +25,12 @@ impl Watcher {
             // A command that is gone needs no answer.
             outcome.send(told).ok();
         };
-        let Some(left_out) = self.volume.now().as_ref().map(left_out_of) else {
+        let left_out = self.volume.now().map(|volume| {
+            // Members may have come since the mount.
+            self.survey.note(&volume);
+            left_out_of(&volume)
+        });
+        let Some(left_out) = left_out else {
             tell(Err(DaemonFailure::VolumeAway));
             return None;
         };

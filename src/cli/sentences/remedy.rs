@@ -165,8 +165,8 @@ fn volume_advice(step: VolumeStep, place: &str) -> String {
         }
         VolumeStep::CompleteMembers => {
             return format!(
-                "bring the absent directories back, or replace each with `cauchyfs member replace {place} OLD NEW`; \
-                 `cauchyfs status {place}` lists them"
+                "bring the absent directories back; one that is gone for good goes with `cauchyfs member remove {place} N`, by \
+                 its number in `cauchyfs status {place}`"
             );
         }
         VolumeStep::ListMembers => {
