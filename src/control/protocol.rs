@@ -163,7 +163,7 @@ pub(crate) enum Request {
     },
     /// Set, clear or list quotas of directories.
     Quota(QuotaRequest),
-    /// Change the code of the volume, and bring what is there to it.
+    /// Change the code of the volume, and bring all stripes to it.
     SetCode {
         /// The change.
         change: CodeChange,

@@ -150,8 +150,7 @@ pub(crate) struct GeometryReport {
     pub(crate) data: usize,
     pub(crate) parity: usize,
     pub(crate) code: String,
-    /// What whole stripes survive, of a code for which that is not the loss of as many members as there are parity
-    /// shards.
+    /// The losses that whole stripes survive; none for codes that survive as many as there are parity shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) survives: Option<SurvivalReport>,
 }

@@ -267,23 +267,17 @@ impl Rebuild {
             round.online = self.members.membership().live();
             let plans = plan::missing(round.scope, &self.members, &self.stripes, &self.catalog)?;
             self.close_segments(&plans)?;
-            let outcome = self.carry_out(&plans, round)?;
+            let mut outcome = self.carry_out(&plans, round)?;
             if lacked_files && !plans.is_empty() {
                 self.stripes.damage().set_lacks_files(true);
+            }
+            if let PlanOutcome::Complete { improved: false } = outcome {
+                outcome = self.bring_to_code(round)?;
             }
             match outcome {
                 PlanOutcome::Stopped => return Ok(false),
                 PlanOutcome::Outdated => {
                     // Shards that failed for other members may succeed for those online now.
-                    (has_freed, waited) = (false, u64::MAX);
-                    continue;
-                }
-                PlanOutcome::Complete { improved: true } => continue,
-                PlanOutcome::Complete { improved: false } => {}
-            }
-            match self.bring_to_code(round)? {
-                PlanOutcome::Stopped => return Ok(false),
-                PlanOutcome::Outdated => {
                     (has_freed, waited) = (false, u64::MAX);
                     continue;
                 }

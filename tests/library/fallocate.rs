@@ -122,7 +122,7 @@ fn allocated_blocks_count_at_once_read_as_zeros_and_survive_a_power_cut() {
     write(&fs, handle, BLOCK, &block_of(7)).unwrap();
     assert_eq!(allocated(&fs, ino), 3 * BLOCK);
     assert_eq!(fs.reader().seek(handle, 13, Whence::Data).unwrap(), BLOCK);
-    // What is allocated already is not counted again.
+    // Allocated bytes are not counted again.
     allocate(&fs, handle, 0, 4 * BLOCK).unwrap();
     assert_eq!(allocated(&fs, ino), 4 * BLOCK);
     keep_size(&fs, handle, 5 << 30, 8 * MIB).unwrap();

@@ -1,6 +1,6 @@
 //! The rows of `random-gf2`: those of the systematic random code that survive most losses.
 //!
-//! A stripe is a codeword of a binary linear code of n = k + m bits, and this holds for each bit of its shards. A set of
+//! Each bit of the shards of a stripe belongs to a codeword of a binary linear code of n = k + m bits. A set of
 //! losses is survived unless it contains the support of a codeword other than zero. So every set of t losses is survived
 //! if and only if t is less than the minimum distance d. Of the sets of d losses, those are not survived that are the
 //! support of a codeword of weight d: as many as there are such codewords.

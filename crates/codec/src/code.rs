@@ -45,8 +45,8 @@ impl CodeId {
     /// [`for_geometry`](Self::for_geometry) chooses rows, and returns the number that stores them.
     pub const RANDOM_GF2: Self = Self(3);
 
-    /// Returns the number of this code with rows chosen for a geometry by a search that may take a second, if the code
-    /// has rows to choose and they are not chosen yet; else the same number.
+    /// Returns the number of this code with rows for a geometry. A search chooses them, which may take seconds. A code
+    /// without such rows, or whose rows are chosen, keeps its number.
     ///
     /// # Errors
     ///

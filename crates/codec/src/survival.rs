@@ -62,8 +62,8 @@ impl Survival {
         Some((all.saturating_sub(found.fatal_sets), all))
     }
 
-    /// Returns how many more losses a stripe certainly survives after as many losses, provided that it can still be
-    /// decoded if these are at most m; negative if they are more.
+    /// Returns how many more losses a stripe certainly survives after so many. If these are at most m, it must still be
+    /// decodable. The answer is negative if they are more.
     #[must_use]
     pub fn after(self, lost: usize) -> i16 {
         let signed = |count: usize| i16::try_from(count).unwrap_or(i16::MAX);
