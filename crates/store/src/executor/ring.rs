@@ -5,6 +5,7 @@
     reason = "the kernel is handed pointers, which it uses after the call"
 )]
 
+use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
@@ -25,10 +26,15 @@ const LONGEST: usize = 1 << 30;
 
 /// Kernel threads that one calling thread may have block on its behalf: enough that some hung
 /// operations leave room for others.
-const KERNEL_WORKERS: u32 = 64;
+pub(super) const KERNEL_WORKERS: u32 = 64;
 
 /// The flag of a write that is durable when it answers.
 const DURABLE: i32 = rustix::io::ReadWriteFlags::DSYNC.bits().cast_signed();
+
+thread_local! {
+    /// True once the thread may have [`KERNEL_WORKERS`].
+    static HAS_WORKERS: Cell<bool> = const { Cell::new(false) };
+}
 
 /// An operation that the kernel is at, with all that it uses.
 pub(super) struct Flight {
@@ -56,18 +62,27 @@ impl Ring {
         if !io.params().is_feature_ext_arg() {
             return Err(io::Error::from(Errno::OPNOTSUPP));
         }
-        if let Err(error) = io
-            .submitter()
-            .register_iowq_max_workers(&mut [KERNEL_WORKERS; 2])
-        {
-            tracing::debug!("io_uring keeps its default number of workers: {error}");
-        }
         let flights = (0..DEPTH).map(|_| None).collect();
         Ok(Self {
             io,
             flights,
             free: (0..DEPTH).collect(),
         })
+    }
+
+    /// Lets the calling thread have [`KERNEL_WORKERS`] kernel threads.
+    ///
+    /// The kernel counts them for the thread, whatever ring they work for. It takes their number from the first ring that
+    /// the thread has used. A thread that serves a mount over `io_uring` has a ring of one entry for that. It would have
+    /// one worker, and a member that hangs would have all others wait.
+    pub(super) fn allow_workers(&self) {
+        if HAS_WORKERS.replace(true) {
+            return;
+        }
+        let submitter = self.io.submitter();
+        if let Err(error) = submitter.register_iowq_max_workers(&mut [KERNEL_WORKERS; 2]) {
+            tracing::debug!("io_uring keeps its default number of workers: {error}");
+        }
     }
 
     /// Returns whether the kernel is at nothing.

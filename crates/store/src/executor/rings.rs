@@ -72,6 +72,7 @@ impl Rings {
                 return jobs.into_iter().map(|(job, _)| job).collect();
             }
         };
+        ring.allow_workers();
         let mut batch = RingBatch {
             ring,
             queue: jobs.into(),
