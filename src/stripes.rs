@@ -70,7 +70,7 @@ pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError
 pub use records::{FlushedStripe, LostShard, StripeRecords, WrittenShards};
 pub use space::{Load, Space};
 
-pub(crate) use layout::member_of;
+pub(crate) use layout::{member_of, place_of};
 pub(crate) use pins::PinFence;
 pub(crate) use placement::slot_capacity;
 pub(crate) use ranges::joined;

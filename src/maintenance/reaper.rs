@@ -71,6 +71,8 @@ pub(super) struct Queues {
     audit_from: Option<bytes::Bytes>,
     /// Segments from before the mount that are still to be audited, once that has begun.
     unaudited: Option<VecDeque<SegmentId>>,
+    /// Segments whose records in memory and on disk name different shards. The audit skips them for now.
+    held: BTreeSet<SegmentId>,
     /// The number of freed stripes, segments and files.
     freed: u64,
 }
@@ -119,6 +121,29 @@ impl Queues {
     }
 }
 
+/// A segment that is not audited for as long as this lives.
+pub(super) struct HeldSegment<'a> {
+    queues: &'a Mutex<Queues>,
+    segment: SegmentId,
+    /// False if the segment stays held after this.
+    ends: bool,
+}
+
+impl HeldSegment<'_> {
+    /// Keeps the audit away until the volume is closed, because its records on disk may stay as they were.
+    pub(super) fn keep(mut self) {
+        self.ends = false;
+    }
+}
+
+impl Drop for HeldSegment<'_> {
+    fn drop(&mut self) {
+        if self.ends {
+            self.queues.lock().held.remove(&self.segment);
+        }
+    }
+}
+
 /// Frees dead stripes and empty segments.
 pub struct Reaper {
     meta: Arc<Meta>,
@@ -154,6 +179,16 @@ impl Reaper {
     /// Keeps others from removing, cutting or punching anything while the guard is held.
     pub(super) fn lock(&self) -> MutexGuard<'_, Queues> {
         self.queues.lock()
+    }
+
+    /// Keeps the audit of a segment waiting until the returned guard is dropped.
+    pub(super) fn hold(&self, segment: SegmentId) -> HeldSegment<'_> {
+        let is_new = self.queues.lock().held.insert(segment);
+        HeldSegment {
+            queues: &self.queues,
+            segment,
+            ends: is_new,
+        }
     }
 
     /// Returns whether something dead is on its way to being free space.

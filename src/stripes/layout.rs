@@ -37,6 +37,12 @@ pub(crate) fn height(payload: usize, data_shards: usize) -> usize {
     payload.div_ceil(data_shards).next_multiple_of(BLOCK_SIZE)
 }
 
+/// Returns the range of each file of its segment that a stripe takes.
+#[must_use]
+pub(crate) fn place_of(stripe: &Stripe) -> Range<u64> {
+    stripe.offset..stripe.offset.saturating_add(stripe.height.into())
+}
+
 /// Returns the member that holds a shard, unless its slot is vacant or its number makes no sense.
 #[must_use]
 pub(crate) fn member_of(

@@ -236,25 +236,60 @@ impl StripeRecords {
         for some in restored.chunks(EDITED_AT_ONCE) {
             let _editing = self.editing.lock();
             let mut batch = Batch::default();
-            for written in some {
-                let stripe = written.stripe;
-                // It may be dead by now.
-                let Some(old) = self.stripe(stripe)? else {
-                    continue;
-                };
-                let Some(segment) = segment_of(old.segment) else {
-                    continue;
-                };
-                let mut new = old;
-                let shards = written.shards.iter();
-                shards.for_each(|shard| new.written.insert(shard));
-                for (shard, sums) in &written.added {
-                    batch.put(key::sums(stripe, *shard), sums.encode());
-                }
-                batch.put(key::stripe(stripe), new.encode());
-                note_repair(&mut batch, stripe, &segment, Some(&old), &new);
-            }
+            self.restore(&mut batch, some, &segment_of)?;
             self.map.apply_stripes(batch)?;
+        }
+        Ok(())
+    }
+
+    /// Notes parity that was added to all stripes of a segment and is durable, and then puts the record of the segment with it.
+    /// That goes with the last of the stripes: a crash leaves at least one of them without the parity, which is then added
+    /// again.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read, or takes no change.
+    pub fn add_parity(
+        &self,
+        segment: SegmentId,
+        wide: &Segment,
+        added: &[WrittenShards],
+    ) -> Result<(), RecordError> {
+        let last = added.len().saturating_sub(EDITED_AT_ONCE);
+        let (first, last) = added.split_at(last);
+        let segment_of = |_| Some(wide.clone());
+        self.restore_shards(first, segment_of)?;
+        let _editing = self.editing.lock();
+        let mut batch = Batch::default();
+        self.restore(&mut batch, last, &segment_of)?;
+        batch.put(key::segment(segment), wide.encode());
+        Ok(self.map.apply_stripes(batch)?)
+    }
+
+    /// Adds to a batch that shards of stripes are durable now.
+    fn restore(
+        &self,
+        batch: &mut Batch,
+        restored: &[WrittenShards],
+        segment_of: &dyn Fn(SegmentId) -> Option<Segment>,
+    ) -> Result<(), RecordError> {
+        for written in restored {
+            let stripe = written.stripe;
+            // It may be dead by now.
+            let Some(old) = self.stripe(stripe)? else {
+                continue;
+            };
+            let Some(segment) = segment_of(old.segment) else {
+                continue;
+            };
+            let mut new = old;
+            let shards = written.shards.iter();
+            shards.for_each(|shard| new.written.insert(shard));
+            for (shard, sums) in &written.added {
+                batch.put(key::sums(stripe, *shard), sums.encode());
+            }
+            batch.put(key::stripe(stripe), new.encode());
+            note_repair(batch, stripe, &segment, Some(&old), &new);
         }
         Ok(())
     }

@@ -58,6 +58,17 @@ impl SegmentIo {
         self.run_all(members.map(|member| (member, op())).collect());
     }
 
+    /// Gives back the space of ranges of a segment's files, each on one member.
+    pub(super) fn punch_each(&self, handle: &SegmentHandle, places: &[(MemberIndex, Range<u64>)]) {
+        let op = |range: &Range<u64>| Op::Punch {
+            name: Arc::clone(&handle.name),
+            offset: range.start,
+            len: range.end - range.start,
+        };
+        let ops = places.iter().map(|(member, range)| (*member, op(range)));
+        self.run_all(ops.collect());
+    }
+
     /// Cuts the file of a segment on a member.
     pub(super) fn truncate(&self, handle: &SegmentHandle, member: MemberIndex, len: u64) {
         let name = Arc::clone(&handle.name);

@@ -45,6 +45,9 @@ const ROOM_PARTS: u64 = 8;
 /// a volume into which little is written reserves little, and no first write waits for a large reservation.
 const FIRST_STRIPES: u64 = 4;
 
+/// Ranges that are punched in one batch.
+const PUNCHED_AT_ONCE: usize = 256;
+
 /// The purpose for which room is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Need {
@@ -517,6 +520,35 @@ impl Segments {
             let range = record.offset..record.offset + u64::from(record.height);
             self.io.punch(&handle, members.iter().copied(), &range);
         }
+    }
+
+    /// Gives back the space of places in a segment's files, each on one member, in which no record names anything. They are in
+    /// disk order. Returns how many ranges they form.
+    pub(crate) fn free_places(
+        &self,
+        segment: SegmentId,
+        places: impl Iterator<Item = (MemberIndex, Range<u64>)>,
+    ) -> usize {
+        let mut by_member: BTreeMap<MemberIndex, Vec<Range<u64>>> = BTreeMap::new();
+        for (member, place) in places {
+            let ranges = by_member.entry(member).or_default();
+            match ranges.last_mut() {
+                Some(last) if last.end == place.start => last.end = place.end,
+                _ => ranges.push(place),
+            }
+        }
+        let ranges = by_member.into_iter().flat_map(|(member, ranges)| {
+            let ranges = ranges.into_iter();
+            ranges.map(move |range| (member, range))
+        });
+        let ranges: Vec<_> = ranges.collect();
+        if let Some(handle) = self.get(segment).filter(|_| !ranges.is_empty()) {
+            ranges
+                .chunks(PUNCHED_AT_ONCE)
+                .for_each(|some| self.io.punch_each(&handle, some));
+            self.forget_full();
+        }
+        ranges.len()
     }
 
     /// Removes the file of a segment from a member that it is not on any more.

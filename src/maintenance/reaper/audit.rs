@@ -2,20 +2,23 @@
 //!
 //! A dead stripe's space is given back some time after its records are gone, and the unfilled rest of a segment when it
 //! is finished. A crash in between leaves space that no record names. The absence of a member and a stripe that never
-//! got its record do the same. After a mount, a background pass looks once at every segment that existed then. It
-//! punches the gaps, cuts off the bytes behind the last stripe, and notes the space really taken for
-//! `SpaceMeter::measure` of the stripes.
+//! got its record do the same, and so does parity that is dropped. After a mount, a background pass looks once at every
+//! segment that existed then. It punches the gaps, and the places of dropped shards. It cuts off the bytes behind the
+//! last stripe, and notes the space really taken for `SpaceMeter::measure` of the stripes.
 
 use std::collections::HashMap;
-use std::ops::Range;
 
 use super::{Queues, Reaper};
-use crate::format::SegmentId;
-use crate::format::record::Stripe;
+use crate::format::record::{Segment, Stripe};
+use crate::format::{MemberIndex, SegmentId, ShardIndex};
+use crate::stripes::{member_of, place_of};
 use crate::transaction::CommitError;
 
 /// Segments looked at in one go.
 const SEGMENTS_AT_ONCE: usize = 16;
+
+/// Places of dropped shards after which the rest waits for the next go, since others wait for the reaper.
+const PLACES_AT_ONCE: usize = 1024;
 
 impl Reaper {
     /// Audits the next few of the segments that existed at the mount.
@@ -25,15 +28,20 @@ impl Reaper {
             let segments = self.stripes.segments().records().into_iter();
             segments.map(|(segment, _)| segment).collect()
         });
+        let mut places = 0;
         for _ in 0..SEGMENTS_AT_ONCE {
+            if places >= PLACES_AT_ONCE {
+                break;
+            }
             let Some(segment) = left.pop_front() else {
                 break;
             };
-            if queues.is_freeing(segment) {
-                // Records that are gone may be back after a crash, until a commit covers it.
+            if queues.is_freeing(segment) || queues.held.contains(&segment) {
+                // Records that are gone may be back after a crash, until a commit covers that. A held segment may get shards
+                // that no record names yet.
                 left.push_back(segment);
             } else {
-                self.audit_segment(queues, segment)?;
+                places += self.audit_segment(queues, segment)?;
             }
         }
         queues.unaudited = Some(left);
@@ -61,27 +69,31 @@ impl Reaper {
         Ok(())
     }
 
-    fn audit_segment(&self, queues: &mut Queues, segment: SegmentId) -> Result<(), CommitError> {
-        if self.stripes.segments().record(segment).is_none()
-            || self.stripes.segments().is_writing(segment)
-        {
-            return Ok(());
+    /// Audits a segment. Returns the number of places of dropped shards that it freed.
+    fn audit_segment(&self, queues: &mut Queues, segment: SegmentId) -> Result<usize, CommitError> {
+        if self.stripes.segments().is_writing(segment) {
+            return Ok(0);
         }
-        let Some(places) = self.places_in(segment)? else {
+        let Some(record) = self.stripes.segments().record(segment) else {
+            return Ok(0);
+        };
+        // If the records do not agree, a range that seems free may not be so.
+        let Some(stripes) = self.catalog.stripes_in(segment)? else {
             tracing::warn!(
                 %segment,
                 "the records of its stripes are damaged: it is left as it is"
             );
-            return Ok(());
+            return Ok(0);
         };
-        let Some(last) = places.last() else {
+        let Some(last) = stripes.last().map(|(_, last)| place_of(last)) else {
             queues.closed_segments.push(segment);
-            return Ok(());
+            return Ok(0);
         };
         self.stripes.segments().cut_unfinished(segment, last.end)?;
         let mut gap_start = 0;
         let mut taken = 0;
-        for place in places {
+        for (_, stripe) in &stripes {
+            let place = place_of(stripe);
             if place.start > gap_start {
                 self.stripes
                     .segments()
@@ -91,16 +103,22 @@ impl Reaper {
             gap_start = gap_start.max(place.end);
         }
         self.stripes.segments().set_taken(segment, taken);
-        Ok(())
+        let spare = stripes.iter().flat_map(|(_, stripe)| {
+            let members = members_without_shard(&record, stripe).into_iter();
+            members.map(|member| (member, place_of(stripe)))
+        });
+        Ok(self.stripes.segments().free_places(segment, spare))
     }
+}
 
-    /// Returns the ranges of each of a segment's files that stripes take, in order. Returns `None` if their records do
-    /// not agree on their places, because a range that seems free may not be.
-    fn places_in(&self, segment: SegmentId) -> Result<Option<Vec<Range<u64>>>, CommitError> {
-        let stripes = self.catalog.stripes_in(segment)?;
-        let place = |(_, record): (_, Stripe)| {
-            record.offset..record.offset.saturating_add(record.height.into())
-        };
-        Ok(stripes.map(|stripes| stripes.into_iter().map(place).collect()))
-    }
+/// Returns the members that keep a file of the segment, but no shard of a stripe in it. They may have held parity that was
+/// dropped.
+fn members_without_shard(segment: &Segment, stripe: &Stripe) -> Vec<MemberIndex> {
+    let spare = segment.total_shards()..segment.slots.len();
+    let spare = spare.filter_map(|shard| u8::try_from(shard).ok().map(ShardIndex));
+    // Shards that are noted already get their record of the segment later.
+    let spare = spare.filter(|shard| !stripe.written.contains(*shard));
+    spare
+        .filter_map(|shard| member_of(segment, stripe, shard))
+        .collect()
 }

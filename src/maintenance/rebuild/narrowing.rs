@@ -6,7 +6,7 @@ use super::{PlanOutcome, Rebuild};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::maintenance::pace::PacedStep;
-use crate::stripes::{FileLengths, Tally, member_of};
+use crate::stripes::{FileLengths, Tally, member_of, place_of};
 use crate::transaction::CommitError;
 
 impl Rebuild {
@@ -37,6 +37,8 @@ impl Rebuild {
     /// one of the other shards, and needs these.
     fn narrow_segment(&self, segment: SegmentId) -> Result<bool, CommitError> {
         let code = self.members.shape().stripe_code();
+        // Until the commit below, a crash brings back the record that names the dropped shards.
+        let held = self.reaper.hold(segment);
         // The lock keeps others from removing, cutting or punching anything.
         let reaper = self.reaper.lock();
         let record = self.stripes.segments().record(segment);
@@ -70,12 +72,18 @@ impl Rebuild {
         self.records
             .drop_parity(segment, (&wide, &narrow), &numbers, is_known)?;
         drop(reaper);
-        // Only now does no record name the shards.
-        self.commits.sync()?;
-        for (_, stripe) in &stripes {
-            let dropped = dropped_from(&wide, &narrow, stripe);
-            self.stripes.segments().free_on(&dropped, stripe);
+        if let Err(error) = self.commits.sync() {
+            held.keep();
+            return Err(error);
         }
+        // Only now does no record name the shards.
+        self.stripes.segments().free_places(
+            segment,
+            stripes.iter().flat_map(|(_, stripe)| {
+                let dropped = dropped_from(&wide, &narrow, stripe).into_iter();
+                dropped.map(|member| (member, place_of(stripe)))
+            }),
+        );
         let mut reaper = self.reaper.lock();
         for member in wide.slots[narrow.slots.len()..].iter().flatten() {
             reaper.abandon_file(self.commits.group.next(), segment, *member);

@@ -56,6 +56,8 @@ impl SegmentRebuild {
             // It lacks less than planned, or nothing.
             return Ok(SegmentOutcome::Improved);
         }
+        // New parity may lie where no record names anything yet.
+        let _held = self.reaper.hold(plan.segment);
         let arrivals = self.commits.arrivals.so_far();
         self.stripes.writer().close_replaced_files(plan.segment);
         let replacements = self.stripes.writer().replacements();
@@ -329,8 +331,8 @@ impl SegmentRebuild {
         Ok(None)
     }
 
-    /// Notes shards that were added, and then the record of the segment with them. A crash in between leaves the segment as it
-    /// was, with shards that it does not name.
+    /// Notes shards that were added, and the record of the segment with them. A crash in between leaves the segment as it was,
+    /// with shards that it does not name.
     fn widen(
         &self,
         job: &SegmentJob,
@@ -342,9 +344,7 @@ impl SegmentRebuild {
             parity_shards: job.record.parity_shards,
             ..record.clone()
         };
-        self.records
-            .restore_shards(written, |_| Some(wide.clone()))?;
-        self.records.put_segment(job.segment, &wide)?;
+        self.records.add_parity(job.segment, &wide, written)?;
         self.stripes.segments().set_record(job.segment, wide);
         self.free_dead_stripes(job)
     }
