@@ -191,7 +191,11 @@ impl Epochs {
             let mut absent = state.absent(&target);
             // One that is back has a new journal, and is no copy.
             absent.retain(|index| !self.membership.is_online(*index));
-            let records = self.acknowledged.last_records(absent);
+            let mut records = self.acknowledged.last_records(absent);
+            for (member, record) in &mut records {
+                // What is in its place may be a copy that has the newest record and lacks shards from before.
+                record.is_surpassed |= self.membership.is_displaced(*member);
+            }
             let beginnings = state.begin(&target, &records, |index| self.membership.path(index));
             if self.writer.write(state, beginnings) {
                 state.note_durable();

@@ -20,7 +20,9 @@ impl MemberState {
     /// Returns how a member is whose directory answered with an error.
     pub(super) fn after(error: &StoreError) -> Self {
         match error.kind() {
-            StoreErrorKind::Gone | StoreErrorKind::NotFound => Self::Missing,
+            StoreErrorKind::Gone | StoreErrorKind::Displaced | StoreErrorKind::NotFound => {
+                Self::Missing
+            }
             _ => Self::Faulted,
         }
     }

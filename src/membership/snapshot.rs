@@ -27,7 +27,7 @@ use super::slots::chain;
 use super::succession::Succession;
 use crate::codec::{Geometry, Survival};
 use crate::format::{Epoch, MemberIndex};
-use crate::store::{StoreError, StoreRef};
+use crate::store::{StoreError, StoreErrorKind, StoreRef};
 
 /// The membership at one moment.
 #[derive(Clone, Debug)]
@@ -297,7 +297,14 @@ impl Membership {
         snapshot.member(index).is_some_and(|it| it.is_online())
     }
 
-    /// Returns whether there is no member of this index.
+    /// Returns whether another directory was seen in the place of a member, which is absent since then.
+    pub(super) fn is_displaced(&self, index: MemberIndex) -> bool {
+        let reason = self.member(index).and_then(|it| it.health().reason.clone());
+        let displaced = StoreErrorKind::Displaced;
+        matches!(reason, Some(AbsenceReason::Failed { error, .. }) if error == displaced)
+    }
+
+    /// Returns whether an index is that of no member.
     pub(super) fn has_no_member(&self, index: MemberIndex) -> bool {
         self.current.load().has_no_member(index)
     }

@@ -1,8 +1,8 @@
 //! Directories that take the place of others, or must not.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::os::unix::fs::symlink;
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::process::Child;
@@ -353,6 +353,40 @@ fn a_complete_copy_in_the_place_of_a_mounted_member_is_verified_and_the_original
     must("cp", &["-a", text(&member), text(&copy)]);
     replace(&copy);
     assert!(is_doubted(), "{}", volume.log());
+    volume.assert_healthy();
+    assert_survives_two_losses(&volume, &[("before", 1)]);
+    volume.unmount();
+}
+
+/// The copy has the newest record, and lacks bytes of a shard, as one that was made during a write.
+#[test]
+fn a_copy_seen_in_the_place_of_a_member_is_verified_although_the_daemon_is_killed_at_once() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(SMALL_SEGMENTS, 1024);
+    volume.mount();
+    write_synced(&volume, "before", 1);
+    let member = volume.members[3].clone();
+    let (copy, gone) = (beside(&volume, "copy"), beside(&volume, "gone"));
+    must("cp", &["-a", text(&member), text(&copy)]);
+    let (segment, _) = segment_files(&copy).pop_first().expect("it has one");
+    let segment = File::options()
+        .write(true)
+        .open(copy.join("segments").join(segment));
+    let segment = segment.expect("root may open it");
+    segment.write_all_at(&[0; 4096], 0).expect("there is room");
+    fs::rename(&member, &gone).expect("a directory can be renamed");
+    fs::rename(&copy, &member).expect("the name is free");
+    eventually("the epoch without the member is durable", || {
+        volume.log().contains("with 5 members")
+    });
+    volume.crash();
+    let is_doubted = || volume.log().contains("is from an earlier time");
+    assert!(!is_doubted(), "the daemon has lived on:\n{}", volume.log());
+    volume.mount();
+    assert!(is_doubted(), "{}", volume.log());
+    eventually("all is whole again", || volume.status().1 == 0);
     volume.assert_healthy();
     assert_survives_two_losses(&volume, &[("before", 1)]);
     volume.unmount();

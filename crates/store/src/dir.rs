@@ -602,7 +602,8 @@ impl Store for DirStore {
                 Err(self.gone(&format!("{what} was deleted by someone else")))
             }
             Ok(PathState::Taken) => {
-                Err(self.gone("another directory is in its place; is its disk mounted?"))
+                let error = self.gone("another directory is in its place; is its disk mounted?");
+                Err(error.with_kind(StoreErrorKind::Displaced))
             }
             Err(errno) => Err(Self::gone_if_not_found(self.failed("find", "directory")(
                 errno,

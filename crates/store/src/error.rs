@@ -32,8 +32,10 @@ pub enum StoreErrorKind {
     Untrusted,
     /// The file ended before the bytes asked for.
     ShortRead,
-    /// The directory is no longer the one that was opened: deleted, replaced or unmounted.
+    /// The directory that was opened is not at its path any more: deleted, moved or unmounted.
     Gone,
+    /// Another directory is in the place of the one that was opened.
+    Displaced,
     /// The operation did not answer within the timeout. It may still take effect later.
     Hung,
     /// The operation did not answer in a moment, and its caller goes on without it. It may still take effect later.
@@ -195,6 +197,7 @@ impl StoreError {
             | StoreErrorKind::Denied
             | StoreErrorKind::Untrusted
             | StoreErrorKind::Gone
+            | StoreErrorKind::Displaced
             | StoreErrorKind::Hung
             | StoreErrorKind::PowerCut
             | StoreErrorKind::Unsupported

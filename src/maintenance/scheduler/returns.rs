@@ -201,7 +201,7 @@ impl MemberReturns {
 fn is_absence(error: &StoreError) -> bool {
     matches!(
         error.kind(),
-        StoreErrorKind::NotFound | StoreErrorKind::Gone
+        StoreErrorKind::NotFound | StoreErrorKind::Gone | StoreErrorKind::Displaced
     )
 }
 

@@ -26,7 +26,8 @@ pub struct LastRecord {
     pub generation: u64,
     /// The record.
     pub lsn: Lsn,
-    /// True if a commit came after it that no record tells of. Then no journal proves that a directory is up to date.
+    /// True if a commit came after it that no record tells of, or another directory was seen in the place of the member.
+    /// Then no journal proves that a directory is up to date.
     pub is_surpassed: bool,
 }
 
