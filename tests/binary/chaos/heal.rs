@@ -29,7 +29,7 @@ impl Chaos {
                 Condition::Stale => self.take_back(index),
                 Condition::Away(aside) => {
                     self.await_loss(index);
-                    fs::rename(aside, &self.seats[index].path).expect("it lies there");
+                    self.seats[index].put_back(&aside);
                     self.take_back(index);
                 }
                 Condition::Cut => {

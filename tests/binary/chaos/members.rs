@@ -1,6 +1,7 @@
 //! The directories of a volume, on a disk of its own each, and an account of which of them are sound.
 
-use std::path::PathBuf;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
 
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
@@ -66,6 +67,14 @@ impl Seat {
 
     pub(super) fn is_full(&self) -> bool {
         self.condition == Condition::Full
+    }
+
+    /// Moves the directory back from `aside`. A cut of its power does not undo that.
+    pub(super) fn put_back(&self, aside: &Path) {
+        fs::rename(aside, &self.path).expect("it lies there");
+        let parent = self.path.parent().expect("it lies on its disk");
+        let synced = File::open(parent).and_then(|opened| opened.sync_all());
+        synced.expect("its disk has power");
     }
 
     /// Leaves no room on the disk.

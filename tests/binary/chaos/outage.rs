@@ -8,7 +8,7 @@ use rand::RngExt;
 use rand::rngs::StdRng;
 use rand::seq::IteratorRandom;
 
-use super::members::Condition;
+use super::members::{Condition, Seat};
 use super::run::{Chaos, wait_until};
 use super::writer::Shared;
 use crate::support::eventually;
@@ -31,20 +31,20 @@ impl Chaos {
         let failures = || self.volume.log().matches("the volume has failed").count();
         let before = failures();
         shared.dying.store(true, Ordering::SeqCst);
-        let moved: Vec<(PathBuf, PathBuf)> = away
+        let moved: Vec<(&Seat, PathBuf)> = away
             .iter()
-            .map(|index| &self.seats[*index].path)
-            .map(|path| (path.clone(), path.with_extension("aside")))
+            .map(|index| &self.seats[*index])
+            .map(|seat| (seat, seat.path.with_extension("aside")))
             .collect();
-        for (path, aside) in &moved {
-            fs::rename(path, aside).expect("it is there");
+        for (seat, aside) in &moved {
+            fs::rename(&seat.path, aside).expect("it is there");
         }
         if is_long {
             // No command is started: it would close its copies of the writers' files, and wait for their pages.
             eventually("the volume has failed", || failures() > before);
         }
-        for (path, aside) in &moved {
-            fs::rename(aside, path).expect("it lies there");
+        for (seat, aside) in &moved {
+            seat.put_back(aside);
         }
         wait_until("all writers end", shared, idle);
         let probe = self.volume.path("probe");

@@ -1,6 +1,6 @@
 //! The names of one writer's directory: as they are, and as a crash may leave them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::Read;
 use std::os::unix::fs::{FileExt, MetadataExt};
@@ -44,6 +44,32 @@ struct FoundFile {
     lost: Vec<usize>,
 }
 
+impl FoundFile {
+    fn read(path: &Path) -> std::io::Result<Self> {
+        let mut file = File::open(path)?;
+        // From the daemon, as far as it has it.
+        rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
+        let ino = file.metadata()?.ino();
+        let mark = mark_of(&file)?;
+        let mut bytes = Vec::new();
+        let lost = match file.read_to_end(&mut bytes) {
+            Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+                read_what_is_left(&file, &mut bytes)?
+            }
+            read => {
+                read?;
+                Vec::new()
+            }
+        };
+        Ok(Self {
+            ino,
+            mark,
+            bytes,
+            lost,
+        })
+    }
+}
+
 /// The files found on the mount, by name.
 struct FoundFiles(BTreeMap<String, FoundFile>);
 
@@ -55,30 +81,8 @@ impl FoundFiles {
         for entry in entries {
             let entry = entry.map_err(|error| failed("cannot list", error))?;
             let name = entry.file_name().into_string().expect("names are text");
-            let read = || -> std::io::Result<_> {
-                let mut file = File::open(entry.path())?;
-                // From the daemon, as far as it has it.
-                rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed)?;
-                let ino = file.metadata()?.ino();
-                let mark = mark_of(&file)?;
-                let mut bytes = Vec::new();
-                let lost = match file.read_to_end(&mut bytes) {
-                    Err(error) if error.raw_os_error() == Some(libc::EIO) => {
-                        read_what_is_left(&file, &mut bytes)?
-                    }
-                    read => {
-                        read?;
-                        Vec::new()
-                    }
-                };
-                Ok(FoundFile {
-                    ino,
-                    mark,
-                    bytes,
-                    lost,
-                })
-            };
-            let file = read().map_err(|error| failed(&format!("cannot read {name}"), error))?;
+            let file = FoundFile::read(&entry.path());
+            let file = file.map_err(|error| failed(&format!("cannot read {name}"), error))?;
             files.insert(name, file);
         }
         Ok(Self(files))
@@ -230,11 +234,16 @@ impl Tree {
                     self.versions = vec![version];
                     self.settle_names();
                     self.versions[0].certain.clear();
+                    let mut kept = BTreeSet::new();
                     for (name, file) in found.0 {
                         let id = self.versions[0].names[&name];
-                        let kept = keep(&directory.join(&name), file);
-                        let kept = kept.map_err(|error| format!("{name} is of no use: {error}"))?;
-                        self.node_mut(id).replace(kept);
+                        // A file may have several names.
+                        if kept.insert(id) {
+                            let kept = keep(&directory.join(&name), file);
+                            let kept =
+                                kept.map_err(|error| format!("{name} is of no use: {error}"))?;
+                            self.node_mut(id).replace(kept);
+                        }
                     }
                     let opened = File::open(directory);
                     let synced = opened.and_then(|opened| report_losses(&opened));
@@ -300,15 +309,31 @@ impl Version {
     }
 }
 
-/// Cuts a file before the first block that an outage took, has its loss reported, and returns what is left. As programs do
-/// that learn of a loss, it says how long the file is: the kernel may take it for longer than it is, with zeros at its end.
-fn keep(path: &Path, file: FoundFile) -> std::io::Result<Vec<u8>> {
-    let mut bytes = file.bytes;
+/// Cuts a file before the first block that an outage took, has its loss reported, and returns what is left. Programs that
+/// learn of a loss say how long the file is, because the kernel may take it for longer. Lost bytes of the last page behind the
+/// durable end read as zeros before that, and cannot be read after it. So the last block may go as well.
+fn keep(path: &Path, mut file: FoundFile) -> std::io::Result<Vec<u8>> {
     let opened = File::options().write(true).open(path)?;
-    if let Some(first) = file.lost.first() {
-        bytes.truncate(first * BLOCK);
+    loop {
+        if let Some(first) = file.lost.first() {
+            file.bytes.truncate(first * BLOCK);
+        }
+        opened.set_len(file.bytes.len() as u64)?;
+        report_losses(&opened)?;
+        let again = FoundFile::read(path)?;
+        let last_block = file.bytes.len().saturating_sub(1) / BLOCK;
+        let readable = match again.lost[..] {
+            [] => file.bytes.len(),
+            [lost] if lost == last_block => lost * BLOCK,
+            _ => return Err(std::io::Error::other("more of it was lost than at first")),
+        };
+        let found = &again.bytes[..readable.min(again.bytes.len())];
+        if let Some(difference) = difference(&file.bytes[..readable], found) {
+            return Err(std::io::Error::other(difference));
+        }
+        if again.lost.is_empty() {
+            return Ok(again.bytes);
+        }
+        file = again;
     }
-    opened.set_len(bytes.len() as u64)?;
-    report_losses(&opened)?;
-    Ok(bytes)
 }
