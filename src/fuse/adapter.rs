@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::answers::{Answers, needs_volume};
+use super::answers::{Answers, needs_volume, with_volume_of};
 use super::callbacks::{changes, forget, perform, seek};
 use super::device::Device;
 use super::negotiate::{Agreement, FileOpening, FileOpens};
@@ -329,6 +329,7 @@ impl Adapter {
                 from_page_cache = write.how.from_page_cache;
                 write.run(&fs, write.how)
             });
+            let outcome = outcome.map_err(|errno| with_volume_of(&fs, errno));
             let ino = request.ino();
             match outcome {
                 Ok(len) => request.answer(Ok(written(len as u64))),

@@ -47,7 +47,7 @@ impl Answers {
     pub(super) fn give(&self, fs: &Fs, request: Request, outcome: Result<Answer, Errno>) {
         match outcome {
             Err(errno) if self.failed_with_volume(fs, errno) => self.wait(request),
-            outcome => request.answer(outcome),
+            outcome => request.answer(outcome.map_err(|errno| with_volume_of(fs, errno))),
         }
     }
 
@@ -55,7 +55,7 @@ impl Answers {
     pub(super) fn give_memory(&self, fs: &Fs, request: Request, outcome: Result<usize, Errno>) {
         match outcome {
             Err(errno) if self.failed_with_volume(fs, errno) => self.wait(request),
-            outcome => request.answer_memory(outcome),
+            outcome => request.answer_memory(outcome.map_err(|errno| with_volume_of(fs, errno))),
         }
     }
 
@@ -72,7 +72,7 @@ impl Answers {
             Err(errno) if self.tries_again() && has_failed && is_of_volume(errno) => {
                 self.wait(request);
             }
-            outcome => request.answer(outcome),
+            outcome => request.answer(outcome.map_err(|errno| with_volume(errno, has_failed))),
         }
     }
 
@@ -94,6 +94,20 @@ impl Answers {
     /// Returns whether a request failed together with the volume of `fs`, and is to be done again once that is back.
     pub(super) fn failed_with_volume(&self, fs: &Fs, errno: Errno) -> bool {
         self.tries_again() && is_of_volume(errno) && fs.transactions().lacks_members()
+    }
+}
+
+/// Returns the error for a program whose request failed, where it may have failed with the volume.
+pub(super) fn with_volume_of(fs: &Fs, errno: Errno) -> Errno {
+    with_volume(errno, fs.transactions().lacks_members())
+}
+
+/// Returns what a program learns: while the volume lacks members, `EIO`. The volume comes back writable, with its room.
+fn with_volume(errno: Errno, has_failed: bool) -> Errno {
+    if has_failed && is_of_volume(errno) {
+        Errno::IO
+    } else {
+        errno
     }
 }
 

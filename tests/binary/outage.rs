@@ -1,9 +1,9 @@
 //! More members than parity shards go away, and come back: the mount goes on by itself.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use crate::support::{Shape, TestVolume, eventually, must, pattern, skip_mounts, text};
@@ -235,6 +235,7 @@ fn an_idle_volume_goes_on_by_itself() {
     drop(written(&volume.path("f"), 1));
     volume.remount();
     let away = volume.members[..3].to_vec();
+    let file = File::open(volume.path("f")).expect("it is there");
     take_away(&away);
     eventually("they are seen to be away", || {
         volume
@@ -242,6 +243,17 @@ fn an_idle_volume_goes_on_by_itself() {
             .1
             .contains("goes on by itself")
     });
+    // Nothing is read-only or full: the volume comes back as it was.
+    for (what, tried) in [
+        ("create", File::create(volume.path("new")).map(drop)),
+        ("mkdir", fs::create_dir(volume.path("directory"))),
+        ("link", fs::hard_link(volume.path("f"), volume.path("link"))),
+        ("chmod", file.set_permissions(Permissions::from_mode(0o600))),
+    ] {
+        let error = tried.expect_err("nothing can be durable");
+        assert_eq!(error.raw_os_error(), Some(libc::EIO), "{what}: {error}");
+    }
+    drop(file);
     bring_back(&away);
     eventually("it is as it was", || volume.status().1 == 0);
     drop_caches();
