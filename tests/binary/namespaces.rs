@@ -138,6 +138,31 @@ fn assert_serves_again(volume: &TestVolume) {
     volume.assert_intact();
 }
 
+/// Programs of the volume are served on.
+#[test]
+fn a_part_of_a_volume_that_is_mounted_in_another_place_is_unmounted_without_a_word() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let (file, directory) = (volume.path("file"), volume.path("directory"));
+    fs::write(&file, "content").expect("the mount is writable");
+    fs::create_dir(&directory).expect("the mount is writable");
+    let (at_file, at_directory) = (volume.home.join("at"), volume.home.join("there"));
+    fs::write(&at_file, "").expect("the home is writable");
+    fs::create_dir(&at_directory).expect("the home is writable");
+    for (part, place) in [(&file, &at_file), (&directory, &at_directory)] {
+        must("mount", &["--bind", text(part), text(place)]);
+        assert!(is_mounted(place), "{}", place.display());
+        let (code, said) = bounded(&["unmount", text(place)]);
+        assert_eq!((code, said.as_str()), (Some(0), ""), "{}", place.display());
+        assert!(!is_mounted(place), "{}", place.display());
+    }
+    assert_eq!(fs::read(&file).expect("it is served"), b"content");
+    volume.unmount();
+}
+
 #[test]
 fn commands_name_the_process_that_keeps_the_mount_in_another_namespace() {
     if skip_mounts() {
