@@ -218,8 +218,11 @@ impl Crew {
         match self.device.nudge(file) {
             Ok(()) => true,
             Err(error) => {
-                if error.raw_os_error() != Some(libc::ENOENT) {
-                    tracing::warn!("requests may wait, as the kernel cannot be told: {error}");
+                match error.raw_os_error() {
+                    Some(libc::ENOENT) => {}
+                    // The kernel refuses directories.
+                    Some(libc::EINVAL) => tracing::debug!("no nudge for {file}: {error}"),
+                    _ => tracing::warn!("requests may wait, as the kernel cannot be told: {error}"),
                 }
                 false
             }
