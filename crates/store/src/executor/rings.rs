@@ -64,6 +64,9 @@ impl Rings {
                 !refused
             });
         }
+        if jobs.is_empty() {
+            return Vec::new();
+        }
         let idle = self.idle.lock().pop();
         let ring = match idle.map_or_else(Ring::new, Ok) {
             Ok(ring) => ring,

@@ -365,15 +365,18 @@ fn only_small_writes_to_open_files_in_memory_run_on_the_calling_thread() {
     }
 }
 
-/// The kernel gives a thread as many workers as its first ring has entries.
+/// The kernel gives a thread no more workers than its first ring has entries.
 #[test]
 fn a_thread_with_a_small_ring_of_its_own_has_workers_for_all_stores() {
     let Ok(small) = io_uring::IoUring::new(1) else {
         return; // this kernel has no io_uring
     };
-    // Another thread makes its first ring.
-    let made = std::thread::spawn(|| Executor::new(ExecutorKind::Uring, TIMEOUT));
+    // The executor's first ring is made by another thread.
+    let made = std::thread::spawn(|| Executor::new(ExecutorKind::Auto, TIMEOUT));
     let executor = made.join().expect("an executor");
+    if executor.kind() != ExecutorKind::Uring {
+        return;
+    }
     let workers = || {
         // Zeros change nothing, and are replaced by the numbers that count.
         let mut numbers = [0; 2];
@@ -381,12 +384,19 @@ fn a_thread_with_a_small_ring_of_its_own_has_workers_for_all_stores() {
         asked.expect("the kernel says it");
         numbers[0]
     };
-    assert_eq!(workers(), 1, "the kernel has changed, and this test is void");
-    let dir = tempfile::tempdir().expect("a temporary directory");
-    let store: StoreRef = Arc::new(open(dir.path()).expect("a directory"));
-    store.create("index", 100).expect("a new file");
-    let write = StoreRequest::write(&store, "index", 0, Bytes::from_static(b"x"));
-    executor.run_one(write).expect("the store takes it");
+    assert_eq!(
+        workers(),
+        1,
+        "the kernel has changed, and this test is void"
+    );
+    let file = tempfile::tempfile().expect("a temporary file");
+    let store: StoreRef = Arc::new(Noting {
+        is_in_memory: false,
+        file: Arc::new(file.into()),
+        writers: parking_lot::Mutex::default(),
+    });
+    let write = StoreRequest::write(&store, "open", 0, Bytes::from_static(b"x"));
+    executor.run_one(write).expect("the file takes it");
     assert_eq!(workers(), ring::KERNEL_WORKERS);
 }
 
