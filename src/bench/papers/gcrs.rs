@@ -67,9 +67,9 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
         title: "C. Liu and others, G-CRS: GPU accelerated Cauchy Reed-Solomon coding, TPDS 2018",
         rows,
         notes: vec![
-            "The source does not state k of its figures, so the first rows compare it with our k=10.",
+            "The source's figures are those of 8,192 blocks of 128 threads. It does not state k, and ours has k=10 beside them.",
             "Our GPU kernels multiply in GF(2^8), so only w=8 is comparable. Codes with other w run on the CPU.",
-            "Not found: figures of the source for m=3 and more, by k, and in percent of memory bandwidth.",
+            "Left out: the source's figures for m=3 and more. Not found: its figures by k, and in percent of memory bandwidth.",
         ],
     })
 }

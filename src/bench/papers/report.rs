@@ -32,11 +32,11 @@ impl fmt::Display for PapersReport {
         writeln!(f, "GPU: {}", self.gpu.as_deref().unwrap_or("none in use"))?;
         writeln!(f, "ISA-L: {}", self.isal.as_deref().unwrap_or("not found"))?;
         for table in &self.tables {
-            writeln!(f, "\n{table}")?;
+            write!(f, "\n{table}")?;
         }
         writeln!(
             f,
-            "ratio: ours, divided by the paper's, on other hardware; – : the paper has no such figure, or it was not found"
+            "\nratio: ours, divided by the paper's, on other hardware; – : the paper has no such figure, or it was not found"
         )
     }
 }
