@@ -42,9 +42,10 @@ pub fn run(
     wishes: &PapersWishes,
     progress: impl Fn(&str, usize),
 ) -> Result<PapersReport, BenchError> {
-    let gpus = match wishes.sources.iter().any(|source| source.needs_gpu()) {
-        true => present(Gpus::open())?,
-        false => None,
+    let gpus = if wishes.sources.iter().any(|source| source.needs_gpu()) {
+        present(Gpus::open())?
+    } else {
+        None
     };
     let mut site = Site {
         engine: select("auto")?,

@@ -10,6 +10,9 @@ use crate::codec::{
 };
 use crate::cuda::{Lane, MatrixBatch};
 
+/// Shards of a stripe with their indices: its data, then its parity.
+type Erasure<'s> = (Vec<(usize, &'s [u8])>, Vec<(usize, &'s mut [u8])>);
+
 /// A code, ready to encode stripes that come from memory.
 pub(super) struct Encoder {
     codec: Codec,
@@ -89,7 +92,7 @@ impl Encoder {
             let data = data.into_iter().map(|(index, shard)| (index, &*shard));
             (data.collect(), parity)
         });
-        let mut parts: Vec<(Vec<(usize, &[u8])>, Vec<(usize, &mut [u8])>)> = parts.collect();
+        let mut parts: Vec<Erasure<'_>> = parts.collect();
         let pass = self.codec.pass().accelerator(Some(accelerator));
         let mut tasks = Vec::new();
         for (data, parity) in &mut parts {

@@ -1,4 +1,4 @@
-//! The OpenCL study: 30+3 on CPUs, GPUs and an FPGA. And on CPU and GPU at once, from one queue.
+//! The `OpenCL` study: 30+3 on CPUs, GPUs and an FPGA. And on CPU and GPU at once, from one queue.
 
 use std::time::Duration;
 
@@ -46,16 +46,12 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
     }
     let kernel = site.inside_gpu(GEOMETRY, GPU_SHARD_BYTES)?;
     let kernel = kernel.map(|row| row.gb_per_s).ok_or(Missing::NoGpu);
-    let together = together_on_gpus(site)?.ok_or(Missing::NoGpu);
+    let together = together_on_gpus(site)?;
+    let together = together.as_ref().ok_or(Missing::NoGpu);
     let mut rows = cpu_rows(&on_cpu);
-    let gpu = together.as_ref().map(|together| together.gpu);
+    let gpu = together.map(|together| together.gpu);
     rows.extend([
-        Row::new(
-            "GPU, over the bus",
-            Unit::GbPerS,
-            gpu.map_err(|missing| *missing),
-        )
-        .beside(3.90, "K40m"),
+        Row::new("GPU, over the bus", Unit::GbPerS, gpu).beside(3.90, "K40m"),
         Row::new("GPU, kernel alone", Unit::GbPerS, kernel),
     ]);
     let others = [
@@ -97,13 +93,15 @@ fn cpu_rows(measured: &[CodecRow]) -> Vec<Row> {
         let rival = Row::new(name("ISA-L"), Unit::GbPerS, rival);
         let limit = Row::new(name("memory limit"), Unit::GbPerS, Ok(row.limit_gb_per_s));
         let (is_first, is_last) = (index == 0, index + 1 == measured.len());
-        rows.push(match is_last {
-            true => ours.beside(2.84, "28-core Xeon, threads: 56"),
-            false => ours,
+        rows.push(if is_last {
+            ours.beside(2.84, "28-core Xeon, threads: 56")
+        } else {
+            ours
         });
-        rows.push(match is_first {
-            true => rival.beside(0.13, "28-core Xeon, threads: 1"),
-            false => rival,
+        rows.push(if is_first {
+            rival.beside(0.13, "28-core Xeon, threads: 1")
+        } else {
+            rival
         });
         rows.push(limit);
     }
@@ -161,10 +159,8 @@ impl Together {
 }
 
 /// Returns the rows of CPU and GPU on one queue.
-fn together_rows(threads: usize, measured: Result<Together, Missing>) -> Vec<Row> {
-    let figure = |take: &dyn Fn(&Together) -> f64| -> Ours {
-        measured.as_ref().map(take).map_err(|missing| *missing)
-    };
+fn together_rows(threads: usize, measured: Result<&Together, Missing>) -> Vec<Row> {
+    let figure = |take: &dyn Fn(&Together) -> f64| -> Ours { measured.map(take) };
     let rate = |name: String, ours: Ours| Row::new(name, Unit::GbPerS, ours);
     let mut rows = vec![
         rate(
@@ -245,22 +241,22 @@ fn measure_together(
     threads: usize,
     time: Duration,
 ) -> Result<Together, BenchError> {
-    let on_cpu = |count: usize| (0..count).map(|_| encoder.on_cpu());
-    let on_gpu = || (0..CALLERS).map(|_| encoder.on_accelerator(dispatch));
+    let threads_of_cpu = |count: usize| (0..count).map(|_| encoder.on_cpu());
+    let callers = || (0..CALLERS).map(|_| encoder.on_accelerator(dispatch));
     let run = |workers: &[Worker<'_>]| pool.run(workers, Goal::Time(time));
     let rate = |workers: Vec<Worker<'_>>| run(&workers).map(|done| done.gb_per_s);
     // The CPU repeats computations of each new kind; this is over before anything is measured.
-    rate(on_gpu().collect())?;
+    rate(callers().collect())?;
     let before = dispatch.coding();
     let counts = shared_counts(threads);
     let (mut cpu, mut gpu, mut limit) = (Vec::new(), Vec::new(), Vec::new());
     let mut both = vec![Vec::new(); counts.len()];
     for _ in 0..TURNS {
-        cpu.push(rate(on_cpu(threads).collect())?);
-        gpu.push(rate(on_gpu().collect())?);
+        cpu.push(rate(threads_of_cpu(threads).collect())?);
+        gpu.push(rate(callers().collect())?);
         limit.push(rate((0..threads).map(|_| encoder.plain()).collect())?);
         for (&threads, turns) in counts.iter().zip(&mut both) {
-            let done = run(&on_cpu(threads).chain(on_gpu()).collect::<Vec<_>>())?;
+            let done = run(&threads_of_cpu(threads).chain(callers()).collect::<Vec<_>>())?;
             pool.verify(encoder.codec())?;
             turns.push(Both::new(threads, &done));
         }
@@ -341,7 +337,7 @@ mod tests {
             both: [(2, 66.0), (1, 72.0)].map(both).to_vec(),
         };
         let share = |limit: f64| {
-            let rows = together_rows(2, Ok(together(limit)));
+            let rows = together_rows(2, Ok(&together(limit)));
             let last = rows.last().expect("the share");
             last.ours.expect("measured")
         };

@@ -16,7 +16,7 @@ pub enum Source {
     Thesis,
     /// Reed–Solomon on a GPU, with several streams.
     GpuRscode,
-    /// Reed–Solomon in OpenCL on CPUs, GPUs and an FPGA.
+    /// Reed–Solomon in `OpenCL` on CPUs, GPUs and an FPGA.
     Opencl,
 }
 
