@@ -1,5 +1,5 @@
 //! Measuring codecs: every engine and code on this machine, next to the limits of its memory. [`mod@fs`] measures
-//! filesystems, and [`rateless`] the random code.
+//! filesystems, [`rateless`] the random code, and [`papers`] what the literature has figures for.
 //!
 //! A row is one engine doing one thing. Beside it run the plain XOR of the same shards and, where it can be
 //! loaded, ISA-L. They take turns within the row, so that all of them see the same machine.
@@ -11,6 +11,7 @@ pub mod fs;
 mod isal;
 mod lane;
 mod machine;
+pub mod papers;
 pub mod rateless;
 mod report;
 mod resident;

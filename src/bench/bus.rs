@@ -124,6 +124,52 @@ impl Gpus {
         self.first.name()
     }
 
+    /// Returns the accelerator that gives them everything.
+    pub(super) fn dispatch(&self) -> &Dispatch {
+        &self.dispatch
+    }
+
+    /// Pins the memory of lanes for as long as the result lives.
+    ///
+    /// # Errors
+    ///
+    /// If the system does not allow it.
+    pub(super) fn pin<'g, 'l, 'a>(
+        &'g self,
+        lanes: &'l mut [Lane<'a>],
+    ) -> Result<Held<'g, 'l, 'a>, DeviceError> {
+        Held::new(&self.first, lanes, true)
+    }
+
+    /// Returns how fast bytes are copied to the first and from it, each alone, in 10⁹ a second: from and to memory
+    /// that is pinned, or that is not.
+    ///
+    /// # Errors
+    ///
+    /// If it is lost.
+    pub(super) fn one_way_gb_per_s(
+        &self,
+        is_pinned: bool,
+        time: Duration,
+    ) -> Result<(f64, f64), DeviceError> {
+        let mut copies = self.buses.first().ok_or(DeviceError::NoDevice)?.lock();
+        let Copies { bus, send, fetch } = &mut *copies;
+        let mut pageable = (Vec::new(), Vec::new());
+        let (from, to) = if is_pinned {
+            (&send.bytes[..], &mut fetch.bytes[..])
+        } else {
+            pageable.0.resize(COPY_BYTES, 1);
+            pageable.1.resize(COPY_BYTES, 1);
+            (&pageable.0[..], &mut pageable.1[..])
+        };
+        let (mut there, mut back) = (Vec::new(), Vec::new());
+        for _ in 0..TURNS {
+            there.push(one_way(bus, (from, &mut []), time / TURNS)? / 1e9);
+            back.push(one_way(bus, (&[], to), time / TURNS)? / 1e9);
+        }
+        Ok((median(there), median(back)))
+    }
+
     /// Returns how fast bytes are copied to all of them together, and nothing else, in 10⁹ a second.
     ///
     /// # Errors
@@ -156,6 +202,24 @@ impl Gpus {
     }
 }
 
+/// Copies again and again, where one of the ends is empty; returns how many bytes a second went the other way.
+fn one_way(
+    bus: &mut Bus,
+    (from, to): (&[u8], &mut [u8]),
+    time: Duration,
+) -> Result<f64, DeviceError> {
+    let start = Instant::now();
+    let mut total = 0;
+    loop {
+        bus.copy(from, to)?;
+        total += from.len() + to.len();
+        let elapsed = start.elapsed();
+        if elapsed >= time {
+            return Ok(to_f64(total) / elapsed.as_secs_f64());
+        }
+    }
+}
+
 fn unpin(gpu: &Gpu, memory: &mut [u8]) {
     if let Err(error) = gpu.unpin(memory) {
         tracing::debug!("memory stays pinned: {error}");
@@ -163,7 +227,7 @@ fn unpin(gpu: &Gpu, memory: &mut [u8]) {
 }
 
 /// Lanes whose memory is pinned, if it is to be.
-struct Held<'g, 'l, 'a> {
+pub(super) struct Held<'g, 'l, 'a> {
     gpu: &'g Gpu,
     lanes: &'l mut [Lane<'a>],
     pinned: usize,
@@ -181,6 +245,11 @@ impl<'g, 'l, 'a> Held<'g, 'l, 'a> {
             held.pinned += 1;
         }
         Ok(held)
+    }
+
+    /// Returns the lanes.
+    pub(super) fn lanes(&mut self) -> &mut [Lane<'a>] {
+        self.lanes
     }
 }
 

@@ -77,6 +77,10 @@ pub enum BenchError {
     #[error("a decoder gave other bytes than were encoded")]
     NotDecoded,
 
+    /// A worker left parity that the code does not call for.
+    #[error("stripes were encoded with other parity than the code calls for")]
+    WrongParity,
+
     /// Messages in bulk do not fit this machine.
     #[error("{needed} bytes are needed for the messages, and this machine has {limit} to spare")]
     MessageMemory {

@@ -2,6 +2,7 @@
 
 mod arguments;
 mod fs;
+mod papers;
 mod rateless;
 mod schedule;
 
@@ -24,6 +25,7 @@ pub(super) fn run(arguments: &BenchArguments) -> Result<Outcome, Failure> {
     match &arguments.what {
         What::Codec(arguments) => codec(arguments),
         What::Fs(arguments) => fs::run(arguments),
+        What::Papers(arguments) => papers::run(arguments),
         What::Rateless(arguments) => rateless::run(arguments),
         What::Schedule(arguments) => schedule::run(arguments),
     }

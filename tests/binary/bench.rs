@@ -189,3 +189,118 @@ fn the_tables_of_the_random_code_have_a_line_per_row() {
     );
     assert_eq!(lines("messages  complete     exact"), 1, "{table}");
 }
+
+/// A run of the literature's figures that ends within seconds. The thesis is left out: it takes gigabytes.
+const QUICK_PAPERS: [&str; 6] = [
+    "bench",
+    "papers",
+    "--source",
+    "g-crs,fast19,gpu-rscode,opencl",
+    "--seconds",
+    "0.002",
+];
+
+/// Returns the row of a table that has this quantity.
+fn row_of<'r>(table: &'r Value, quantity: &str) -> &'r Value {
+    let rows = table["rows"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["quantity"] == quantity);
+    row.unwrap_or_else(|| panic!("no {quantity}: {rows:?}"))
+}
+
+#[test]
+fn figures_of_the_literature_stand_beside_ours_with_their_ratio_or_the_reason_why_there_is_none() {
+    let output = run(CAUCHYFS, &[&QUICK_PAPERS[..], &["--json"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(
+        output.stderr.is_empty(),
+        "no progress without a terminal: {output:?}"
+    );
+    let report: Value = serde_json::from_slice(&output.stdout).expect("one JSON document");
+    let tables = report["tables"].as_array().expect("tables");
+    let sources: Vec<&str> = tables.iter().filter_map(|t| t["source"].as_str()).collect();
+    assert_eq!(sources, ["g-crs", "fast19", "gpu-rscode", "opencl"]);
+    for row in tables
+        .iter()
+        .flat_map(|t| t["rows"].as_array().expect("rows"))
+    {
+        let [published, ours, ratio] = ["published", "ours", "ratio"].map(|key| row[key].as_f64());
+        match (ours.zip(published), ratio) {
+            (Some((ours, published)), Some(ratio)) => {
+                let expected = ours / published;
+                assert!((ratio - expected).abs() <= 1e-9 * expected, "{row}");
+            }
+            (both, ratio) => assert!(both.is_none() && ratio.is_none(), "{row}"),
+        }
+        assert_eq!(ours.is_some(), row["missing"].is_null(), "{row}");
+        assert_eq!(
+            published.is_some(),
+            row["published_on"].is_string(),
+            "{row}"
+        );
+        assert!(ours.is_none_or(|ours| ours > 0.0), "{row}");
+    }
+
+    let [g_crs, fast19, gpu_rscode, opencl] = &tables[..] else {
+        unreachable!("four tables");
+    };
+    let xors = row_of(fast19, "crs-w4 6+2");
+    assert_eq!(
+        (&xors["published"], &xors["unit"]),
+        (&57.0.into(), &"XORs".into())
+    );
+    for row in [
+        row_of(fast19, "rs-cauchy 10+4, encode"),
+        row_of(g_crs, "CPU, 1 thread, warm: k=10 m=2 w=4"),
+        row_of(opencl, "CPU, threads: 1"),
+    ] {
+        assert!(
+            row["ours"].as_f64() > Some(0.0) && row["unit"] == "GB/s",
+            "{row}"
+        );
+    }
+    let tables = row_of(gpu_rscode, "1,600 MB: CPU, 1 thread, table look-up");
+    assert!(
+        tables["ours"].as_f64() > Some(100.0),
+        "1.6 GB were encoded: {tables}"
+    );
+    assert_eq!(tables["published"], 4309.08);
+
+    let of_gpu = [
+        row_of(g_crs, "GPU: m=1 w=8"),
+        row_of(gpu_rscode, "1,600 MB: GPU, the best of these"),
+        row_of(opencl, "GPU, over the bus"),
+        row_of(
+            opencl,
+            "one queue: both at best, of the lower of sum and limit",
+        ),
+    ];
+    let has_gpu = report["gpu"].is_string();
+    for row in of_gpu {
+        let missing = if has_gpu {
+            Value::Null
+        } else {
+            "no GPU".into()
+        };
+        assert_eq!(row["missing"], missing, "{row}");
+    }
+}
+
+#[test]
+fn the_tables_of_the_literature_have_a_line_per_figure() {
+    let table = must(
+        CAUCHYFS,
+        &[
+            "bench",
+            "papers",
+            "--source",
+            "fast19",
+            "--seconds",
+            "0.001",
+        ],
+    );
+    let lines = |needle: &str| table.lines().filter(|line| line.contains(needle)).count();
+    assert_eq!(lines(" XORs "), 10, "{table}");
+    assert_eq!(lines("ISA-L "), 5, "{table}");
+    assert_eq!(lines("paper        ours    ratio"), 1, "{table}");
+    assert_eq!(lines("T. Zhou and C. Tian"), 1, "no other source: {table}");
+}

@@ -337,7 +337,7 @@ fn mount_refuses_bad_options_places_and_members() {
 
 #[test]
 fn bench_refuses_impossible_measurements() {
-    let cases: [(&[&str], &str); 18] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["bench"], "no command given after `bench`"),
         (&["bench", "disk"], "disk"),
         (&["bench", "codec", "--data", "3"], "these shards"),
@@ -356,6 +356,8 @@ fn bench_refuses_impossible_measurements() {
         (&["bench", "schedule", "--code", "rs-fft"], "no schedule"),
         (&["bench", "schedule", "--data", "3"], "no such geometry"),
         (&["bench", "schedule", "--new-points"], "--search"),
+        (&["bench", "papers", "--source", "hearsay"], "hearsay"),
+        (&["bench", "papers", "--seconds", "-1"], "-1"),
         (&["bench", "rateless", "--packets", "1"], "2 to 4096"),
         (&["bench", "rateless", "--messages", "0"], "0"),
         (

@@ -64,7 +64,8 @@ impl Decoder {
         Self::Incremental,
     ];
 
-    fn name(self) -> &'static str {
+    /// Returns the name for people.
+    pub(in crate::bench) fn name(self) -> &'static str {
         match self {
             Self::Serial => "serial",
             Self::Words => "words",
@@ -110,7 +111,8 @@ impl Pattern {
     /// Both.
     pub const ALL: [Self; 2] = [Self::Different, Self::Equal];
 
-    fn name(self) -> &'static str {
+    /// Returns the name for people.
+    pub(in crate::bench) fn name(self) -> &'static str {
         match self {
             Self::Different => "different",
             Self::Equal => "equal",

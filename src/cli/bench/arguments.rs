@@ -6,6 +6,7 @@ use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{Args, Subcommand, ValueEnum};
 
 use crate::bench::fs::Load;
+use crate::bench::papers::Source;
 use crate::bench::rateless::{USUAL_MESSAGES, USUAL_PACKETS};
 use crate::bench::{Operation, WorkingSet};
 use crate::cli::size::parse_size;
@@ -17,7 +18,8 @@ use crate::cli::size::parse_size;
   cauchyfs bench codec --json --data 10 --parity 4 --shard-bytes 64KiB
   cauchyfs bench fs /mnt/photos              # a mounted volume, its disks, and FUSE
   cauchyfs bench schedule                    # XORs of the codes that know nothing else
-  cauchyfs bench rateless                    # the random code: about two minutes")]
+  cauchyfs bench rateless                    # the random code: about two minutes
+  cauchyfs bench papers                      # figures of the literature: about a minute")]
 pub(in crate::cli) struct BenchArguments {
     #[command(subcommand)]
     pub(super) what: What,
@@ -28,6 +30,7 @@ pub(in crate::cli) struct BenchArguments {
 pub(super) enum What {
     Codec(CodecArguments),
     Fs(FsArguments),
+    Papers(PapersArguments),
     Rateless(RatelessArguments),
     Schedule(ScheduleArguments),
 }
@@ -160,6 +163,29 @@ pub(super) struct RatelessArguments {
     pub(super) seconds: f64,
 }
 
+/// Measure what five sources of the literature have figures for, and print these beside ours, with the ratio: a table for
+/// each source. Whatever needs a GPU says `no GPU` on a machine without one. The figures come from other hardware, which
+/// the last column names. With the defaults this takes about a minute, and 5 GB of memory for the thesis.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs bench papers
+  cauchyfs bench papers --json
+  cauchyfs bench papers --source fast19,opencl --seconds 1
+
+The sources are G-CRS (Cauchy Reed-Solomon on GPUs), the FAST '19 study of XOR codes, a thesis on the random code,
+GPU-RSCode (Reed-Solomon on a GPU with several streams), and a study of OpenCL on CPU, GPU and FPGA.")]
+pub(super) struct PapersArguments {
+    /// Print one JSON document.
+    #[arg(long)]
+    pub(super) json: bool,
+    /// Measure these sources only.
+    #[arg(long = "source", value_name = "SOURCE", value_delimiter = ',')]
+    pub(super) sources: Vec<SourceName>,
+    /// How long to measure most figures.
+    #[arg(long, value_name = "SECONDS", default_value = "0.2", value_parser = seconds)]
+    pub(super) seconds: f64,
+}
+
 /// Count the XORs and copies of packets that the codes crs-w4 to crs-w8 take. Table 3 of the FAST '19
 /// study has the counts beside them. With --search, look for shorter schedules, and print them in the
 /// form of crates/codec/src/points.rs.
@@ -223,6 +249,28 @@ impl From<WorkingSetName> for WorkingSet {
             WorkingSetName::Device => Self::Device,
             WorkingSetName::Pinned => Self::Pinned,
             WorkingSetName::Pageable => Self::Pageable,
+        }
+    }
+}
+
+/// The names of [`Source`]s.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub(super) enum SourceName {
+    GCrs,
+    Fast19,
+    Thesis,
+    GpuRscode,
+    Opencl,
+}
+
+impl From<SourceName> for Source {
+    fn from(name: SourceName) -> Self {
+        match name {
+            SourceName::GCrs => Self::GCrs,
+            SourceName::Fast19 => Self::Fast19,
+            SourceName::Thesis => Self::Thesis,
+            SourceName::GpuRscode => Self::GpuRscode,
+            SourceName::Opencl => Self::Opencl,
         }
     }
 }

@@ -1,0 +1,196 @@
+//! GPU-RSCode: 4+2 on a GPU with several streams, and by tables on a CPU.
+
+use super::encoder::Encoder;
+use super::queue::{Goal, Pool, Worker};
+use super::site::{Site, lane};
+use super::table::{Missing, Ours, Row, Source, Table, Unit};
+use crate::bench::BenchError;
+use crate::bench::row::median;
+use crate::codec::select;
+use crate::cuda::Device;
+
+/// Data and parity shards.
+const GEOMETRY: (usize, usize) = (4, 2);
+
+/// Bytes of data that the source encodes.
+const DATA_BYTES: usize = 1_600_000_000;
+
+/// Length of a shard, in bytes: such that whole batches are exactly [`DATA_BYTES`], and lines of memory stay whole.
+const SHARD_BYTES: usize = 800_000;
+
+/// Stripes that a worker takes at a time.
+const STRIPES_PER_BATCH: usize = 5;
+
+/// Stripes in memory: so many that each comes from there.
+const STRIPES: usize = 100;
+
+/// Numbers of lanes that are measured.
+const LANES: [usize; 5] = [1, 2, 3, 4, 8];
+
+/// Milliseconds of the source's GPU.
+const GPU_MS: f64 = 292.977;
+
+/// Milliseconds of the source's fastest CPU.
+const CPU_MS: f64 = 4309.08;
+
+/// The source's time on the CPU, divided by that on the GPU.
+const SPEED_UP: f64 = 14.71;
+
+/// Rates of the source's bus, in GB/s, with whether memory is pinned: to the device, and from it.
+const BUS: [(bool, f64, f64); 2] = [(true, 5.8886, 6.3945), (false, 1.4406, 2.3397)];
+
+/// Runs of everything that does not take seconds.
+const TURNS: usize = 3;
+
+/// Measures what this source has figures for.
+///
+/// # Errors
+///
+/// [`BenchError`] if this machine cannot measure it.
+pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
+    let tables = Encoder::new(GEOMETRY, select("scalar")?)?;
+    let best = Encoder::new(GEOMETRY, site.engine)?;
+    let geometry = best.codec().geometry();
+    let mut lanes = [lane(&mut site.arena, geometry, (SHARD_BYTES, STRIPES))?];
+    let mut on_gpu = Vec::new();
+    if let Some(gpus) = &site.gpus {
+        gpus.first().prepare(best.codec().generator(), false)?;
+        let mut held = gpus.pin(&mut lanes)?;
+        let pool = Pool::new(&mut held.lanes()[0], GEOMETRY.0, STRIPES_PER_BATCH);
+        for count in LANES {
+            on_gpu.push(over_lanes(&best, gpus.first(), &pool, count)?);
+        }
+    }
+    let pool = Pool::new(&mut lanes[0], GEOMETRY.0, STRIPES_PER_BATCH);
+    let tables_ms = milliseconds(&pool, &tables, &[tables.on_cpu()], 1)?;
+    let best_ms = milliseconds(&pool, &best, &[best.on_cpu()], TURNS)?;
+    let mut rows = times(&on_gpu, tables_ms);
+    let quantity = format!("1,600 MB: CPU, 1 thread, {}", site.engine.name());
+    rows.push(Row::new(quantity, Unit::Ms, Ok(best_ms)));
+    for (is_pinned, there, back) in BUS {
+        let rates = match &site.gpus {
+            Some(gpus) => Ok(gpus.one_way_gb_per_s(is_pinned, site.time)?),
+            None => Err(Missing::NoGpu),
+        };
+        let memory = if is_pinned { "pinned" } else { "pageable" };
+        let ways = [
+            ("to", rates.map(|rates| rates.0), there),
+            ("from", rates.map(|rates| rates.1), back),
+        ];
+        rows.extend(ways.map(|(way, ours, published)| {
+            let quantity = format!("bus, {way} the GPU, {memory} memory");
+            Row::new(quantity, Unit::GbPerS, ours).beside(published, "its bus")
+        }));
+    }
+    Ok(Table {
+        source: Source::GpuRscode,
+        title: "S. Yuan, GPU-RSCode: Reed-Solomon coding on GPUs for RAID-like systems",
+        rows,
+        notes: vec![
+            "4+2. Ours on the GPU: from pinned memory and back. A lane has two streams of its own, and a thread.",
+            "Not found: the source's times by number of streams. A MB is 10^6 bytes here.",
+        ],
+    })
+}
+
+/// Returns the rows of the GPU, and of table look-up. `on_gpu` has the milliseconds for each number of lanes, or nothing
+/// without a GPU.
+fn times(on_gpu: &[f64], tables_ms: f64) -> Vec<Row> {
+    let best = on_gpu.iter().copied().min_by(f64::total_cmp);
+    let best: Ours = best.ok_or(Missing::NoGpu);
+    let mut rows = vec![
+        Row::new("1,600 MB: GPU, the best of these", Unit::Ms, best).beside(GPU_MS, "its GPU"),
+    ];
+    for (index, lanes) in LANES.into_iter().enumerate() {
+        let ours = on_gpu.get(index).copied().ok_or(Missing::NoGpu);
+        rows.push(Row::new(
+            format!("1,600 MB: GPU, lanes: {lanes}"),
+            Unit::Ms,
+            ours,
+        ));
+    }
+    let tables = Row::new(
+        "1,600 MB: CPU, 1 thread, table look-up",
+        Unit::Ms,
+        Ok(tables_ms),
+    );
+    rows.push(tables.beside(CPU_MS, "its CPU, Jerasure"));
+    let speed_up = best.map(|best| tables_ms / best);
+    rows.push(Row::new("GPU, over table look-up", Unit::Times, speed_up).beside(SPEED_UP, "both"));
+    rows
+}
+
+/// Returns how long a device takes with so many lanes, in milliseconds.
+fn over_lanes(
+    encoder: &Encoder,
+    device: &dyn Device,
+    pool: &Pool<'_>,
+    count: usize,
+) -> Result<f64, BenchError> {
+    let lanes = (0..count).map(|_| Ok(encoder.in_lane(device.lane()?)));
+    let workers: Vec<Worker<'_>> = lanes.collect::<Result<_, BenchError>>()?;
+    pool.run(&workers, Goal::Batches(STRIPES / STRIPES_PER_BATCH))?;
+    milliseconds(pool, encoder, &workers, TURNS)
+}
+
+/// Returns the median time of workers for the data of the source, in milliseconds.
+///
+/// # Errors
+///
+/// [`BenchError`] if a worker fails or leaves wrong parity.
+fn milliseconds(
+    pool: &Pool<'_>,
+    encoder: &Encoder,
+    workers: &[Worker<'_>],
+    turns: usize,
+) -> Result<f64, BenchError> {
+    let goal = Goal::Batches(pool.batches_of(DATA_BYTES));
+    let turn = |_| Ok(1e3 * pool.run(workers, goal)?.seconds);
+    let times: Vec<f64> = (0..turns).map(turn).collect::<Result<_, BenchError>>()?;
+    pool.verify(encoder.codec())?;
+    Ok(median(times))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::bench::lane::Arena;
+    use crate::cuda::Simulated;
+
+    #[test]
+    fn batches_make_up_exactly_the_data_of_the_source() {
+        let batch_bytes = STRIPES_PER_BATCH * GEOMETRY.0 * SHARD_BYTES;
+        assert_eq!(DATA_BYTES % batch_bytes, 0);
+        assert_eq!(STRIPES % STRIPES_PER_BATCH, 0);
+    }
+
+    #[test]
+    fn lanes_of_a_device_encode_all_of_it_and_are_timed() {
+        let encoder = Encoder::new((4, 2), select("auto").expect("one")).expect("a code");
+        let mut arena = Arena::default();
+        let geometry = encoder.codec().geometry();
+        let mut lane = lane(&mut arena, geometry, (4096, STRIPES)).expect("memory");
+        let pool = Pool::new(&mut lane, 4, STRIPES_PER_BATCH);
+        let device = Simulated::default();
+        let lanes = (0..3).map(|_| encoder.in_lane(device.lane().expect("a lane")));
+        let workers: Vec<Worker<'_>> = lanes.collect();
+        let goal = Goal::Batches(pool.batches_of(10 * 5 * 4 * 4096 - 1));
+        let done = pool.run(&workers, goal).expect("done");
+        assert_eq!(done.batches.iter().sum::<usize>(), 10);
+        assert_eq!(pool.verify(encoder.codec()).expect("sound"), 50);
+        assert_eq!(device.batches(), [STRIPES_PER_BATCH; 10]);
+    }
+
+    #[test]
+    fn the_best_number_of_lanes_is_compared() {
+        let rows = times(&[60.0, 40.0, 29.2977, 30.0, 31.0], 2929.77);
+        assert_eq!(rows[0].ours, Some(29.2977));
+        assert!((rows[0].ratio.expect("both") - 0.1).abs() < 1e-9);
+        let speed_up = rows.last().expect("the speed-up");
+        assert!((speed_up.ours.expect("measured") - 100.0).abs() < 1e-9);
+        let missing = |row: &Row| row.missing == Some(Missing::NoGpu);
+        let rows = times(&[], 2929.77);
+        assert_eq!(rows.iter().filter(|row| missing(row)).count(), 7);
+        assert_eq!(rows.iter().filter(|row| !missing(row)).count(), 1);
+    }
+}

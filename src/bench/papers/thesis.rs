@@ -1,0 +1,187 @@
+//! The thesis on the random code: how long it takes to decode one message, and many.
+
+use std::time::Duration;
+
+use super::site::Site;
+use super::table::{Missing, Ours, Row, Source, Table, Unit};
+use crate::bench::BenchError;
+use crate::bench::rateless::{self, BulkRow, Decoder, Pattern, RatelessWishes, SingleRow};
+
+/// Source packets of one message, and the thesis's milliseconds of serial elimination.
+const SERIAL: [(usize, f64); 3] = [(32, 4.99), (512, 527.0), (1024, 2057.0)];
+
+/// The hardware of these figures.
+const CPU: &str = "Xeon E3";
+
+/// Source packets of one message, and how many times as fast as serial elimination the thesis's best decoder is.
+const BEST: (usize, f64) = (1024, 26.0);
+
+/// Messages of 32 packets, and the same for these.
+const BEST_OF_MANY: (usize, f64) = (1024, 60.0);
+
+/// The most messages.
+const MOST_MESSAGES: usize = 65_536;
+
+/// The hardware of the best decoder of one message.
+const GPU: &str = "Quadro K620";
+
+/// Measures what this source has figures for.
+///
+/// # Errors
+///
+/// [`BenchError`] if this machine cannot measure it.
+pub(super) fn measure(site: &Site) -> Result<Table, BenchError> {
+    let packets = SERIAL.map(|(packets, _)| packets);
+    let report = run(site.time, &packets, BEST_OF_MANY.0)?;
+    let most = match run(site.time, &[], MOST_MESSAGES) {
+        Ok(report) => Ok(report.bulk),
+        Err(BenchError::MessageMemory { .. } | BenchError::NoRoom { .. }) => Err(Missing::NoMemory),
+        Err(error) => return Err(error),
+    };
+    let mut rows = one_message(&report.single);
+    let some = Ok(&report.bulk[..]);
+    rows.extend(many_messages(BEST_OF_MANY.0, some));
+    let most = most.as_deref().map_err(|missing| *missing);
+    rows.extend(many_messages(MOST_MESSAGES, most));
+    Ok(Table {
+        source: Source::Thesis,
+        title: "S. R. Chong, Studies to improve the process of decoding rateless erasure code with highly-parallel \
+                GPU architecture",
+        rows,
+        notes: vec![
+            "Packets of 8,192 bits, ten more than k. Times: over serial elimination, one bit a step, in the same run.",
+            "The thesis's best decoders run on a GPU, and ours on the CPU.",
+            "Not found: tables 2.1 and 4.1, so its best decoder for k=32 and k=512, and for 65,536 messages.",
+        ],
+    })
+}
+
+fn run(
+    time: Duration,
+    packets: &[usize],
+    messages: usize,
+) -> Result<rateless::RatelessReport, BenchError> {
+    let wishes = RatelessWishes {
+        packets: packets.to_vec(),
+        messages: vec![messages],
+        trials: 1,
+        seconds: time.as_secs_f64(),
+    };
+    rateless::run(&wishes, |_, _| ())
+}
+
+/// Returns the rows of one message.
+fn one_message(measured: &[SingleRow]) -> Vec<Row> {
+    let mut rows = Vec::new();
+    for (packets, published) in SERIAL {
+        let of_base = |row: &&SingleRow| row.packets == packets && row.decoder == Decoder::Serial;
+        if let Some(base) = measured.iter().find(of_base) {
+            let quantity = format!("one message, k={packets}: serial elimination");
+            let row = Row::new(quantity, Unit::Ms, Ok(base.median_us / 1e3));
+            rows.push(row.beside(published, CPU));
+        }
+        let of_size = measured.iter().filter(|row| row.packets == packets);
+        if let Some(best) = of_size.max_by(|a, b| a.speed_up.total_cmp(&b.speed_up)) {
+            let (decoder, threads) = (best.decoder.name(), best.threads);
+            let quantity =
+                format!("one message, k={packets}: best decoder ({decoder}, threads: {threads})");
+            let row = Row::new(quantity, Unit::Times, Ok(best.speed_up));
+            rows.push(match BEST {
+                (of, published) if of == packets => row.beside(published, GPU),
+                _ => row,
+            });
+        }
+    }
+    rows
+}
+
+/// Returns the rows of so many messages by one call.
+fn many_messages(messages: usize, measured: Result<&[BulkRow], Missing>) -> [Row; 2] {
+    Pattern::ALL.map(|pattern| {
+        let best: Ours = measured.and_then(|rows| {
+            let fits = |row: &&BulkRow| row.messages == messages && row.numbers == pattern;
+            let rates = rows.iter().filter(fits).map(|row| row.speed_up);
+            rates.max_by(f64::total_cmp).ok_or(Missing::NotOffered)
+        });
+        let numbers = pattern.name();
+        let quantity = format!("{messages} messages, k=32, {numbers} numbers: best");
+        let row = Row::new(quantity, Unit::Times, best);
+        match (BEST_OF_MANY, pattern) {
+            ((of, published), Pattern::Different) if of == messages => row.beside(published, "GPU"),
+            _ => row,
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn single(decoder: Decoder, threads: usize, median_us: f64) -> SingleRow {
+        SingleRow {
+            packets: 1024,
+            received: 1034,
+            decoder,
+            threads,
+            median_us,
+            base_us: 1_028_500.0,
+            speed_up: 1_028_500.0 / median_us,
+            gb_per_s: 1.0,
+        }
+    }
+
+    fn bulk(numbers: Pattern, messages: usize, speed_up: f64) -> BulkRow {
+        BulkRow {
+            packets: 32,
+            received: 42,
+            messages,
+            numbers,
+            threads: 1,
+            complete: messages,
+            median_us: 1.0,
+            message_us: 1.0,
+            base_us: 1.0,
+            speed_up,
+            gb_per_s: 1.0,
+        }
+    }
+
+    #[test]
+    fn the_best_decoder_of_a_message_stands_beside_the_source_s() {
+        let measured = [
+            single(Decoder::Serial, 1, 1_028_500.0),
+            single(Decoder::Tables, 1, 10_285.0),
+            single(Decoder::Tables, 2, 1028.5),
+            single(Decoder::Words, 1, 20_000.0),
+        ];
+        let [serial, best] = &one_message(&measured)[..] else {
+            panic!("two rows of k=1024, and none of sizes that were not measured");
+        };
+        assert_eq!((serial.ours, serial.ratio), (Some(1028.5), Some(0.5)));
+        assert!(
+            best.quantity.ends_with("(tables, threads: 2)"),
+            "{}",
+            best.quantity
+        );
+        assert_eq!(best.published, Some(26.0));
+        assert!((best.ours.expect("measured") - 1000.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn messages_with_numbers_of_their_own_are_compared_and_only_as_many_as_the_source_has() {
+        let measured = [
+            bulk(Pattern::Different, 1024, 120.0),
+            bulk(Pattern::Different, 1024, 30.0),
+            bulk(Pattern::Equal, 1024, 600.0),
+            bulk(Pattern::Different, 65_536, 240.0),
+        ];
+        let [different, equal] = many_messages(1024, Ok(&measured));
+        assert_eq!((different.ours, different.ratio), (Some(120.0), Some(2.0)));
+        assert_eq!((equal.ours, equal.ratio), (Some(600.0), None));
+        let [different, equal] = many_messages(65_536, Ok(&measured));
+        assert_eq!((different.ours, different.ratio), (Some(240.0), None));
+        assert_eq!(equal.ours, None);
+        let [different, _] = many_messages(65_536, Err(Missing::NoMemory));
+        assert_eq!(different.missing, Some(Missing::NoMemory));
+    }
+}
