@@ -75,6 +75,12 @@ impl StatusReport {
         if let Some(words) = self.elsewhere_in_words() {
             push(&mut text, format_args!("{words}"));
         }
+        if self.paused {
+            push(
+                &mut text,
+                format_args!("background work is paused until `cauchyfs resume`"),
+            );
+        }
         text.push('\n');
         self.push_members(&mut text);
         self.push_redundancy(&mut text);
