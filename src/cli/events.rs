@@ -180,6 +180,9 @@ fn of_directories(arguments: &EventsArguments, printer: &Printer) -> Result<Outc
     let since_ms = arguments.since.map_or(i64::MIN, |since| since.0);
     let found = read_all(&stores, &executor, warn)?;
     refuse_several(&found)?;
+    if found.iter().all(|(_, events)| events.is_empty()) {
+        warn("these directories have no events; those of a volume get them when it is mounted");
+    }
     let events = merged(found.into_iter().flat_map(|(_, events)| events).collect());
     let events = events.into_iter().filter(|event| event.time_ms >= since_ms);
     let mut shown = BTreeSet::new();

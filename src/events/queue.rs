@@ -16,6 +16,9 @@ pub const MOST_REMEMBERED: usize = 8192;
 /// Most events that wait to be written.
 const MOST_WAITING: usize = 1024;
 
+/// More events than a volume ever has. No event is counted on from a number that only a forger can have written.
+const MOST_EVENTS_EVER: u64 = 1 << 60;
+
 /// Bytes of events after which no more are written at once. With the longest event, they are fewer than a file holds.
 const ENOUGH_BYTES: usize = 64 << 10;
 
@@ -86,7 +89,7 @@ impl Queue {
         let mut state = self.state.lock();
         let known = state.remembered.drain(..);
         let mut all: Vec<Event> = known.chain(events).collect();
-        all.retain(|event| event.volume == self.volume);
+        all.retain(|event| event.volume == self.volume && event.sequence < MOST_EVENTS_EVER);
         let mut all = merge(all);
         all.sort_by_key(|event| event.sequence);
         let surplus = all.len().saturating_sub(MOST_REMEMBERED);

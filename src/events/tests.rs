@@ -288,3 +288,45 @@ fn readers_get_what_is_newer_in_parts() {
     let remembered = queue.newer_than(None, None, usize::MAX).events;
     assert_eq!(remembered.len(), MOST_REMEMBERED);
 }
+
+#[test]
+fn a_file_that_another_program_deleted_is_made_again() {
+    let disks = volume();
+    let members = open_over(stores(&disks), Access::ReadWrite);
+    let log = EventLog::open(&members);
+    log.start(Access::ReadWrite).unwrap();
+    let is_written = |kind: &EventKind| {
+        log.record(None, kind.clone());
+        let store = disks[1].open();
+        let read = read_store(&store).unwrap();
+        read.events.iter().any(|event| event.kind == *kind)
+    };
+    eventually("there is a file", PATIENCE, || is_written(&numbered(1)));
+    disks[1].open().remove(EVENTS).unwrap();
+    eventually("there is one again", PATIENCE, || is_written(&numbered(2)));
+    log.close(PATIENCE);
+}
+
+#[test]
+fn forged_numbers_and_events_of_other_volumes_are_left_out() {
+    let volume = VolumeId(uuid::Uuid::from_u128(3));
+    let event = |sequence, volume| Event {
+        time_ms: 0,
+        sequence,
+        volume,
+        member: None,
+        severity: started().severity(),
+        kind: started(),
+    };
+    let queue = Queue::new(volume);
+    let other = VolumeId(uuid::Uuid::from_u128(4));
+    queue.remember(vec![
+        event(u64::MAX >> 2, volume),
+        event(9, other),
+        event(5, volume),
+    ]);
+    queue.push(0, None, stopped());
+    let events = queue.newer_than(None, None, usize::MAX).events;
+    let sequences: Vec<u64> = events.iter().map(|event| event.sequence).collect();
+    assert_eq!(sequences, [5, 6]);
+}

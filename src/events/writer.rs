@@ -100,6 +100,10 @@ impl Writer {
                     has_written = true;
                     self.note_written(*index, store, offset + frames.len() as u64);
                 }
+                // Another program deleted the file: the next event makes it again.
+                Err(error) if error.kind().lacks_file() => {
+                    self.files.remove(index);
+                }
                 Err(error) => self.note_failed(*index, store, &error),
             }
         }

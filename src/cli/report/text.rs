@@ -9,6 +9,7 @@ use super::super::terminal::{Escaped, join_lines};
 use super::codes::other_codes;
 use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
+use crate::cli::sentences::mountpoint_word;
 use crate::control::report::{
     CodedReport, CodingReport, IndexReport, MemberState, PageCacheReport, RebuildReport,
     RedundancyReport, ScrubReport, StatusReport, SurvivalReport, UncountedReport, VolumeState,
@@ -76,9 +77,12 @@ impl StatusReport {
             push(&mut text, format_args!("{words}"));
         }
         if self.paused {
+            let place = mountpoint_word(mountpoint);
             push(
                 &mut text,
-                format_args!("background work is paused until `cauchyfs resume`"),
+                format_args!(
+                    "background work is paused; `cauchyfs resume {place}` goes on with it"
+                ),
             );
         }
         text.push('\n');
