@@ -15,6 +15,7 @@ mod create;
 mod daemon;
 mod devices;
 mod directories;
+mod events;
 mod extract;
 mod failure;
 mod held;
@@ -25,6 +26,7 @@ mod mount;
 mod mounts;
 mod options;
 mod outage;
+mod pause;
 mod progress;
 mod quota;
 mod rebuild;
@@ -60,9 +62,9 @@ use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 14] = [
-    "create", "mount", "unmount", "status", "usage", "check", "extract", "scrub", "rebuild",
-    "balance", "set", "quota", "member", "bench",
+const COMMANDS: [&str; 17] = [
+    "create", "mount", "unmount", "status", "usage", "events", "check", "extract", "scrub",
+    "rebuild", "balance", "pause", "resume", "set", "quota", "member", "bench",
 ];
 
 /// Runs the program with the arguments that it was started with.
@@ -120,7 +122,11 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
     match arguments.command {
         // The options of a mount decide where it logs.
         Command::Mount(_) => {}
-        Command::Check(_) | Command::Create(_) | Command::Extract(_) | Command::Status(_) => {
+        Command::Check(_)
+        | Command::Create(_)
+        | Command::Events(_)
+        | Command::Extract(_)
+        | Command::Status(_) => {
             logging::to_stderr_if_asked(verbosity);
         }
         _ => logging::to_stderr(verbosity),
@@ -131,11 +137,14 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Unmount(unmount) => unmount::run(&unmount),
         Command::Status(status) => status::run(&status),
         Command::Usage(usage) => usage::run(&usage),
+        Command::Events(events) => events::run(&events),
         Command::Check(check) => check::run(&check),
         Command::Extract(extract) => extract::run(&extract),
         Command::Scrub(scrub) => scrub::run(&scrub),
         Command::Rebuild(rebuild) => rebuild::run(&rebuild),
         Command::Balance(balance) => balance::run(&balance),
+        Command::Pause(pause) => pause::pause(&pause),
+        Command::Resume(resume) => pause::resume(&resume),
         Command::Set(set) => set::run(&set),
         Command::Quota(quota) => quota::run(&quota),
         Command::Member(member) => member::run(&member),

@@ -19,6 +19,8 @@ mod code_orders;
 pub(crate) mod dead_mount;
 pub(crate) mod departure;
 pub(crate) mod ending;
+pub(crate) mod event_report;
+pub(crate) mod event_watch;
 pub(crate) mod exchange;
 pub(crate) mod failure;
 pub(crate) mod fault;

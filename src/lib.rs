@@ -9,6 +9,8 @@
 //! All rooms from cli to membership use format. The crates codec and format are pure: no files, no clock, no threads.
 //! ```
 //!
+//! [`events`] is a log beside these: control writes and reads it, and it uses the members alone.
+//!
 //! [`codec`], [`cuda`], [`mod@format`] and [`store`] are crates of their own, so the compiler keeps them from naming
 //! anything above. [`coding`] shares the work of the codec out among the CPU and GPUs, [`workers`] are its threads on the
 //! CPU, and [`mod@bench`] measures it.
@@ -22,6 +24,7 @@ pub mod bench;
 pub mod cli;
 pub mod coding;
 mod control;
+pub mod events;
 pub mod fs;
 pub mod fuse;
 pub mod maintenance;

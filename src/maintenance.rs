@@ -53,7 +53,7 @@ pub use rebuild_status::{RebuildKind, RebuildProgress, RebuildState, RebuildStat
 pub use recheck::Recheck;
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
 pub use room::Room;
-pub use scheduler::{OrderNumber, RebuildOrders, Schedule, Scheduler};
+pub use scheduler::{OrderNumber, PauseSwitch, RebuildOrders, Schedule, Scheduler};
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, Scrubber, WrongShards};
 pub use stale_copies::StaleCopies;
 pub use superblock_recovery::identify_members;

@@ -14,7 +14,7 @@ const TIERS: [&[&str]; 10] = [
     &["cli"],
     &["control"],
     &["fuse"],
-    &["fs", "bench"],
+    &["fs", "bench", "events"],
     &["maintenance"],
     &["transaction"],
     &["stripes"],

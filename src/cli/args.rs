@@ -9,7 +9,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use super::bench::BenchArguments;
 use super::sandbox::SandboxArguments;
 use super::size::parse_size;
-use super::time::{Wait, parse_time, parse_timeout, parse_wait};
+use super::time::{Since, Wait, parse_since, parse_time, parse_timeout, parse_wait};
 use crate::fs::LimitChange;
 
 /// Where an option that every command has stands in its help.
@@ -50,11 +50,14 @@ pub(super) enum Command {
     Unmount(UnmountArguments),
     Status(StatusArguments),
     Usage(UsageArguments),
+    Events(EventsArguments),
     Check(CheckArguments),
     Extract(ExtractArguments),
     Scrub(ScrubArguments),
     Rebuild(RebuildArguments),
     Balance(BalanceArguments),
+    Pause(PauseArguments),
+    Resume(ResumeArguments),
     Set(SetArguments),
     Quota(QuotaArguments),
     Member(MemberArguments),
@@ -281,6 +284,37 @@ pub(super) struct UsageArguments {
     pub(super) path: Option<PathBuf>,
 }
 
+/// Show what happened to a volume: members that were missing, slow, full or replaced, redundancy, rebuilds and scrubs,
+/// errors, lost files, room, and daemons that started, stopped or crashed. The newest events are kept on every member.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs events /mnt/photos
+  cauchyfs events --follow --since 2h /mnt/photos
+  cauchyfs events --json d0 d1 d2 d3 d4 d5          # of a volume that is not mounted
+
+Each line has the local time, the severity (info, warning or critical), the number of the member, and what
+happened. With --json each line is an object: `time` (RFC 3339), `sequence`, `severity`, `volume`, `member` and its
+`path` (or null), `event`, such as member_missing or scrub_finished, and the numbers that belong to that event.
+A volume that is mounted read-only records nothing on its members. Ctrl-C ends --follow; it goes on when the daemon
+ends and the volume is mounted again.")]
+pub(super) struct EventsArguments {
+    /// Go on, and show new events as they come.
+    #[arg(long)]
+    pub(super) follow: bool,
+    /// Show events from this time on: a span before now, such as 2h or 3d, a local date or time, such as 2026-11-26 or
+    /// 2026-11-26T20:00, or a time with its zone, such as 2026-11-26T20:00:00Z.
+    #[arg(long, value_name = "TIME", value_parser = parse_since)]
+    pub(super) since: Option<Since>,
+    /// Print one JSON object on each line.
+    #[arg(long)]
+    pub(super) json: bool,
+    #[command(flatten)]
+    pub(super) sandbox: SandboxArguments,
+    /// A mountpoint, or directories of a volume.
+    #[arg(value_name = "MOUNTPOINT | DIR", required = true)]
+    pub(super) paths: Vec<PathBuf>,
+}
+
 /// Read every shard, every copy of the index and every superblock of a mounted volume, verify them, and
 /// repair what is wrong. Goes on where the last scrub stopped. Exits with 3 if something is missing or
 /// could not be repaired, with 4 if data is lost.
@@ -314,6 +348,30 @@ pub(super) struct ScrubArguments {
 pub(super) struct RebuildArguments {
     #[command(flatten)]
     pub(super) rebuild: RebuildOptions,
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+}
+
+/// Stop all background work of a mounted volume: rebuilds, scrubs, moves of data and compaction, each after its current
+/// step. Programs go on using the volume. Members are watched and taken back, space is freed, and everything is made
+/// durable as always. Commands that order such work are refused. It ends with `resume`, or when the volume is unmounted.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs pause /mnt/photos
+  cauchyfs resume /mnt/photos
+
+While work is paused, lost shards are not rebuilt, and another loss may be one too many. A write that needs room
+still makes room.")]
+pub(super) struct PauseArguments {
+    /// Where the volume is mounted.
+    pub(super) mountpoint: PathBuf,
+}
+
+/// Go on with the background work that `pause` stopped.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs resume /mnt/photos")]
+pub(super) struct ResumeArguments {
     /// Where the volume is mounted.
     pub(super) mountpoint: PathBuf,
 }

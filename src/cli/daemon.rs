@@ -34,6 +34,7 @@ use super::unmount;
 use super::volume::VolumeOptions;
 use super::warnings::{self, Warnings};
 use crate::control::ending::{Ending, Event, finish, take_away};
+use crate::control::event_watch::EventWatch;
 use crate::control::failure::DaemonFailure;
 use crate::control::listener;
 use crate::control::log_file::LogFile;
@@ -94,6 +95,7 @@ struct Started {
     mount: Mount,
     connection: Connection,
     watch: OutageWatch,
+    events: EventWatch,
 }
 
 /// A daemon whose volume is about to be mounted.
@@ -268,11 +270,13 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             mount,
             connection,
             watch,
+            events,
         }) => {
             let log = plan.log.as_deref();
             let ending = Ending::new(confined.mounting(), &mount, &connection, &volume, log);
             let waiting = ending.wait(&inbox);
             drop(watch);
+            events.end();
             let finished = finish(&volume, socket, waiting, &inbox);
             finished
                 .map(|()| Outcome::Done)
@@ -388,10 +392,11 @@ impl Daemon<'_> {
         let watched = serving.connection().and_then(|connection| {
             let kernel = (serving.kernel_cache(), serving.waiting());
             let watch = OutageWatch::start(survey, self.reopening, kernel)?;
+            let recorded = EventWatch::start(self.volume)?;
             watch_session(serving, events.clone())?;
-            Ok((connection, watch))
+            Ok((connection, watch, recorded))
         });
-        let (connection, watch) = watched.map_err(|error| {
+        let (connection, watch, events) = watched.map_err(|error| {
             take_away(mounting, &mount);
             cannot_start(&error)
         })?;
@@ -400,6 +405,7 @@ impl Daemon<'_> {
             mount,
             connection,
             watch,
+            events,
         })
     }
 

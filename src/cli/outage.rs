@@ -33,6 +33,7 @@ use crate::control::mounted::{MountedVolume, OpenVolume, ReopeningWish};
 use crate::control::report::{self, StatusReport, UncountedReport};
 use crate::control::summary::{TOO_FEW, blank_report, blank_report_of};
 use crate::control::volume::{AbandonedVolume, Volume, VolumeRest};
+use crate::format::event::EventKind;
 use crate::format::{MemberIndex, VolumeId};
 use crate::fs::{FsOptions, LostChanges};
 use crate::fuse::{KernelCache, WaitingRequests};
@@ -474,9 +475,14 @@ impl Watcher {
         self.waiting.resume();
         match lost.inodes.len() {
             0 => tracing::info!("the volume goes on, and nothing is lost"),
-            count => tracing::warn!(
-                "the volume goes on; changes of {count} files and directories were not durable and are lost"
-            ),
+            count => {
+                tracing::warn!(
+                    "the volume goes on; changes of {count} files and directories were not durable and are lost"
+                );
+                let files = count as u64;
+                let events = self.volume.events();
+                events.record(None, EventKind::ChangesLost { files });
+            }
         }
         self.notices.add(Notice { lost, failed });
     }

@@ -1,11 +1,11 @@
 //! Sandboxes of the commands that work on directories, and of [daemons](daemon).
 //!
-//! A volume may be another's, and its bytes made to deceive. So `check`, `status` of directories and `extract` give up
+//! A volume may be another's, and its bytes made to deceive. So `check`, `status` and `events` of directories and `extract` give up
 //! what they do not need before they read the first byte of a member:
 //!
 //! | | files | superuser's capabilities |
 //! | --- | --- | --- |
-//! | `check`, `status` | reads members | reading files of every owner |
+//! | `check`, `status`, `events` | reads members | reading files of every owner |
 //! | `check --repair` | reads and changes members | the same, and changing them |
 //! | `extract` | reads members, fills OUT | reading, and making files of every owner |
 //!

@@ -14,6 +14,7 @@ use crate::control::volume_failure::VolumeFailure;
 use crate::fuse::mount::MountError;
 
 mod device;
+mod event;
 mod remedy;
 
 pub(super) use remedy::{UNLESS, give_to_root};
@@ -56,6 +57,8 @@ impl DaemonFailure {
                 .advise(format!(
                     "`cauchyfs unmount {place}`, and mount it without `-o ro`"
                 )),
+            Self::Paused => Failure::environment("background work is paused")
+                .advise(format!("`cauchyfs resume {place}` goes on with it; then try again")),
             Self::NoSuchMember { name } => {
                 Failure::usage(format!("{name} is no member of the volume")).advise(format!(
                     "`cauchyfs status {place}` lists the members and their numbers"
@@ -197,6 +200,7 @@ mod tests {
         vec![
             (DaemonFailure::TooManyCommands, 2),
             (DaemonFailure::MountedReadOnly, 2),
+            (DaemonFailure::Paused, 2),
             (DaemonFailure::NoSuchMember { name }, 1),
             (DaemonFailure::AlreadyDraining { member: 2 }, 1),
             (

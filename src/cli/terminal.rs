@@ -10,6 +10,7 @@ use std::fmt::{self, Display, Write as _};
 use std::io::{self, Write as _};
 use std::sync::OnceLock;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 /// A text on one line, with every character escaped that would be more than a letter to a terminal or to a log.
@@ -111,9 +112,35 @@ pub(super) fn json(document: &impl Serialize) -> serde_json::Result<()> {
     Ok(())
 }
 
+/// Prints a document on standard output, as JSON on one line.
+///
+/// # Errors
+///
+/// If it cannot be written as JSON.
+pub(super) fn json_line(document: &impl Serialize) -> serde_json::Result<()> {
+    print(format_args!(
+        "{}",
+        escaped(&serde_json::to_string(document)?)
+    ));
+    Ok(())
+}
+
+/// Says whether standard output may still have a reader, for a command that prints more later.
+pub(super) fn waits_for_more() -> bool {
+    let out = io::stdout();
+    let mut polled = [PollFd::new(&out, PollFlags::empty())];
+    let looked = rustix::io::retry_on_intr(|| poll(&mut polled, Some(&Timespec::default())));
+    let is_gone = looked.is_ok() && polled[0].revents().contains(PollFlags::ERR);
+    UNWRITTEN.get().is_none() && !is_gone
+}
+
 /// Returns a document as JSON in which no string has a character that acts on a terminal.
 fn json_text(document: &impl Serialize) -> serde_json::Result<String> {
-    let plain = serde_json::to_string_pretty(document)?;
+    Ok(escaped(&serde_json::to_string_pretty(document)?))
+}
+
+/// Escapes the characters in strings of a JSON text that act on a terminal.
+fn escaped(plain: &str) -> String {
     let mut text = String::with_capacity(plain.len());
     for character in plain.chars() {
         // The line ends between the values are the only controls outside of strings.
@@ -124,7 +151,7 @@ fn json_text(document: &impl Serialize) -> serde_json::Result<String> {
             text.push(character);
         }
     }
-    Ok(text)
+    text
 }
 
 /// Prints one line on standard error, and advice on a second one.

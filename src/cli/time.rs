@@ -1,9 +1,11 @@
-//! Spans of time as people write them.
+//! Times and spans of time as people write them.
 
 use std::fmt;
 use std::time::Duration;
 
-use jiff::{Span, SpanRelativeTo};
+use jiff::civil::DateTime;
+use jiff::tz::TimeZone;
+use jiff::{Span, SpanRelativeTo, Timestamp, Zoned};
 
 /// The longest that everything may have to wait for a directory that hangs.
 const LONGEST_TIMEOUT: Duration = Duration::from_secs(600);
@@ -52,6 +54,40 @@ pub(super) fn parse_wait(text: &str) -> Result<Wait, String> {
     parse_time(text).map(|time| Wait(Some(time)))
 }
 
+/// Parses a time: `2026-11-26T20:00:00Z`, `2026-11-26T20:00` and `2026-11-26` in the local zone, or `2h` before now.
+///
+/// # Errors
+///
+/// A sentence, if it is none of these.
+pub(super) fn parse_since(text: &str) -> Result<Since, String> {
+    since(text, Timestamp::now(), &TimeZone::system())
+}
+
+/// Parses the same at another time and in another zone.
+fn since(text: &str, now: Timestamp, zone: &TimeZone) -> Result<Since, String> {
+    let text = text.trim();
+    let parse = || -> Option<Timestamp> {
+        if let Ok(zoned) = text.parse::<Zoned>() {
+            return Some(zoned.timestamp());
+        }
+        if let Ok(timestamp) = text.parse() {
+            return Some(timestamp);
+        }
+        if let Ok(local) = text.parse::<DateTime>() {
+            return Some(local.to_zoned(zone.clone()).ok()?.timestamp());
+        }
+        now.checked_sub(parse_time(text).ok()?).ok()
+    };
+    let found = parse().map(|time| Since(time.as_millisecond()));
+    found.ok_or_else(|| {
+        format!("`{text}` is no time; write it like 2h, 2026-11-26 or 2026-11-26T20:00:00Z")
+    })
+}
+
+/// A time from which events are wanted, in milliseconds since 1970.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Since(pub(super) i64);
+
 /// A time to wait; for ever, if there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Wait(pub(super) Option<Duration>);
@@ -89,6 +125,37 @@ mod tests {
                 parse_wait(text).map(|wait| wait.to_string()),
                 Ok(text.to_owned())
             );
+        }
+    }
+
+    #[test]
+    fn moments_are_read_as_times_with_a_zone_local_times_dates_and_spans_before_now() {
+        let now: Timestamp = "2026-11-26T20:00:00Z".parse().unwrap();
+        let zone = TimeZone::fixed(jiff::tz::offset(2));
+        for (text, expected) in [
+            ("2026-11-26T18:00:00.250Z", "2026-11-26T18:00:00.250Z"),
+            ("2026-11-26 18:00+01:00", "2026-11-26T17:00:00Z"),
+            ("2026-11-26T18:00", "2026-11-26T16:00:00Z"),
+            ("2026-11-26", "2026-11-25T22:00:00Z"),
+            (" 2h ", "2026-11-26T18:00:00Z"),
+            ("1d 30m", "2026-11-25T19:30:00Z"),
+        ] {
+            let expected: Timestamp = expected.parse().unwrap();
+            let found = since(text, now, &zone);
+            assert_eq!(found, Ok(Since(expected.as_millisecond())), "{text}");
+        }
+        for text in [
+            "",
+            "yesterday",
+            "20:00",
+            "2026-13-01",
+            "7",
+            "-2h",
+            "9999999y",
+        ] {
+            let refused = since(text, now, &zone).unwrap_err();
+            assert!(refused.contains("write it like 2h"), "{text}: {refused}");
+            assert!(!refused.contains('\n'), "{refused}");
         }
     }
 }

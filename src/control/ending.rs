@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 
+use super::event_watch::LAST_EVENTS_TIMEOUT;
 use super::failure::{DaemonFailure, NotDurable};
 use super::listener::EndRequest;
 use super::log_file::LogFile;
@@ -23,9 +24,12 @@ use super::mounted::MountedVolume;
 use super::mounter::Mounting;
 use super::protocol::Answer;
 use super::server::{self, SocketFile};
+use crate::events::EventLog;
+use crate::format::event::EventKind;
 use crate::fuse::Connection;
 use crate::fuse::mount::{Mount, MountError, Mounter, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
+use crate::transaction::Transactions;
 
 /// The time for which files below a mount may stay open after the mount was taken away by a signal or lazily.
 const GRACE: Duration = Duration::from_secs(5);
@@ -362,16 +366,17 @@ pub(crate) fn take_away(mounting: &Mounting, mount: &Mount) {
 
 /// Makes everything durable and answers everyone who waited for that.
 pub(crate) fn finish(
-    volume: &MountedVolume,
+    mounted: &MountedVolume,
     socket: SocketFile,
     mut waiting: Vec<UnixStream>,
     inbox: &Receiver<Event>,
 ) -> Result<(), DaemonFailure> {
-    let (closed, hanging) = match volume.take() {
+    let (closed, hanging) = match mounted.take() {
         Some(volume) => {
             let transactions = Arc::clone(&volume.transactions);
             let closed = volume.close();
             let closed = closed.map_err(|failure| DaemonFailure::ClosedInPart { failure });
+            record_end(mounted.events(), &transactions, closed.is_ok());
             (closed, transactions.members().release())
         }
         None => (Err(DaemonFailure::VolumeAway), Vec::new()),
@@ -393,4 +398,12 @@ pub(crate) fn finish(
         server::answer(client, &answer);
     }
     closed
+}
+
+/// Records that the daemon ends. The members are released after that.
+fn record_end(events: &EventLog, transactions: &Transactions, durable: bool) {
+    events.attach(transactions.members());
+    events.record(None, EventKind::DaemonStopped { durable });
+    events.close(LAST_EVENTS_TIMEOUT);
+    events.detach();
 }

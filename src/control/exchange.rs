@@ -82,12 +82,13 @@ impl Limits {
                 answer: Some(ANSWER_TIMEOUT),
                 ..bounded
             },
-            Request::Status | Request::Usage { .. } | Request::Quota(QuotaRequest::List { .. }) => {
-                Self {
-                    bytes: MOST_REPORT_BYTES,
-                    ..bounded
-                }
-            }
+            Request::Status
+            | Request::Usage { .. }
+            | Request::Quota(QuotaRequest::List { .. })
+            | Request::Events { .. } => Self {
+                bytes: MOST_REPORT_BYTES,
+                ..bounded
+            },
             Request::Scrub { .. } => Self {
                 bytes: MOST_REPORT_BYTES,
                 progress: MOST_PROGRESS,
@@ -110,6 +111,8 @@ impl Limits {
             | Request::Join { .. }
             | Request::Remove { .. }
             | Request::SetCode { .. }
+            | Request::Pause
+            | Request::Resume
             | Request::RebuildProgress { .. } => bounded,
         }
     }

@@ -16,6 +16,8 @@ pub(crate) enum DaemonFailure {
     TooManyCommands,
     /// The volume is mounted read-only.
     MountedReadOnly,
+    /// Background work pauses on order, and so would the work that was asked for.
+    Paused,
     /// The volume has no such member.
     NoSuchMember {
         /// The path or number that was given.

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use super::code_orders;
+use super::event_report::EventReport;
 use super::exchange::MOST_LISTED_BYTES;
 use super::failure::DaemonFailure;
 use super::mounted::{MountedVolume, OpenVolume};
@@ -23,14 +24,18 @@ use super::server::{self, Announced, ControlSocket, meanwhile};
 use super::summary::{TOO_FEW, rebuild_report, report};
 use super::usage::{files_usage, volume_usage};
 use super::volume_failure::VolumeFailure;
+use crate::format::event::EventKind;
 use crate::format::{Ino, MemberIndex};
-use crate::maintenance::{OrderNumber, RebuildOrders};
+use crate::maintenance::{OrderNumber, RebuildOrders, RebuildState, ScrubState};
 use crate::membership::{Access, JoinAs, Members, MembersError, directory};
 use crate::store::StoreRef;
 use crate::transaction::CommitError;
 
 /// Commands that are answered at once at most; more are refused.
 const MOST_AT_ONCE: usize = 64;
+
+/// Most events in one answer.
+const MOST_EVENTS: usize = 1000;
 
 /// The interval at which a client that waits for a rebuild is told its progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
@@ -138,6 +143,12 @@ impl Listener {
             }
             Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
             Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),
+            // What is ordered would not begin.
+            Ok(request) if self.volume.is_paused() && is_work(&request) => {
+                server::answer(&client, &Answer::Failed(DaemonFailure::Paused));
+            }
+            Ok(Request::Pause) => server::answer(&client, &self.pause()),
+            Ok(Request::Resume) => server::answer(&client, &self.resume()),
             Ok(Request::SetCode {
                 change,
                 bytes_per_second,
@@ -145,6 +156,9 @@ impl Listener {
                 let change = || code_orders::change(&self.volume, &change, bytes_per_second);
                 let answer = meanwhile(&client, || change().unwrap_or_else(Answer::Failed));
                 server::answer(&client, &answer);
+            }
+            Ok(Request::Events { after, since_ms }) => {
+                server::answer(&client, &self.events(after, since_ms));
             }
             // It is answered by the time that a request is received.
             Ok(Request::Identify) => {}
@@ -173,7 +187,57 @@ impl Listener {
         }
     }
 
+    fn pause(&self) -> Answer {
+        let paused = self.volume.set_paused(true).map(|since| {
+            let was_paused = since.is_some();
+            if !was_paused {
+                let had_work = self.volume.now().is_some_and(|volume| has_work(&volume));
+                self.volume
+                    .events()
+                    .record(None, EventKind::Paused { had_work });
+            }
+            Answer::Paused { was_paused }
+        });
+        paused.unwrap_or_else(Answer::Failed)
+    }
+
+    fn resume(&self) -> Answer {
+        let resumed = self.volume.set_paused(false).map(|since| {
+            if let Some(since) = since {
+                let seconds = since.elapsed().as_secs();
+                self.volume
+                    .events()
+                    .record(None, EventKind::Resumed { seconds });
+            }
+            Answer::Resumed {
+                was_paused: since.is_some(),
+            }
+        });
+        resumed.unwrap_or_else(Answer::Failed)
+    }
+
+    /// Returns as many of the remembered events as an answer takes.
+    fn events(&self, after: Option<u64>, since_ms: Option<i64>) -> Answer {
+        let newer = self
+            .volume
+            .events()
+            .newer_than(after, since_ms, MOST_EVENTS);
+        let mut left = MOST_LISTED_BYTES;
+        let count = newer.events.len();
+        let fits = |report: &EventReport| {
+            let len = serde_json::to_string(report).map_or(usize::MAX, |text| text.len());
+            let fits = len < left;
+            left = left.saturating_sub(len);
+            fits
+        };
+        let reports = newer.events.into_iter().map(EventReport::of);
+        let events: Vec<EventReport> = reports.take_while(fits).collect();
+        let has_more = newer.has_more || events.len() < count;
+        Answer::Events { events, has_more }
+    }
+
     fn status_answer(&self, mut report: StatusReport) -> Answer {
+        report.paused = self.volume.is_paused();
         report.lost.shorten(MOST_LISTED_BYTES);
         report.transport = self.announced.transport();
         Answer::Status(Box::new(report))
@@ -204,6 +268,27 @@ fn is_question(request: &Request) -> bool {
     )
 }
 
+/// Returns whether a request orders background work.
+fn is_work(request: &Request) -> bool {
+    matches!(
+        request,
+        Request::Scrub { .. }
+            | Request::Rebuild { .. }
+            | Request::Balance { .. }
+            | Request::Join { .. }
+            | Request::Remove { .. }
+            | Request::SetCode { .. }
+    )
+}
+
+/// Returns whether a rebuild or a scrub is under way.
+fn has_work(volume: &OpenVolume) -> bool {
+    let rebuild = volume.maintenance.rebuild().status().progress();
+    let scrub = volume.maintenance.scrubber().scrub_status();
+    rebuild.state == RebuildState::Running
+        || scrub.is_ok_and(|scrub| scrub.state == ScrubState::Running)
+}
+
 /// Returns whether so many members are away that the volume cannot go on without them.
 fn is_away(volume: &OpenVolume) -> bool {
     let members = volume.fs.transactions().members();
@@ -232,7 +317,7 @@ impl Commands {
             }
             Request::Scrub { bytes_per_second } => {
                 let volume = &self.volume;
-                scrub::serve(&volume.fs, &volume.maintenance, client, bytes_per_second);
+                scrub::serve(volume, client, bytes_per_second);
             }
             Request::Rebuild { bytes_per_second } => {
                 let ordered = self.rebuild(bytes_per_second);
@@ -285,6 +370,9 @@ impl Commands {
             | Request::Unmount { .. }
             | Request::AwaitEnd
             | Request::SetCode { .. }
+            | Request::Events { .. }
+            | Request::Pause
+            | Request::Resume
             | Request::Identify => {}
         }
     }

@@ -8,9 +8,10 @@ use parking_lot::{Condvar, Mutex};
 
 use super::failure::DaemonFailure;
 use super::volume::Volume;
+use crate::events::EventLog;
 use crate::format::MemberIndex;
 use crate::fs::{Fs, ServedFs};
-use crate::maintenance::{Maintenance, RebuildOrders};
+use crate::maintenance::{Maintenance, PauseSwitch, RebuildOrders};
 use crate::membership::Unusable;
 
 /// The time for which a command waits for a volume that is being opened again.
@@ -24,6 +25,10 @@ pub(crate) struct MountedVolume {
     served: Arc<ServedFs>,
     volume: Mutex<Option<Volume>>,
     opened: Condvar,
+    /// Outlives the volumes that are opened one after the other.
+    events: EventLog,
+    /// The time since which background work pauses on order. A leaf.
+    paused_since: Mutex<Option<Instant>>,
     /// Asks the watch of the volume to close it and open it again. A leaf.
     reopener: Mutex<Option<Reopener>>,
 }
@@ -50,6 +55,8 @@ pub(crate) struct OpenVolume {
     pub(crate) notes: Vec<Unusable>,
     /// None where nothing may be written.
     pub(crate) orders: Option<Arc<RebuildOrders>>,
+    /// None where there is no work that pauses.
+    pub(crate) pause_switch: Option<PauseSwitch>,
     /// The members that were away when the volume was mounted, and whose directories were not named.
     pub(crate) left_out: Vec<MemberIndex>,
 }
@@ -61,18 +68,21 @@ impl OpenVolume {
             maintenance: Arc::clone(&volume.maintenance),
             notes: volume.notes.clone(),
             orders: volume.orders().cloned(),
+            pause_switch: volume.pause_switch(),
             left_out: volume.left_out.clone(),
         }
     }
 }
 
 impl MountedVolume {
-    /// Returns a volume that is about to be mounted.
+    /// Returns a volume that is about to be mounted, with the events that its members have.
     pub(crate) fn new(volume: Volume) -> Self {
         Self {
+            events: EventLog::open(volume.transactions.members()),
             served: Arc::new(ServedFs::new(Arc::clone(&volume.fs))),
             volume: Mutex::new(Some(volume)),
             opened: Condvar::new(),
+            paused_since: Mutex::default(),
             reopener: Mutex::default(),
         }
     }
@@ -102,6 +112,31 @@ impl MountedVolume {
         }
     }
 
+    /// Returns whether background work pauses on order. It stays so if the volume is opened again, and ends with the mount.
+    pub(crate) fn is_paused(&self) -> bool {
+        self.paused_since.lock().is_some()
+    }
+
+    /// Has background work pause, or go on. Returns since when it paused before, if it did.
+    ///
+    /// # Errors
+    ///
+    /// [`DaemonFailure::MountedReadOnly`] if there is none. [`DaemonFailure::VolumeAway`] during an outage.
+    pub(crate) fn set_paused(&self, is_paused: bool) -> Result<Option<Instant>, DaemonFailure> {
+        let open = self.open().ok_or(DaemonFailure::VolumeAway)?;
+        let switch = open.pause_switch.ok_or(DaemonFailure::MountedReadOnly)?;
+        let mut since = self.paused_since.lock();
+        let before = *since;
+        *since = is_paused.then(|| before.unwrap_or_else(Instant::now));
+        switch.set(is_paused);
+        Ok(before)
+    }
+
+    /// Returns the log of events.
+    pub(crate) fn events(&self) -> &EventLog {
+        &self.events
+    }
+
     /// Returns what the mount serves.
     pub(crate) fn served(&self) -> &Arc<ServedFs> {
         &self.served
@@ -123,11 +158,16 @@ impl MountedVolume {
     /// Takes the volume away from beneath the mount, which serves none from now on. Returns none if there was none.
     pub(crate) fn take(&self) -> Option<Volume> {
         self.served.take();
+        self.events.detach();
         self.volume.lock().take()
     }
 
     /// Puts a volume beneath the mount, opened with the references of the one before it.
     pub(crate) fn put(&self, volume: Volume) {
+        self.events.attach(volume.transactions.members());
+        if let Some(switch) = volume.pause_switch() {
+            switch.set(self.is_paused());
+        }
         self.served.put(Arc::clone(&volume.fs));
         *self.volume.lock() = Some(volume);
         self.opened.notify_all();

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::event_report::EventReport;
 use super::failure::{DaemonFailure, NotDurable};
 use super::quota::{QuotaEntry, QuotaRequest};
 use super::report::{FilesUsageReport, RebuildReport, StatusReport, VolumeUsageReport};
@@ -163,6 +164,17 @@ pub(crate) enum Request {
     },
     /// Set, clear or list quotas of directories.
     Quota(QuotaRequest),
+    /// Have background work pause: rebuilds, scrubs and compaction.
+    Pause,
+    /// Have it go on.
+    Resume,
+    /// Asks for events, the oldest first. Answered at once.
+    Events {
+        /// The sequence number of an event: only later ones are wanted.
+        after: Option<u64>,
+        /// The time of the first event that is wanted, in milliseconds since 1970.
+        since_ms: Option<i64>,
+    },
     /// Change the code of the volume, and bring all stripes to it.
     SetCode {
         /// The change.
@@ -230,6 +242,23 @@ pub(crate) enum Answer {
     QuotaChanged,
     /// The quotas that were asked for.
     Quotas(Vec<QuotaEntry>),
+    /// Background work pauses.
+    Paused {
+        /// True if it did so before.
+        was_paused: bool,
+    },
+    /// Background work goes on.
+    Resumed {
+        /// True if it had paused.
+        was_paused: bool,
+    },
+    /// The events that were asked for.
+    Events {
+        /// The first ones.
+        events: Vec<EventReport>,
+        /// True if there are more.
+        has_more: bool,
+    },
     /// Unmounted; everything is durable.
     Unmounted,
     /// The same, but the kernel lets the process end only when these directories answer.

@@ -22,6 +22,10 @@ pub(crate) use usage::{
 };
 
 /// The document that `status --json` prints; its shape is a contract.
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each is a field of the document"
+)]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct StatusReport {
     pub(crate) volume: String,
@@ -37,6 +41,9 @@ pub(crate) struct StatusReport {
     /// True if it was mounted read-only. Daemons before this field do not tell.
     #[serde(default)]
     pub(crate) mounted_read_only: bool,
+    /// True if background work pauses on order. Daemons before this field do not pause.
+    #[serde(default)]
+    pub(crate) paused: bool,
     /// The course of writes while members are full.
     #[serde(default)]
     pub(crate) full_member: FullMembers,
@@ -552,6 +559,7 @@ mod tests {
             transport: None,
             read_only: false,
             mounted_read_only: false,
+            paused: false,
             full_member: FullMembers::Stop,
             elsewhere: None,
             geometry,

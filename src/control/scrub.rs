@@ -2,10 +2,10 @@
 
 use std::ops::ControlFlow;
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::exchange::MOST_LISTED_BYTES;
+use super::mounted::OpenVolume;
 use super::protocol::Answer;
 use super::scrubbed::{Progress, Scrubbed};
 use super::server::{self, meanwhile};
@@ -20,13 +20,8 @@ const TELL_INTERVAL: Duration = Duration::from_millis(250);
 /// Scrubs for a client and tells it the progress, until the scrub is done or the client is gone. If a scrub is under
 /// way already, the client follows that one. If that one stops half way, as one that began by itself does, this one
 /// takes over.
-pub(crate) fn serve(
-    fs: &Arc<Fs>,
-    maintenance: &Maintenance,
-    client: &UnixStream,
-    bytes_per_second: Option<u64>,
-) {
-    let scrubbed = meanwhile(client, || scrub(fs, maintenance, client, bytes_per_second));
+pub(crate) fn serve(volume: &OpenVolume, client: &UnixStream, bytes_per_second: Option<u64>) {
+    let scrubbed = meanwhile(client, || scrub(volume, client, bytes_per_second));
     let answer = match scrubbed {
         Ok(Some(mut scrubbed)) => {
             scrubbed.lost.shorten(MOST_LISTED_BYTES);
@@ -40,11 +35,11 @@ pub(crate) fn serve(
 
 /// Returns what the scrub came to, or `None` if the client has gone.
 fn scrub(
-    fs: &Arc<Fs>,
-    maintenance: &Maintenance,
+    volume: &OpenVolume,
     client: &UnixStream,
     bytes_per_second: Option<u64>,
 ) -> Result<Option<Scrubbed>, VolumeFailure> {
+    let (fs, maintenance) = (&volume.fs, &*volume.maintenance);
     let scrubber = maintenance.scrubber();
     let mut told: Option<Instant> = None;
     let mut is_gone = false;
@@ -59,11 +54,15 @@ fn scrub(
     loop {
         let before = scrubber.scrub_status().map_err(VolumeFailure::from)?;
         let outcome = scrubber.scrub(&*fs.inode_locks(), bytes_per_second, |status| {
-            // Followers would be told that it was stopped half way.
-            if tell(status) && !scrubber.has_scrub_followers() {
-                ControlFlow::Break(())
-            } else {
-                ControlFlow::Continue(())
+            loop {
+                // Followers would be told that it was stopped half way.
+                if tell(status) && !scrubber.has_scrub_followers() {
+                    return ControlFlow::Break(());
+                }
+                let switch = volume.pause_switch.as_ref();
+                if !switch.is_some_and(|switch| switch.holds_for(TELL_INTERVAL)) {
+                    return ControlFlow::Continue(());
+                }
             }
         });
         if let Some(status) = outcome.map_err(VolumeFailure::from)? {

@@ -225,6 +225,7 @@ pub(crate) fn blank_report_of(
         transport: None,
         read_only: false,
         mounted_read_only: false,
+        paused: false,
         full_member: FullMembers::Stop,
         elsewhere: None,
         geometry: GeometryReport {

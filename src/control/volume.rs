@@ -8,7 +8,7 @@ use super::summary::report;
 use super::volume_failure::VolumeFailure;
 use crate::format::MemberIndex;
 use crate::fs::{Fs, FsOptions, Kept, LostChanges};
-use crate::maintenance::{Maintenance, RebuildOrders, Schedule, Scheduler};
+use crate::maintenance::{Maintenance, PauseSwitch, RebuildOrders, Schedule, Scheduler};
 use crate::membership::{Members, Unusable};
 use crate::transaction::Transactions;
 
@@ -146,6 +146,13 @@ impl Volume {
     /// Returns the orders to rebuild, if the volume may be written to.
     pub(crate) fn orders(&self) -> Option<&Arc<RebuildOrders>> {
         self.scheduler.as_ref()?.orders()
+    }
+
+    /// Returns the switch that has background work pause, if there is such work.
+    pub(crate) fn pause_switch(&self) -> Option<PauseSwitch> {
+        let scheduler = self.scheduler.as_ref();
+        let scheduler = scheduler.filter(|scheduler| scheduler.orders().is_some());
+        scheduler.map(Scheduler::pause_switch)
     }
 
     /// Says how it is, as [`report`].

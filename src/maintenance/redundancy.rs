@@ -236,6 +236,12 @@ impl RedundancyCounter {
         }
     }
 
+    /// Returns a number that changes when ranges of stripes become unrecoverable, or right again.
+    #[must_use]
+    pub fn unrecoverable_changes(&self) -> u64 {
+        self.stripes.damage().unrecoverable().changes()
+    }
+
     /// Returns how many bytes that files hold are lost of the stripes that a count lists.
     ///
     /// # Errors

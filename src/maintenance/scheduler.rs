@@ -22,6 +22,7 @@ use stop::StopSignal;
 
 pub use rebuild_scheduling::{OrderNumber, RebuildOrders};
 pub use schedule::Schedule;
+pub use stop::PauseSwitch;
 
 /// Threads that maintain one open volume, until this is stopped or dropped.
 pub struct Scheduler {
@@ -66,6 +67,12 @@ impl Scheduler {
     #[must_use]
     pub fn orders(&self) -> Option<&Arc<RebuildOrders>> {
         self.orders.as_ref()
+    }
+
+    /// Returns the switch that has rebuilds, scrubs and compaction pause.
+    #[must_use]
+    pub fn pause_switch(&self) -> PauseSwitch {
+        PauseSwitch(Arc::clone(&self.stop))
     }
 
     /// Stops all background work, and returns when the current steps are done.

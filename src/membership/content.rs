@@ -67,6 +67,12 @@ impl DirectoryContent {
 fn is_of_member(name: &str) -> bool {
     files::JOURNALS.contains(&name)
         || [files::INDEX, files::BALLAST, files::DATA_BALLAST].contains(&name)
+        || is_of_events(name)
+}
+
+/// Returns whether a file holds events. A directory that has nothing else of a member is still one of them.
+fn is_of_events(name: &str) -> bool {
+    [files::EVENTS, files::OLD_EVENTS].contains(&name)
 }
 
 /// Notes the first entry found, in a form that can be shown.

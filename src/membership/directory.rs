@@ -8,13 +8,16 @@ use crate::store::{DirStore, FileRoles, StoreError, Trust};
 
 /// The roles of a member's files. What lies in segments and journals is cached once already, above the stores. All
 /// other files, the index before all, want the page cache. A member goes on without a segment file, whose bytes others
-/// can replace, and without a superblock, whose content is all known.
+/// can replace, without a superblock, whose content is all known, and without events, which others have as well.
 static ROLES: FileRoles = FileRoles {
     lock: files::LOCK,
     owners: &[files::SUPERBLOCK, files::LOCK],
     subdirectory: files::SEGMENTS,
     bypasses_cache: |name| is_in_segments(name) || files::JOURNALS.contains(&name),
-    is_expendable: |name| is_in_segments(name) || name == files::SUPERBLOCK,
+    is_expendable: |name| {
+        is_in_segments(name)
+            || [files::SUPERBLOCK, files::EVENTS, files::OLD_EVENTS].contains(&name)
+    },
 };
 
 fn is_in_segments(name: &str) -> bool {
@@ -68,13 +71,15 @@ mod tests {
     }
 
     #[test]
-    fn only_segments_and_the_superblock_are_expendable() {
+    fn only_segments_the_superblock_and_events_are_expendable() {
         let segment = files::segment(SegmentId(7));
-        assert!(
-            [&*segment, files::SUPERBLOCK]
-                .into_iter()
-                .all(ROLES.is_expendable)
-        );
+        let expendable = [
+            &*segment,
+            files::SUPERBLOCK,
+            files::EVENTS,
+            files::OLD_EVENTS,
+        ];
+        assert!(expendable.into_iter().all(ROLES.is_expendable));
         let needed = [
             files::INDEX,
             files::JOURNALS[0],

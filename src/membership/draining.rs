@@ -128,7 +128,13 @@ fn remove_all(store: &dyn Store) -> Result<(), StoreError> {
         store.remove(&name)?;
     }
     store.remove_if_empty(files::SEGMENTS)?;
-    let others = [files::INDEX, files::BALLAST, files::DATA_BALLAST];
+    let others = [
+        files::INDEX,
+        files::BALLAST,
+        files::DATA_BALLAST,
+        files::EVENTS,
+        files::OLD_EVENTS,
+    ];
     let others = others.into_iter().chain(files::JOURNALS);
     for name in others.chain([files::SUPERBLOCK, files::LOCK]) {
         store.remove(name)?;

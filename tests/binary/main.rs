@@ -17,6 +17,7 @@ mod crash;
 mod daemon;
 mod direct;
 mod disks;
+mod events;
 mod export;
 mod extract;
 mod fallocate;

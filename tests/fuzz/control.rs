@@ -22,10 +22,12 @@ use super::run::Arena;
 use super::volumes::Base;
 
 /// Commands that talk to a daemon; `MOUNT` and `NEW` stand for paths. The last one ends it, or should.
-const COMMANDS: [&[&str]; 10] = [
+const COMMANDS: [&[&str]; 12] = [
     &["status", "MOUNT"],
     &["status", "--json", "MOUNT"],
     &["usage", "MOUNT"],
+    &["events", "MOUNT"],
+    &["events", "--json", "MOUNT"],
     &["scrub", "MOUNT"],
     &["scrub", "--json", "MOUNT"],
     &["rebuild", "MOUNT"],

@@ -157,9 +157,10 @@ impl Arena {
         self.reset(&case.image);
         let before = Image::read(&self.members, true).unwrap();
         let mut around = self.surroundings();
-        let to_look: [&[&str]; 4] = [
+        let to_look: [&[&str]; 5] = [
             &["status"],
             &["status", "--json"],
+            &["events"],
             &["check"],
             &["check", "--deep"],
         ];

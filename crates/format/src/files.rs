@@ -20,6 +20,12 @@ pub const BALLAST: &str = "ballast";
 /// Holds nothing but space, kept back for stripes, where no space can be reserved.
 pub const DATA_BALLAST: &str = "ballast.data";
 
+/// The newest events of the volume.
+pub const EVENTS: &str = "events";
+
+/// The events before those in [`EVENTS`].
+pub const OLD_EVENTS: &str = "events.old";
+
 /// The directory of the segment files.
 pub const SEGMENTS: &str = "segments";
 

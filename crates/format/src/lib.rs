@@ -2,6 +2,7 @@
 
 pub mod code_number;
 mod error;
+pub mod event;
 pub mod files;
 pub mod frame;
 pub mod id;

@@ -11,6 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use bytes::Bytes;
+use cauchyfs_format::event::{Event, EventKind, EventMember};
 use cauchyfs_format::frame::{
     DB_HEADER_BYTES, FRAME_BYTES, Frame, FramePlace, HEAD_BYTES, Head, PAGE_BYTES,
 };
@@ -680,6 +681,58 @@ fn names() -> Decoder {
     )
 }
 
+/// Frames of event files, with what a reader makes of each.
+fn events() -> Decoder {
+    let event = |member: Option<&str>, kind: EventKind| Event {
+        time_ms: 1_700_000_000_000,
+        sequence: 12,
+        volume: VolumeId(Uuid::from_u128(7)),
+        member: member.map(|path| EventMember {
+            index: MemberIndex(4),
+            path: path.to_owned(),
+        }),
+        severity: kind.severity(),
+        kind,
+    };
+    let samples = [
+        event(None, EventKind::DaemonStopped { durable: true }),
+        event(
+            Some("/srv/d4"),
+            EventKind::MemberMissing {
+                reason: "it is gone".to_owned(),
+            },
+        ),
+        event(
+            Some(""),
+            EventKind::ChecksumErrors {
+                errors: u64::MAX,
+                seconds: 60,
+            },
+        ),
+        event(None, EventKind::DaemonCrashed { last_seen_ms: -1 }),
+    ];
+    Decoder {
+        covered: <[u8]>::len,
+        seal: |frame| {
+            let Some(len) = frame.get(8..10) else {
+                return;
+            };
+            let len = usize::from(u16::from_le_bytes([len[0], len[1]]));
+            if let Some(covered) = frame.get(8..len) {
+                let checksum = crc32c::crc32c(covered);
+                frame[4..8].copy_from_slice(&checksum.to_le_bytes());
+            }
+        },
+        // Fields of later builds are ignored.
+        is_exact: false,
+        ..Decoder::plain(
+            "event::Event::decode",
+            |bytes| Event::decode(bytes).map(|(event, _)| event.encode()),
+            samples.iter().map(Event::encode).collect(),
+        )
+    }
+}
+
 pub(crate) fn decoders() -> Vec<Decoder> {
     let mut all = records();
     all.extend(records_of_quotas());
@@ -687,7 +740,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
     all.extend(keys());
     all.extend(journal_records());
     all.extend(frames());
-    all.extend([superblock(), names(), keys_of_quotas()]);
+    all.extend([superblock(), names(), keys_of_quotas(), events()]);
     all
 }
 

@@ -9,6 +9,7 @@ use super::super::terminal::{Escaped, join_lines};
 use super::codes::other_codes;
 use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
+use crate::cli::sentences::mountpoint_word;
 use crate::control::report::{
     CodedReport, CodingReport, IndexReport, MemberState, PageCacheReport, RebuildReport,
     RedundancyReport, ScrubReport, StatusReport, SurvivalReport, UncountedReport, VolumeState,
@@ -74,6 +75,15 @@ impl StatusReport {
         }
         if let Some(words) = self.elsewhere_in_words() {
             push(&mut text, format_args!("{words}"));
+        }
+        if self.paused {
+            let place = mountpoint_word(mountpoint);
+            push(
+                &mut text,
+                format_args!(
+                    "background work is paused; `cauchyfs resume {place}` goes on with it"
+                ),
+            );
         }
         text.push('\n');
         self.push_members(&mut text);

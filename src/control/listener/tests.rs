@@ -29,6 +29,7 @@ fn open() -> (OpenVolume, Vec<MemDisk>) {
         maintenance,
         notes: Vec::new(),
         orders: None,
+        pause_switch: None,
         left_out: Vec::new(),
     };
     (volume, disks)

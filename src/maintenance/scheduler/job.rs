@@ -15,6 +15,7 @@ pub(super) struct BackgroundJob {
     interval: Duration,
     /// Returns whether the next step must not wait for the interval.
     is_urgent: Box<dyn Fn() -> bool + Send>,
+    can_pause: bool,
     step: Step,
 }
 
@@ -29,6 +30,7 @@ impl BackgroundJob {
             name,
             interval,
             is_urgent: Box::new(|| false),
+            can_pause: false,
             step: Box::new(step),
         }
     }
@@ -37,6 +39,14 @@ impl BackgroundJob {
     pub(super) fn or_once(self, is_urgent: impl Fn() -> bool + Send + 'static) -> Self {
         Self {
             is_urgent: Box::new(is_urgent),
+            ..self
+        }
+    }
+
+    /// Does no step while background work is to pause.
+    pub(super) fn pausing(self) -> Self {
+        Self {
+            can_pause: true,
             ..self
         }
     }
@@ -51,7 +61,8 @@ impl BackgroundJob {
     pub(super) fn repeat(&self, commits: &Commits, stop: &StopSignal) {
         let _in_job = tracing::error_span!("background", job = self.name).entered();
         let mut logged = String::new();
-        while stop.sleep_until(self.interval, &self.is_urgent) {
+        let waits = || !self.can_pause || stop.wait_out_pause();
+        while stop.sleep_until(self.interval, &self.is_urgent) && waits() {
             let done = catch_unwind(AssertUnwindSafe(|| commits.guarded(|| (self.step)())));
             let failure = match done {
                 Ok(Ok(())) => String::new(),

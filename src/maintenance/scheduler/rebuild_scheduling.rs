@@ -91,7 +91,7 @@ impl RebuildScheduler {
         };
         let pace = Pace {
             bytes_per_second: self.orders.limit(),
-            wait: &|time| self.stop.sleep(time),
+            wait: &|time| self.stop.sleep(time) && self.stop.wait_out_pause(),
         };
         if let Some(scope) = scope.transpose() {
             let rebuilt = scope.and_then(|scope| {

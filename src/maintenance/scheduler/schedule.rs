@@ -96,16 +96,18 @@ pub(super) fn jobs(
         probe,
         BackgroundJob::new("tick", TICK, move || transactions.clock().tick()),
         BackgroundJob::new("reap", REAP_INTERVAL, move || reaper.reap()),
-        BackgroundJob::new("scrub", SCRUB_CHECK_INTERVAL, move || scrub.run_if_due()),
+        BackgroundJob::new("scrub", SCRUB_CHECK_INTERVAL, move || scrub.run_if_due()).pausing(),
         BackgroundJob::new("room", ROOM_INTERVAL, move || {
             room.make_room_ahead(&*room_locks, rate)
-        }),
+        })
+        .pausing(),
         BackgroundJob::new("return", RETURN_INTERVAL, move || returns.lock().look()),
         BackgroundJob::new("lost", REBUILD_CHECK_INTERVAL, move || {
             recheck.run(&|| !until.is_set())
         }),
         BackgroundJob::new("rebuild", REBUILD_CHECK_INTERVAL, move || rebuild.run())
-            .or_once(move || ordered.has_open()),
+            .or_once(move || ordered.has_open())
+            .pausing(),
     ];
     (jobs, Some(orders))
 }

@@ -46,7 +46,7 @@ impl ScrubScheduler {
             .scrubber
             .scrub(&*self.locks, self.bytes_per_second, |_| {
                 // A caller that orders a scrub continues it, at its own rate.
-                if self.stop.is_set() || self.scrubber.has_scrub_followers() {
+                if self.scrubber.has_scrub_followers() || !self.stop.wait_out_pause() {
                     ControlFlow::Break(())
                 } else {
                     ControlFlow::Continue(())

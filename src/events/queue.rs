@@ -1,0 +1,247 @@
+//! The events that are remembered, and those that wait to be written.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::format::event::{Event, EventKind, EventMember, merge};
+use crate::format::{MemberIndex, VolumeId};
+use crate::membership::Members;
+
+/// Most events that are remembered: about as many as the files of a member hold.
+pub const MOST_REMEMBERED: usize = 8192;
+
+/// Most events that wait to be written.
+const MOST_WAITING: usize = 1024;
+
+/// More events than a volume ever has. No event is counted on from a number that only a forger can have written.
+const MOST_EVENTS_EVER: u64 = 1 << 60;
+
+/// Bytes of events after which no more are written at once. With the longest event, they are fewer than a file holds.
+const ENOUGH_BYTES: usize = 64 << 10;
+
+/// Remembered events after a place in the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Newer {
+    /// The events, the oldest first.
+    pub events: Vec<Event>,
+    /// True if there are more.
+    pub has_more: bool,
+}
+
+/// The events of one volume in memory.
+pub(super) struct Queue {
+    volume: VolumeId,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// In the order of their sequence numbers.
+    remembered: VecDeque<Event>,
+    waiting: VecDeque<Event>,
+    /// Events that found no place since the last one that did.
+    dropped: u64,
+    /// The sequence number of the next event.
+    next: u64,
+    members: Weak<Members>,
+    full: BTreeSet<MemberIndex>,
+    stage: Stage,
+}
+
+/// The stage of the thread that writes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Stage {
+    /// There is none, and no event waits.
+    #[default]
+    Absent,
+    /// It writes events.
+    Writing,
+    /// It writes what waits, and ends.
+    Closing,
+}
+
+/// Events to write, and the members to write them to.
+pub(super) struct Batch {
+    pub(super) events: Vec<Event>,
+    pub(super) members: Arc<Members>,
+    pub(super) full: BTreeSet<MemberIndex>,
+}
+
+impl Queue {
+    pub(super) fn new(volume: VolumeId) -> Self {
+        Self {
+            volume,
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        }
+    }
+
+    pub(super) fn volume(&self) -> VolumeId {
+        self.volume
+    }
+
+    /// Remembers events of this volume that were recorded before, by this daemon or an earlier one.
+    pub(super) fn remember(&self, events: Vec<Event>) {
+        let mut state = self.state.lock();
+        let known = state.remembered.drain(..);
+        let mut all: Vec<Event> = known.chain(events).collect();
+        all.retain(|event| event.volume == self.volume && event.sequence < MOST_EVENTS_EVER);
+        let mut all = merge(all);
+        all.sort_by_key(|event| event.sequence);
+        let surplus = all.len().saturating_sub(MOST_REMEMBERED);
+        state.remembered = all.into_iter().skip(surplus).collect();
+        state.next = state.remembered.back().map_or(0, |last| last.sequence + 1);
+    }
+
+    /// Adds an event. It waits to be written if there is a thread that writes.
+    pub(super) fn push(&self, time_ms: i64, member: Option<EventMember>, kind: EventKind) {
+        let mut state = self.state.lock();
+        if state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING {
+            state.dropped += 1;
+            return;
+        }
+        let dropped = std::mem::take(&mut state.dropped);
+        if dropped > 0 {
+            let kind = EventKind::EventsDropped { events: dropped };
+            self.add(&mut state, time_ms, None, kind);
+        }
+        self.add(&mut state, time_ms, member, kind);
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    fn add(&self, state: &mut State, time_ms: i64, member: Option<EventMember>, kind: EventKind) {
+        let event = Event {
+            time_ms,
+            sequence: state.next,
+            volume: self.volume,
+            member,
+            severity: kind.severity(),
+            kind,
+        };
+        state.next += 1;
+        if state.remembered.len() >= MOST_REMEMBERED {
+            state.remembered.pop_front();
+        }
+        state.remembered.push_back(event.clone());
+        if state.stage != Stage::Absent {
+            state.waiting.push_back(event);
+        }
+    }
+
+    pub(super) fn set_members(&self, members: Weak<Members>) {
+        self.state.lock().members = members;
+        self.changed.notify_all();
+    }
+
+    pub(super) fn set_full(&self, full: BTreeSet<MemberIndex>) {
+        self.state.lock().full = full;
+    }
+
+    /// Returns the time of the newest event unless that is the last one of a daemon.
+    pub(super) fn crashed_at(&self) -> Option<i64> {
+        let state = self.state.lock();
+        let newest = state.remembered.back()?;
+        let is_last = matches!(newest.kind, EventKind::DaemonStopped { .. });
+        (!is_last).then_some(newest.time_ms)
+    }
+
+    pub(super) fn newer_than(
+        &self,
+        sequence: Option<u64>,
+        since_ms: Option<i64>,
+        most: usize,
+    ) -> Newer {
+        let state = self.state.lock();
+        let from = sequence.map_or(0, |sequence| {
+            state
+                .remembered
+                .partition_point(|event| event.sequence <= sequence)
+        });
+        let mut events = state.remembered.range(from..).filter(|event| {
+            let since = since_ms.unwrap_or(i64::MIN);
+            event.time_ms >= since
+        });
+        Newer {
+            events: events.by_ref().take(most).cloned().collect(),
+            has_more: events.next().is_some(),
+        }
+    }
+
+    /// Notes that a thread writes from now on.
+    pub(super) fn begin(&self) {
+        self.state.lock().stage = Stage::Writing;
+    }
+
+    /// Notes that no thread writes any more.
+    pub(super) fn end(&self) {
+        let mut state = self.state.lock();
+        state.stage = Stage::Absent;
+        state.waiting.clear();
+        drop(state);
+        self.changed.notify_all();
+    }
+
+    /// Has the thread end once nothing waits, and waits for that.
+    pub(super) fn close(&self, patience: Duration) {
+        let mut state = self.state.lock();
+        if state.stage == Stage::Absent {
+            return;
+        }
+        state.stage = Stage::Closing;
+        self.changed.notify_all();
+        let is_open = |state: &mut State| state.stage != Stage::Absent;
+        let waited = self.changed.wait_while_for(&mut state, is_open, patience);
+        if waited.timed_out() {
+            tracing::warn!("the last events are not written yet: a member does not answer");
+        }
+    }
+
+    /// Waits for events that can be written. Returns none once the thread is to end.
+    pub(super) fn next(&self) -> Option<Batch> {
+        let mut state = self.state.lock();
+        loop {
+            let members = state.members.upgrade();
+            let is_closing = state.stage == Stage::Closing;
+            match members {
+                Some(members) if !state.waiting.is_empty() => {
+                    return Some(Batch {
+                        events: take_some(&mut state.waiting),
+                        members,
+                        full: state.full.clone(),
+                    });
+                }
+                _ if is_closing => return None,
+                _ => self.changed.wait(&mut state),
+            }
+        }
+    }
+
+    /// Has events wait again that no member took, for some time or until the log is closed. Returns false if it is.
+    pub(super) fn put_back(&self, events: Vec<Event>, pause: Duration) -> bool {
+        let mut state = self.state.lock();
+        for event in events.into_iter().rev() {
+            state.waiting.push_front(event);
+        }
+        let is_open = |state: &mut State| state.stage != Stage::Closing;
+        self.changed.wait_while_for(&mut state, is_open, pause);
+        state.stage != Stage::Closing
+    }
+}
+
+/// Takes as many events as are written at once.
+fn take_some(waiting: &mut VecDeque<Event>) -> Vec<Event> {
+    let mut taken = Vec::new();
+    let mut bytes = 0;
+    while bytes < ENOUGH_BYTES
+        && let Some(event) = waiting.pop_front()
+    {
+        bytes += event.encode().len();
+        taken.push(event);
+    }
+    taken
+}

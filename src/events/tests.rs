@@ -1,0 +1,332 @@
+use std::collections::BTreeSet;
+
+use cauchyfs_testkit::{disks, eventually, stores};
+
+use super::queue::Queue;
+use super::*;
+use crate::codec::Geometry;
+use crate::format::event::{FILE_MAX, FRAME_MAX};
+use crate::format::files::{EVENTS, OLD_EVENTS};
+use crate::membership::CreateOptions;
+use crate::store::{
+    CallKind, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store,
+    StoreRef,
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Makes a volume of 2+1 in memory.
+fn volume() -> Vec<MemDisk> {
+    let disks = disks(3, 64 << 20);
+    let options = CreateOptions::new(Geometry::new(2, 1).unwrap());
+    Members::create(&stores(&disks), &options).unwrap();
+    disks
+}
+
+fn open_over(stores: Vec<StoreRef>, access: Access) -> Arc<Members> {
+    let executor = Arc::new(Executor::new(ExecutorKind::Threads, PATIENCE));
+    Members::open(stores, access, executor).unwrap()
+}
+
+/// Opens some of the disks, as after a restart.
+fn open(disks: &[MemDisk]) -> Arc<Members> {
+    let forks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+    open_over(stores(&forks), Access::ReadWrite)
+}
+
+fn stopped() -> EventKind {
+    EventKind::DaemonStopped { durable: true }
+}
+
+fn started() -> EventKind {
+    EventKind::DaemonStarted {
+        members: 3,
+        online: 3,
+        read_only: false,
+    }
+}
+
+fn numbered(number: u64) -> EventKind {
+    EventKind::RangesLost {
+        files: number,
+        bytes: 0,
+    }
+}
+
+/// Records events in one life of a daemon.
+fn record(members: &Arc<Members>, kinds: impl IntoIterator<Item = EventKind>) {
+    let log = EventLog::open(members);
+    log.start(Access::ReadWrite).unwrap();
+    for kind in kinds {
+        log.record(None, kind);
+    }
+    log.close(PATIENCE);
+}
+
+fn kinds_on(store: &dyn Store) -> Vec<EventKind> {
+    let read = read_store(store).unwrap();
+    assert_eq!(read.damaged, 0);
+    read.events.into_iter().map(|event| event.kind).collect()
+}
+
+fn all(log: &EventLog) -> Vec<Event> {
+    log.newer_than(None, None, usize::MAX).events
+}
+
+#[test]
+fn every_member_has_all_events_and_the_next_daemon_goes_on_behind_them() {
+    let disks = volume();
+    let first = open_over(stores(&disks), Access::ReadWrite);
+    record(&first, [started(), numbered(1), stopped()]);
+    drop(first);
+    let second = open_over(stores(&disks), Access::ReadWrite);
+    record(&second, [started()]);
+    for disk in &disks {
+        let events = read_store(&disk.open()).unwrap().events;
+        let sequences: Vec<u64> = events.iter().map(|event| event.sequence).collect();
+        assert_eq!(sequences, [0, 1, 2, 3]);
+        assert_eq!(events[1].kind, numbered(1));
+        assert_eq!(events[3].kind, started());
+        assert!(
+            events
+                .iter()
+                .all(|event| event.volume == second.shape().volume_id())
+        );
+    }
+    assert_eq!(all(&EventLog::open(&second)).len(), 4, "each counts once");
+}
+
+#[test]
+fn a_daemon_that_did_not_say_that_it_stopped_has_crashed() {
+    let disks = volume();
+    let members = open_over(stores(&disks), Access::ReadWrite);
+    let crashed_at = || EventLog::open(&members).crashed_at();
+    assert_eq!(crashed_at(), None, "there was none");
+    record(&members, [started(), numbered(1)]);
+    let last = all(&EventLog::open(&members)).last().unwrap().time_ms;
+    assert_eq!(crashed_at(), Some(last));
+    record(&members, [stopped()]);
+    assert_eq!(crashed_at(), None);
+    record(&members, [numbered(2)]);
+    assert!(crashed_at().is_some(), "also if its start is forgotten");
+}
+
+#[test]
+fn a_member_that_takes_no_events_stays_online_and_the_others_have_them() {
+    let disks = volume();
+    let plan = FaultPlan::new();
+    let members = open_over(
+        FaultStore::wrap_all(stores(&disks), &plan),
+        Access::ReadWrite,
+    );
+    for kind in [CallKind::Create, CallKind::Write] {
+        plan.add(
+            Fault::at(1, Effect::Eio)
+                .of(Scope::MemberKind(1, kind))
+                .lasting(),
+        );
+    }
+    record(&members, [started(), stopped()]);
+    assert!(plan.triggered() > 0, "it was asked");
+    assert_eq!(members.membership().live().len(), 3);
+    assert!(members.absentees().is_empty());
+    for (disk, expected) in disks.iter().zip([2, 0, 2]) {
+        assert_eq!(kinds_on(&disk.open()).len(), expected);
+    }
+}
+
+#[test]
+fn a_full_member_is_left_out_until_it_has_room() {
+    let disks = volume();
+    let members = open_over(stores(&disks), Access::ReadWrite);
+    let log = EventLog::open(&members);
+    log.set_full(BTreeSet::from([MemberIndex(2)]));
+    log.start(Access::ReadWrite).unwrap();
+    log.record(None, started());
+    eventually("it is written", PATIENCE, || {
+        kinds_on(&disks[0].open()).len() == 1
+    });
+    log.set_full(BTreeSet::new());
+    log.record(None, stopped());
+    log.close(PATIENCE);
+    assert_eq!(kinds_on(&disks[1].open()), [started(), stopped()]);
+    assert_eq!(kinds_on(&disks[2].open()), [stopped()]);
+}
+
+#[test]
+fn files_are_bounded_and_the_newest_events_are_kept() {
+    let disks = volume();
+    let members = open_over(stores(&disks), Access::ReadWrite);
+    let long = |number: u64| EventKind::FileLost {
+        file: format!("{number:04000}"),
+    };
+    for round in 0..6 {
+        record(&members, (0..50).map(|it| long(50 * round + it)));
+    }
+    for disk in &disks {
+        let store = disk.open();
+        for name in [EVENTS, OLD_EVENTS] {
+            let len = store.open_len(name).unwrap();
+            assert!(len <= FILE_MAX + FRAME_MAX as u64, "{name}: {len} bytes");
+            assert!(len > FILE_MAX / 8, "{name}: {len} bytes");
+        }
+        let kinds = kinds_on(&store);
+        let newest: Vec<EventKind> = (300 - kinds.len() as u64..300).map(long).collect();
+        assert_eq!(kinds, newest);
+        assert!(kinds.len() > 60, "{} events", kinds.len());
+    }
+}
+
+#[test]
+fn events_wait_while_there_are_no_members_and_surplus_ones_are_counted() {
+    let disks = volume();
+    let members = open_over(stores(&disks), Access::ReadWrite);
+    let log = EventLog::open(&members);
+    log.detach();
+    log.start(Access::ReadWrite).unwrap();
+    for number in 0..3000 {
+        log.record(None, numbered(number));
+    }
+    assert_eq!(kinds_on(&disks[0].open()), []);
+    log.attach(&members);
+    eventually("they are written", PATIENCE, || {
+        !kinds_on(&disks[0].open()).is_empty()
+    });
+    // The queue is empty by then, or the next event is dropped as well and counted.
+    std::thread::sleep(Duration::from_millis(200));
+    log.record(None, stopped());
+    log.close(PATIENCE);
+    let kinds = kinds_on(&disks[2].open());
+    let written = kinds
+        .iter()
+        .filter(|it| matches!(it, EventKind::RangesLost { .. }));
+    let written = written.count() as u64;
+    let dropped = EventKind::EventsDropped {
+        events: 3000 - written,
+    };
+    assert!((1000..3000).contains(&written), "{written}");
+    assert_eq!(kinds[kinds.len() - 2..], [dropped, stopped()]);
+}
+
+#[test]
+fn a_volume_that_is_only_read_gets_no_file_and_its_events_are_remembered() {
+    let disks = volume();
+    record(
+        &open_over(stores(&disks), Access::ReadWrite),
+        [started(), stopped()],
+    );
+    let before: Vec<_> = disks
+        .iter()
+        .map(|disk| disk.open().list("").unwrap())
+        .collect();
+    let members = open_over(stores(&disks), Access::ReadOnly);
+    let log = EventLog::open(&members);
+    log.start(Access::ReadOnly).unwrap();
+    log.record(None, numbered(1));
+    log.close(PATIENCE);
+    let after: Vec<_> = disks
+        .iter()
+        .map(|disk| disk.open().list("").unwrap())
+        .collect();
+    assert_eq!(before, after);
+    assert_eq!(all(&log).last().unwrap().kind, numbered(1));
+}
+
+#[test]
+fn a_member_that_was_away_adds_its_older_events_and_damage_costs_only_what_it_hits() {
+    let disks = volume();
+    record(&open(&disks), []);
+    let members = open_over(stores(&disks), Access::ReadWrite);
+    record(&members, [started(), numbered(1), numbered(2)]);
+    // Member 0 loses an event in the middle, and member 1 ends in a torn frame. Member 2 has no file.
+    let store = disks[0].open();
+    let frame = read_store(&store).unwrap().events[1].encode();
+    let first = read_store(&store).unwrap().events[0].encode().len() as u64;
+    store
+        .write_at(EVENTS, first + frame.len() as u64 / 2, b"#")
+        .unwrap();
+    let store = disks[1].open();
+    let len = store.open_len(EVENTS).unwrap();
+    store.truncate(EVENTS, len - 3).unwrap();
+    disks[2].open().remove(EVENTS).unwrap();
+    assert_eq!(read_store(&disks[0].open()).unwrap().damaged, 1);
+    assert_eq!(read_store(&disks[1].open()).unwrap().events.len(), 2);
+    let kinds: Vec<EventKind> = all(&EventLog::open(&members))
+        .into_iter()
+        .map(|event| event.kind)
+        .collect();
+    assert_eq!(kinds, [started(), numbered(1), numbered(2)]);
+    record(&members, [stopped()]);
+    for disk in &disks {
+        let events = read_store(&disk.open()).unwrap().events;
+        assert_eq!(
+            events.last().unwrap().kind,
+            stopped(),
+            "it goes on behind the damage"
+        );
+        assert_eq!(events.last().unwrap().sequence, 3);
+    }
+}
+
+#[test]
+fn readers_get_what_is_newer_in_parts() {
+    let queue = Queue::new(VolumeId(uuid::Uuid::from_u128(3)));
+    for number in 0..10 {
+        queue.push(1000 + number, None, numbered(7));
+    }
+    let newer = queue.newer_than(Some(3), None, 4);
+    let sequences: Vec<u64> = newer.events.iter().map(|event| event.sequence).collect();
+    assert_eq!((sequences, newer.has_more), (vec![4, 5, 6, 7], true));
+    let newer = queue.newer_than(Some(7), None, 4);
+    assert_eq!((newer.events.len(), newer.has_more), (2, false));
+    let newer = queue.newer_than(None, Some(1008), 4);
+    assert_eq!((newer.events.len(), newer.has_more), (2, false));
+    assert_eq!(queue.newer_than(Some(9), None, 4), Newer::default());
+    for number in 0..2 * MOST_REMEMBERED {
+        queue.push(i64::try_from(number).unwrap(), None, numbered(8));
+    }
+    let remembered = queue.newer_than(None, None, usize::MAX).events;
+    assert_eq!(remembered.len(), MOST_REMEMBERED);
+}
+
+#[test]
+fn a_file_that_another_program_deleted_is_made_again() {
+    let disks = volume();
+    let members = open_over(stores(&disks), Access::ReadWrite);
+    let log = EventLog::open(&members);
+    log.start(Access::ReadWrite).unwrap();
+    let is_written = |kind: &EventKind| {
+        log.record(None, kind.clone());
+        let store = disks[1].open();
+        let read = read_store(&store).unwrap();
+        read.events.iter().any(|event| event.kind == *kind)
+    };
+    eventually("there is a file", PATIENCE, || is_written(&numbered(1)));
+    disks[1].open().remove(EVENTS).unwrap();
+    eventually("there is one again", PATIENCE, || is_written(&numbered(2)));
+    log.close(PATIENCE);
+}
+
+#[test]
+fn forged_numbers_and_events_of_other_volumes_are_left_out() {
+    let volume = VolumeId(uuid::Uuid::from_u128(3));
+    let event = |sequence, volume| Event {
+        time_ms: 0,
+        sequence,
+        volume,
+        member: None,
+        severity: started().severity(),
+        kind: started(),
+    };
+    let queue = Queue::new(volume);
+    let other = VolumeId(uuid::Uuid::from_u128(4));
+    queue.remember(vec![
+        event(u64::MAX >> 2, volume),
+        event(9, other),
+        event(5, volume),
+    ]);
+    queue.push(0, None, stopped());
+    let events = queue.newer_than(None, None, usize::MAX).events;
+    let sequences: Vec<u64> = events.iter().map(|event| event.sequence).collect();
+    assert_eq!(sequences, [5, 6]);
+}
