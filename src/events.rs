@@ -46,11 +46,10 @@ impl EventLog {
     pub fn open(members: &Arc<Members>) -> Self {
         let volume = members.shape().volume_id();
         let queue = Queue::new(volume);
-        for some in members.membership().live().chunks(READ_AT_ONCE) {
-            for events in read_members(members, some) {
-                queue.remember(events);
-            }
-        }
+        let live = members.membership().live();
+        let read = live.chunks(READ_AT_ONCE);
+        let read = read.flat_map(|some| read_members(members, some));
+        queue.remember(read.flatten().collect());
         let log = Self {
             queue: Arc::new(queue),
         };
@@ -88,7 +87,7 @@ impl EventLog {
         self.queue.set_members(std::sync::Weak::new());
     }
 
-    /// Sets the members that have no room, and get no events.
+    /// Sets the members that have no room. They get events only if all members have none.
     pub fn set_full(&self, full: BTreeSet<MemberIndex>) {
         self.queue.set_full(full);
     }

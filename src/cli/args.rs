@@ -284,8 +284,9 @@ pub(super) struct UsageArguments {
     pub(super) path: Option<PathBuf>,
 }
 
-/// Show what happened to a volume: members that were missing, slow, full or replaced, redundancy, rebuilds and scrubs,
-/// errors, lost files, room, and daemons that started, stopped or crashed. The newest events are kept on every member.
+/// Show what happened to a volume. Events tell of members that were missing, slow, full or replaced. They tell of redundancy,
+/// rebuilds, scrubs, errors, lost files and room, and of daemons that started, stopped or crashed. Every member keeps the
+/// newest of them.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs events /mnt/photos
@@ -301,8 +302,8 @@ pub(super) struct EventsArguments {
     /// Go on, and show new events as they come.
     #[arg(long)]
     pub(super) follow: bool,
-    /// Show events from this time on: a span before now, such as 2h or 3d, a local date or time, such as 2026-11-26 or
-    /// 2026-11-26T20:00, or a time with its zone, such as 2026-11-26T20:00:00Z.
+    /// Show events from this time on. It is a span before now, such as 2h or 3d, or a local date or time, such as 2026-11-26
+    /// or 2026-11-26T20:00. A time may have a zone, as in 2026-11-26T20:00:00Z.
     #[arg(long, value_name = "TIME", value_parser = parse_since)]
     pub(super) since: Option<Since>,
     /// Print one JSON object on each line.
@@ -352,9 +353,9 @@ pub(super) struct RebuildArguments {
     pub(super) mountpoint: PathBuf,
 }
 
-/// Stop all background work of a mounted volume: rebuilds, scrubs, moves of data and compaction, each after its current
-/// step. Programs go on using the volume. Members are watched and taken back, space is freed, and everything is made
-/// durable as always. Commands that order such work are refused. It ends with `resume`, or when the volume is unmounted.
+/// Stop rebuilds, scrubs, moves of data and compaction of a mounted volume, each after its current step. Programs go on using
+/// the volume. Members are still watched and taken back, space is freed, and what is written becomes durable. Commands that
+/// order such work are refused. The pause ends with `resume`, or when the volume is unmounted.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs pause /mnt/photos

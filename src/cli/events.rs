@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
 use super::args::EventsArguments;
@@ -106,6 +107,7 @@ fn of_mount(
 ) -> Result<Outcome, Failure> {
     let mut shown = Shown {
         after: None,
+        newest: None,
         since_ms: arguments.since.map(|since| since.0),
     };
     shown.show_new(mount, printer)?;
@@ -128,6 +130,7 @@ fn of_mount(
                     "{message}; new events are shown once it is mounted again"
                 ));
                 is_gone = true;
+                shown.begin_again();
             }
             Ok(()) | Err(_) => {}
         }
@@ -139,10 +142,19 @@ fn of_mount(
 struct Shown {
     /// The sequence number of the last event.
     after: Option<u64>,
+    /// The time of the newest event.
+    newest: Option<Timestamp>,
     since_ms: Option<i64>,
 }
 
 impl Shown {
+    /// Shows events that are newer than those shown, whatever their numbers: another daemon may count differently.
+    fn begin_again(&mut self) {
+        self.after = None;
+        let next = self.newest.map(|newest| newest.as_millisecond() + 1);
+        self.since_ms = next.max(self.since_ms);
+    }
+
     /// Shows the events after the last one.
     ///
     /// # Errors
@@ -160,6 +172,7 @@ impl Shown {
                     return Err(mount.beside_the_point());
                 }
                 self.after = Some(event.sequence);
+                self.newest = event.time.parse().ok().max(self.newest);
                 printer.print(&event)?;
             }
             if !has_more {
@@ -189,8 +202,10 @@ fn of_directories(arguments: &EventsArguments, printer: &Printer) -> Result<Outc
     print_new(events, &mut shown, printer)?;
     while arguments.follow && terminal::waits_for_more() {
         std::thread::sleep(FOLLOW_INTERVAL);
-        // A directory may be away for some time.
-        let found = read_all(&stores, &executor, |_| ())?;
+        // Directories may be away for some time.
+        let Ok(found) = read_all(&stores, &executor, |_| ()) else {
+            continue;
+        };
         let events = merged(found.into_iter().flat_map(|(_, events)| events).collect());
         let events = events.into_iter().filter(|event| event.time_ms >= since_ms);
         print_new(events, &mut shown, printer)?;
@@ -259,20 +274,25 @@ fn refuse_several(found: &[(String, Vec<Event>)]) -> Result<(), Failure> {
     }
 }
 
-/// Prints the events that were not shown yet. Keeps in mind those that are still there.
+/// The events that were shown: their numbers and frames.
+type ShownFrames = BTreeSet<(u64, Vec<u8>)>;
+
+/// Prints the events that were not shown yet. Forgets shown ones that are older than all that are there.
 fn print_new(
     events: impl Iterator<Item = Event>,
-    shown: &mut BTreeSet<Vec<u8>>,
+    shown: &mut ShownFrames,
     printer: &Printer,
 ) -> Result<(), Failure> {
-    let mut present = BTreeSet::new();
+    let mut oldest = None;
     for event in events {
-        let frame = event.encode();
-        if !shown.contains(&frame) {
+        let number = event.sequence;
+        oldest = Some(oldest.map_or(number, |oldest: u64| oldest.min(number)));
+        if shown.insert((number, event.encode())) {
             printer.print(&EventReport::of(event))?;
         }
-        present.insert(frame);
     }
-    *shown = present;
+    if let Some(oldest) = oldest {
+        *shown = shown.split_off(&(oldest, Vec::new()));
+    }
     Ok(())
 }

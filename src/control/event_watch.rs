@@ -18,7 +18,7 @@ use crate::events::EventLog;
 use crate::format::event::EventKind;
 use crate::format::{Epoch, MemberIndex};
 use crate::fs::Fs;
-use crate::maintenance::{Maintenance, RebuildState, ScrubState};
+use crate::maintenance::{Maintenance, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::Access;
 
 mod changes;
@@ -66,6 +66,7 @@ impl EventWatch {
             changes,
             began: Instant::now(),
             measured: None,
+            scrub: None,
             counted: None,
         };
         thread::Builder::new()
@@ -104,6 +105,7 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
     }
     let mut seen = Seen::of(&open.maintenance, std::iter::empty());
     seen.has_other_codes = Some(open.maintenance.rebuild().has_other_codes());
+    seen.scrub = open.maintenance.scrubber().scrub_status().ok();
     events.record(
         None,
         EventKind::DaemonStarted {
@@ -159,6 +161,8 @@ struct Watch {
     began: Instant,
     /// When the space was measured.
     measured: Option<Instant>,
+    /// The scrub that runs, or ran last, as it was seen last.
+    scrub: Option<ScrubStatus>,
     /// When the redundancy was counted, and in which state.
     counted: Option<(Instant, CountReasons)>,
 }
@@ -185,6 +189,11 @@ impl Watch {
         drop(open);
         let mut seen = Seen::of(&maintenance, self.changes.known());
         seen.is_paused = self.volume.is_paused();
+        // The record of a scrub that ended is in the index.
+        if maintenance.scrubber().is_running() || self.is_time_to_measure() {
+            self.scrub = maintenance.scrubber().scrub_status().ok();
+        }
+        seen.scrub.clone_from(&self.scrub);
         let transactions = Arc::clone(maintenance.transactions());
         if !transactions.members().membership().is_failed() {
             seen.space = self.measure(&maintenance);
@@ -204,13 +213,17 @@ impl Watch {
         }
     }
 
+    fn is_time_to_measure(&self) -> bool {
+        self.measured
+            .is_none_or(|at| at.elapsed() >= SPACE_INTERVAL)
+    }
+
     /// Measures the space if it is time.
     fn measure(&mut self, maintenance: &Maintenance) -> Option<SpaceSeen> {
-        let now = Instant::now();
-        if self.measured.is_some_and(|at| now < at + SPACE_INTERVAL) {
+        if !self.is_time_to_measure() {
             return None;
         }
-        self.measured = Some(now);
+        self.measured = Some(Instant::now());
         let transactions = maintenance.transactions();
         let space = transactions.space();
         Some(SpaceSeen {
@@ -261,21 +274,20 @@ impl Watch {
         if !counted.unrecoverable.is_empty() {
             let lost = maintenance.redundancy().lost_bytes_in(&counted);
             found.lost_bytes = lost.unwrap_or_default();
-            let fs = self.volume.now().map(|open| open.fs);
-            found.lost_files =
-                fs.map_or_else(BTreeSet::new, |fs| lost_files(&fs, maintenance, &counted));
+            let fs = self.volume.now()?.fs;
+            found.lost_files = lost_files(&fs, maintenance, &counted)?;
         }
         Some(found)
     }
 }
 
-/// Returns the paths of files that hold lost ranges, as far as they can be listed.
+/// Returns the paths of files that hold lost ranges, or none if that cannot be found out now.
 fn lost_files(
     fs: &Fs,
     maintenance: &Maintenance,
     counted: &crate::maintenance::Redundancy,
-) -> BTreeSet<String> {
-    let listed = files_in(fs, maintenance.redundancy(), counted);
-    let paths = listed.ok().and_then(|listed| listed.paths);
-    paths.unwrap_or_default().into_iter().collect()
+) -> Option<BTreeSet<String>> {
+    // The next count tries again.
+    let listed = files_in(fs, maintenance.redundancy(), counted).ok()?;
+    Some(listed.paths?.into_iter().collect())
 }

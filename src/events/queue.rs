@@ -84,7 +84,8 @@ impl Queue {
         self.volume
     }
 
-    /// Remembers events of this volume that were recorded before, by this daemon or an earlier one.
+    /// Remembers events of this volume that were recorded before, by this daemon or an earlier one. After a loss of power,
+    /// members may have different events of one number: in memory, each gets a number of its own.
     pub(super) fn remember(&self, events: Vec<Event>) {
         let mut state = self.state.lock();
         let known = state.remembered.drain(..);
@@ -92,6 +93,11 @@ impl Queue {
         all.retain(|event| event.volume == self.volume && event.sequence < MOST_EVENTS_EVER);
         let mut all = merge(all);
         all.sort_by_key(|event| event.sequence);
+        let mut least = 0;
+        for event in &mut all {
+            event.sequence = event.sequence.max(least);
+            least = event.sequence + 1;
+        }
         let surplus = all.len().saturating_sub(MOST_REMEMBERED);
         state.remembered = all.into_iter().skip(surplus).collect();
         state.next = state.remembered.back().map_or(0, |last| last.sequence + 1);
@@ -102,19 +108,29 @@ impl Queue {
         let mut state = self.state.lock();
         if state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING {
             state.dropped += 1;
+            self.add(&mut state, time_ms, (member, kind), false);
+            drop(state);
+            self.changed.notify_all();
             return;
         }
         let dropped = std::mem::take(&mut state.dropped);
         if dropped > 0 {
             let kind = EventKind::EventsDropped { events: dropped };
-            self.add(&mut state, time_ms, None, kind);
+            self.add(&mut state, time_ms, (None, kind), true);
         }
-        self.add(&mut state, time_ms, member, kind);
+        self.add(&mut state, time_ms, (member, kind), true);
         drop(state);
         self.changed.notify_all();
     }
 
-    fn add(&self, state: &mut State, time_ms: i64, member: Option<EventMember>, kind: EventKind) {
+    /// Remembers an event. It is written as well if it `waits` and a thread writes.
+    fn add(
+        &self,
+        state: &mut State,
+        time_ms: i64,
+        (member, kind): (Option<EventMember>, EventKind),
+        waits: bool,
+    ) {
         let event = Event {
             time_ms,
             sequence: state.next,
@@ -128,7 +144,7 @@ impl Queue {
             state.remembered.pop_front();
         }
         state.remembered.push_back(event.clone());
-        if state.stage != Stage::Absent {
+        if waits && state.stage != Stage::Absent {
             state.waiting.push_back(event);
         }
     }
@@ -142,12 +158,20 @@ impl Queue {
         self.state.lock().full = full;
     }
 
-    /// Returns the time of the newest event unless that is the last one of a daemon.
+    /// Returns the time of the newest event, unless the daemon that recorded it has stopped. A look that was under way then
+    /// may have recorded more.
     pub(super) fn crashed_at(&self) -> Option<i64> {
         let state = self.state.lock();
         let newest = state.remembered.back()?;
-        let is_last = matches!(newest.kind, EventKind::DaemonStopped { .. });
-        (!is_last).then_some(newest.time_ms)
+        let mut lives = state.remembered.iter().rev().filter(|event| {
+            matches!(
+                event.kind,
+                EventKind::DaemonStarted { .. } | EventKind::DaemonStopped { .. }
+            )
+        });
+        let last = lives.next().map(|event| &event.kind);
+        let has_stopped = matches!(last, Some(EventKind::DaemonStopped { .. }));
+        (!has_stopped).then_some(newest.time_ms)
     }
 
     pub(super) fn newer_than(

@@ -79,9 +79,13 @@ impl Writer {
         let frames: Vec<u8> = batch.events.iter().flat_map(Event::encode).collect();
         let frames = Bytes::from(frames);
         let mut places = Vec::new();
-        for index in batch.members.membership().live() {
-            let store = batch.members.membership().store(index);
-            let Some(store) = store.filter(|_| !batch.full.contains(&index)) else {
+        let mut live = batch.members.membership().live();
+        // Members without room for data may have some for an event.
+        if !live.iter().all(|index| batch.full.contains(index)) {
+            live.retain(|index| !batch.full.contains(index));
+        }
+        for index in live {
+            let Some(store) = batch.members.membership().store(index) else {
                 continue;
             };
             if let Some(offset) = self.place(&batch.members, index, &store, frames.len() as u64) {

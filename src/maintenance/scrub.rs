@@ -331,6 +331,12 @@ impl Scrubber {
         })
     }
 
+    /// Returns whether a scrub runs now, at the cost of a look at its position.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.position.lock().is_some()
+    }
+
     fn end_scrub(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
         self.stale_copies.set_verified(|| self.left_unread(scrub));
         self.stripes.damage().unrecoverable().end_pass();

@@ -35,12 +35,16 @@ impl DirectoryContent {
     pub(super) fn of(store: &dyn Store) -> Result<Self, StoreError> {
         let mut content = Self::default();
         let mut has_subdirectory = false;
+        let mut events = None;
         look_at_some(store, "", |name, kind| match (name, kind) {
             (files::LOCK, EntryKind::File) | (LOST_AND_FOUND, EntryKind::Directory) => {}
             (files::SEGMENTS, EntryKind::Directory) => has_subdirectory = true,
             (files::SUPERBLOCK, EntryKind::File) => content.ours = Some(name.to_owned()),
             (_, EntryKind::File) if is_of_member(name) => {
                 content.ours.get_or_insert_with(|| name.to_owned());
+            }
+            (files::EVENTS | files::OLD_EVENTS, EntryKind::File) => {
+                events = Some(name.to_owned());
             }
             _ => note(&mut content.foreign, name.to_owned()),
         })?;
@@ -55,6 +59,12 @@ impl DirectoryContent {
                 }
             })?;
         }
+        // Others may have files of these names as well.
+        if content.ours.is_none()
+            && let Some(name) = events
+        {
+            note(&mut content.foreign, name);
+        }
         Ok(content)
     }
 
@@ -67,12 +77,6 @@ impl DirectoryContent {
 fn is_of_member(name: &str) -> bool {
     files::JOURNALS.contains(&name)
         || [files::INDEX, files::BALLAST, files::DATA_BALLAST].contains(&name)
-        || is_of_events(name)
-}
-
-/// Returns whether a file holds events. A directory that has nothing else of a member is still one of them.
-fn is_of_events(name: &str) -> bool {
-    [files::EVENTS, files::OLD_EVENTS].contains(&name)
 }
 
 /// Notes the first entry found, in a form that can be shown.

@@ -77,7 +77,7 @@ pub(super) struct Seen {
 }
 
 impl Seen {
-    /// Looks at a volume, and asks none of its members. `known` are the members that were there before.
+    /// Looks at a volume, and asks none of its members. What takes longer is left out. `known` are the members that were there before.
     pub(super) fn of(maintenance: &Maintenance, known: impl Iterator<Item = MemberIndex>) -> Self {
         let transactions = maintenance.transactions();
         let members = transactions.members();
@@ -92,7 +92,7 @@ impl Seen {
             heirs: known.filter_map(heir).collect(),
             has_failed: transactions.has_failed(),
             rebuild: maintenance.rebuild().status().progress(),
-            scrub: maintenance.scrubber().scrub_status().ok(),
+            scrub: None,
             code: CodeSeen {
                 data: count(shape.geometry().data_shards()),
                 parity: count(shape.geometry().parity_shards()),
