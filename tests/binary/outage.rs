@@ -237,12 +237,20 @@ fn an_idle_volume_goes_on_by_itself() {
     let away = volume.members[..3].to_vec();
     let file = File::open(volume.path("f")).expect("it is there");
     take_away(&away);
+    // The first of these are accepted, until they were to be durable.
+    let mut refusals = Vec::new();
+    let mut number = 0;
     eventually("they are seen to be away", || {
-        volume
-            .command(&["status"], &[])
-            .1
-            .contains("goes on by itself")
+        number += 1;
+        let created = File::create(volume.path(&format!("created{number}")));
+        refusals.extend(created.err().map(|error| error.raw_os_error()));
+        let (_, said) = volume.command(&["status"], &[]);
+        refusals.len() > 20 && said.contains("goes on by itself")
     });
+    assert!(
+        refusals.iter().all(|errno| *errno == Some(libc::EIO)),
+        "{refusals:?}"
+    );
     // Nothing is read-only or full: the volume comes back as it was.
     for (what, tried) in [
         ("create", File::create(volume.path("new")).map(drop)),
