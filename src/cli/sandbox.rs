@@ -1,7 +1,7 @@
 //! Sandboxes of the commands that work on directories, and of [daemons](daemon).
 //!
-//! A volume may be another's, and its bytes made to deceive. So `check`, `status` and `events` of directories and `extract` give up
-//! what they do not need before they read the first byte of a member:
+//! A volume may be another's, and its bytes made to deceive. So `extract`, and `check`, `status` and `events` of
+//! directories give up what they do not need before they read the first byte of a member:
 //!
 //! | | files | superuser's capabilities |
 //! | --- | --- | --- |
