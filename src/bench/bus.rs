@@ -103,7 +103,21 @@ impl Gpus {
     ///
     /// If there are none.
     pub(super) fn open() -> Result<Self, DeviceError> {
-        let gpus = Gpu::all()?;
+        Self::of(Gpu::all()?)
+    }
+
+    /// Opens the first GPU, and leaves any others alone.
+    ///
+    /// # Errors
+    ///
+    /// If there is none.
+    pub(super) fn open_first() -> Result<Self, DeviceError> {
+        let mut gpus = Gpu::all()?;
+        gpus.truncate(1);
+        Self::of(gpus)
+    }
+
+    fn of(gpus: Vec<Gpu>) -> Result<Self, DeviceError> {
         let first = gpus.first().ok_or(DeviceError::NoDevice)?.clone();
         let buses = gpus.iter().map(Copies::new).collect::<Result<_, _>>()?;
         let devices = gpus.into_iter().map(|gpu| Arc::new(gpu) as Arc<dyn Device>);

@@ -17,7 +17,7 @@ mod thesis;
 use std::time::Duration;
 
 pub use report::PapersReport;
-pub use table::{Missing, Row, Source, Table, Unit};
+pub use table::{Missing, Ours, Published, Row, Source, Table, Unit};
 
 use crate::bench::{BenchError, Isal, bus::Gpus, lane::Arena, machine::cpu_name};
 use crate::codec::select;
@@ -33,47 +33,88 @@ pub struct PapersWishes {
     pub seconds: f64,
 }
 
-/// Measures what is wished for. `progress` is called before each source, with its name and their number.
+/// The reason why not all sources were measured.
+#[derive(Debug, thiserror::Error)]
+pub enum PapersError {
+    /// None was, because the machine has a GPU that cannot be used, or no engine.
+    #[error(transparent)]
+    Site(#[from] BenchError),
+
+    /// One failed, and those after it were not tried.
+    #[error("{}: {error}", paper.name())]
+    Paper {
+        /// The source that failed.
+        paper: Source,
+        /// The reason.
+        #[source]
+        error: BenchError,
+        /// The tables of the sources before it.
+        report: Box<PapersReport>,
+    },
+}
+
+/// Measures what is wished for. `progress` is called before each source, with its name and how many are done.
 ///
 /// # Errors
 ///
-/// [`BenchError`] if the system gives no memory or no threads, or a GPU fails.
+/// [`PapersError`] if the system gives no memory or no threads, or a GPU fails.
 pub fn run(
     wishes: &PapersWishes,
     progress: impl Fn(&str, usize),
-) -> Result<PapersReport, BenchError> {
+) -> Result<PapersReport, PapersError> {
     let gpus = if wishes.sources.iter().any(|source| source.needs_gpu()) {
-        present(Gpus::open())?
+        present(Gpus::open_first()).map_err(BenchError::from)?
     } else {
         None
     };
     let mut site = Site {
-        engine: select("auto")?,
+        engine: select("auto").map_err(BenchError::from)?,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         isal: Isal::load().ok(),
         gpus,
         arena: Arena::default(),
         time: Duration::try_from_secs_f64(wishes.seconds).unwrap_or(Duration::MAX),
     };
-    let mut tables = Vec::new();
-    for &source in &wishes.sources {
-        progress(source.name(), wishes.sources.len());
-        tables.push(match source {
-            Source::GCrs => gcrs::measure(&mut site)?,
-            Source::Fast19 => fast19::measure(&mut site)?,
-            Source::Thesis => thesis::measure(&site)?,
-            Source::GpuRscode => gpu_rscode::measure(&mut site)?,
-            Source::Opencl => opencl::measure(&mut site)?,
-        });
-    }
-    Ok(PapersReport {
+    let (tables, failed) = in_turn(&wishes.sources, progress, |source| match source {
+        Source::GCrs => gcrs::measure(&mut site),
+        Source::Fast19 => fast19::measure(&mut site),
+        Source::Thesis => thesis::measure(&site),
+        Source::GpuRscode => gpu_rscode::measure(&mut site),
+        Source::Opencl => opencl::measure(&mut site),
+    });
+    let report = PapersReport {
         cpu: cpu_name(),
         threads: site.threads,
         engine: site.engine.name(),
         gpu: site.gpus.as_ref().map(|gpus| gpus.name().to_owned()),
         isal: site.isal.as_ref().map(|isal| isal.library().to_owned()),
         tables,
-    })
+    };
+    match failed {
+        None => Ok(report),
+        Some((paper, error)) => Err(PapersError::Paper {
+            paper,
+            error,
+            report: Box::new(report),
+        }),
+    }
+}
+
+/// Measures one source after the other, up to the first that fails; returns what was measured, and that failure.
+fn in_turn<T>(
+    sources: &[Source],
+    progress: impl Fn(&str, usize),
+    mut measure: impl FnMut(Source) -> Result<T, BenchError>,
+) -> (Vec<T>, Option<(Source, BenchError)>) {
+    let mut tables = Vec::new();
+    for (done, &source) in sources.iter().enumerate() {
+        progress(source.name(), done);
+        match measure(source) {
+            Ok(table) => tables.push(table),
+            Err(error) => return (tables, Some((source, error))),
+        }
+    }
+    (tables, None)
 }
 
 /// Returns the GPUs, or nothing on a machine without one.
@@ -91,7 +132,38 @@ fn present<T>(opened: Result<T, DeviceError>) -> Result<Option<T>, DeviceError> 
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
+
     use super::*;
+
+    #[test]
+    fn a_source_that_fails_is_named_and_those_before_it_are_kept() {
+        let told = RefCell::new(Vec::new());
+        let progress = |name: &str, done| told.borrow_mut().push((name.to_owned(), done));
+        let (tables, failed) = in_turn(&Source::ALL, progress, |source| match source {
+            Source::Thesis => Err(BenchError::NotDecoded),
+            source => Ok(source),
+        });
+        assert_eq!(tables, [Source::GCrs, Source::Fast19]);
+        let (paper, error) = failed.expect("the thesis");
+        let expected = ["g-crs", "fast19", "thesis"].map(str::to_owned);
+        let expected = expected.into_iter().zip(0..);
+        assert_eq!(told.into_inner(), expected.collect::<Vec<_>>());
+        let error = PapersError::Paper {
+            paper,
+            error,
+            report: Box::new(PapersReport {
+                cpu: None,
+                threads: 1,
+                engine: "scalar",
+                gpu: None,
+                isal: None,
+                tables: Vec::new(),
+            }),
+        };
+        let text = "thesis: a decoder gave other bytes than were encoded";
+        assert_eq!(error.to_string(), text);
+    }
 
     #[test]
     fn only_a_machine_without_a_gpu_goes_on_without_it() {

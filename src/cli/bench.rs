@@ -52,9 +52,15 @@ fn codec(arguments: &CodecArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Returns a bar that shows itself only on a terminal.
+/// Returns a bar of rows that shows itself only on a terminal.
 fn progress_bar() -> ProgressBar {
-    let style = ProgressStyle::with_template("{bar:30} {pos}/{len} rows, {msg}");
+    progress_bar_of("rows")
+}
+
+/// Returns a bar of such things that shows itself only on a terminal.
+fn progress_bar_of(things: &str) -> ProgressBar {
+    let template = format!("{{bar:30}} {{pos}}/{{len}} {things}, {{msg}}");
+    let style = ProgressStyle::with_template(&template);
     let bar = ProgressBar::new(0);
     match style {
         Ok(style) => bar.with_style(style),

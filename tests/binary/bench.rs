@@ -226,7 +226,12 @@ fn figures_of_the_literature_stand_beside_ours_with_their_ratio_or_the_reason_wh
         let [published, ours, ratio] = ["published", "ours", "ratio"].map(|key| row[key].as_f64());
         match (ours.zip(published), ratio) {
             (Some((ours, published)), Some(ratio)) => {
-                let expected = ours / published;
+                let is_less_better = row["unit"] == "ms" || row["unit"] == "XORs";
+                let expected = if is_less_better {
+                    published / ours
+                } else {
+                    ours / published
+                };
                 assert!((ratio - expected).abs() <= 1e-9 * expected, "{row}");
             }
             (both, ratio) => assert!(both.is_none() && ratio.is_none(), "{row}"),
@@ -258,11 +263,11 @@ fn figures_of_the_literature_stand_beside_ours_with_their_ratio_or_the_reason_wh
             "{row}"
         );
     }
-    let tables = row_of(gpu_rscode, "1,600 MB: CPU, 1 thread, table look-up");
-    assert!(
-        tables["ours"].as_f64() > Some(100.0),
-        "1.6 GB were encoded: {tables}"
+    let tables = row_of(
+        gpu_rscode,
+        "1,600 MB: CPU, 1 thread, table look-up, the slowest engine",
     );
+    assert!(tables["ours"].as_f64() > Some(0.0), "{tables}");
     assert_eq!(tables["published"], 4309.08);
 
     let of_gpu = [
@@ -271,7 +276,7 @@ fn figures_of_the_literature_stand_beside_ours_with_their_ratio_or_the_reason_wh
         row_of(opencl, "GPU, over the bus"),
         row_of(
             opencl,
-            "one queue: both at best, of the lower of sum and limit",
+            "one queue: both at best, of the lower of sum and plain XOR",
         ),
     ];
     let has_gpu = report["gpu"].is_string();

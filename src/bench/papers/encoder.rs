@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 
 use super::queue::{Stripe, Worker};
-use crate::bench::BenchError;
+use crate::bench::{BenchError, Isal};
 use crate::codec::{
     Accelerator, CodeId, Codec, CodecError, CodingTask, Engine, Geometry, Item, Job, Matrix, Mode,
     Plan, Stores, Targets,
@@ -67,6 +67,22 @@ impl Encoder {
         Worker {
             encodes: false,
             work: Box::new(move |stripes| stripes.iter_mut().try_for_each(add)),
+        }
+    }
+
+    /// Returns a thread that encodes by ISA-L, with the same matrix.
+    pub(super) fn on_isal(&self, isal: &Isal) -> Worker<'_> {
+        let tables = isal.tables(self.codec.generator());
+        let encode = move |stripe: &mut Stripe<'_>| {
+            let (data, parity) = self.split(stripe);
+            tables.run(&data, parity);
+        };
+        Worker {
+            encodes: true,
+            work: Box::new(move |stripes| {
+                stripes.iter_mut().for_each(&encode);
+                Ok(())
+            }),
         }
     }
 
@@ -175,8 +191,7 @@ mod tests {
                     1 => encoder.on_accelerator(&dispatch),
                     _ => encoder.in_lane(device.lane().expect("a lane")),
                 };
-                let forget = pool.run(&[encoder.plain()], Goal::Batches(7));
-                assert_eq!(forget.expect("done").batches, [7]);
+                pool.clear();
                 assert_eq!(pool.verify(encoder.codec()).expect("sound"), 0);
                 let done = pool.run(&[worker], Goal::Batches(7)).expect("done");
                 assert_eq!(done.batches, [7]);
@@ -206,9 +221,39 @@ mod tests {
                 assert_eq!(verified, 2 * count.min(7));
             }
             let done = pool.run(&workers(), Goal::Time(Duration::ZERO));
-            assert_eq!(done.expect("done").batches, [1, 1, 1]);
+            let batches = done.expect("done").batches;
+            assert!(batches.iter().all(|&count| count >= 1), "{batches:?}");
+            assert!(batches.iter().sum::<usize>() >= 7, "{batches:?}");
+            assert_eq!(pool.verify(encoder.codec()).expect("sound"), 14);
         });
         assert_eq!(dispatch.coding().redone, 0);
+    }
+
+    #[test]
+    fn isal_encodes_the_same_code() {
+        let Ok(isal) = Isal::load() else {
+            return;
+        };
+        on_pool(|encoder, pool| {
+            let goal = Goal::Batches(7);
+            let done = pool.encode(encoder.codec(), &[encoder.on_isal(&isal)], goal);
+            assert_eq!(done.expect("the same parity").batches, [7]);
+        });
+    }
+
+    #[test]
+    fn parity_of_an_earlier_run_does_not_pass_for_that_of_the_next() {
+        on_pool(|encoder, pool| {
+            let goal = Goal::Batches(7);
+            let encode = |worker| pool.encode(encoder.codec(), &[worker], goal);
+            encode(encoder.on_cpu()).expect("sound");
+            let idle = Worker {
+                encodes: true,
+                work: Box::new(|_| Ok(())),
+            };
+            let stale = encode(idle);
+            assert!(matches!(stale, Err(BenchError::WrongParity)), "{stale:?}");
+        });
     }
 
     #[test]

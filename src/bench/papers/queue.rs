@@ -16,6 +16,9 @@ use crate::codec::Codec;
 /// The shards of a stripe, data first.
 pub(super) type Stripe<'a> = Vec<&'a mut [u8]>;
 
+/// The bytes of parity that is not computed yet. Data is noise, so its parity is not this byte over and over.
+const CLEARED: u8 = 0x5a;
+
 /// Stripes that are taken together.
 struct Batch<'a> {
     stripes: Vec<Stripe<'a>>,
@@ -26,6 +29,8 @@ struct Batch<'a> {
 /// Stripes in memory, for workers to take.
 pub(super) struct Pool<'a> {
     batches: Vec<Mutex<Batch<'a>>>,
+    /// Data shards of each stripe; the others are parity.
+    data_shards: usize,
     /// Bytes of data in each batch.
     batch_bytes: usize,
 }
@@ -46,7 +51,7 @@ pub(super) type Work<'w> = Box<dyn Fn(&mut [Stripe<'_>]) -> Result<(), BenchErro
 pub(super) enum Goal {
     /// So many batches are done.
     Batches(usize),
-    /// So much time has passed, and each worker has done one batch at least.
+    /// So much time has passed, each worker has done one batch at least, and all batches were taken.
     Time(Duration),
 }
 
@@ -88,6 +93,7 @@ impl<'a> Pool<'a> {
         };
         Self {
             batches: batches.into_iter().map(batch).collect(),
+            data_shards,
             batch_bytes: stripes_per_batch * data_shards * shard_bytes,
         }
     }
@@ -95,6 +101,36 @@ impl<'a> Pool<'a> {
     /// Returns how many batches are so many bytes of data.
     pub(super) fn batches_of(&self, data_bytes: usize) -> usize {
         data_bytes.div_ceil(self.batch_bytes)
+    }
+
+    /// Overwrites all parity, so that what an earlier run left cannot pass for the work of the next.
+    pub(super) fn clear(&self) {
+        for batch in &self.batches {
+            let mut batch = batch.lock();
+            batch.is_encoded = false;
+            for stripe in &mut batch.stripes {
+                for shard in &mut stripe[self.data_shards..] {
+                    shard.fill(CLEARED);
+                }
+            }
+        }
+    }
+
+    /// Overwrites all parity, [runs](Self::run) workers that encode, and [verifies](Self::verify) what they left.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if the work fails, or leaves other parity than the code calls for.
+    pub(super) fn encode(
+        &self,
+        codec: &Codec,
+        workers: &[Worker<'_>],
+        goal: Goal,
+    ) -> Result<Done, BenchError> {
+        self.clear();
+        let done = self.run(workers, goal)?;
+        self.verify(codec)?;
+        Ok(done)
     }
 
     /// Lets workers take batches, all at once, until the goal is reached.
@@ -145,7 +181,10 @@ impl<'a> Pool<'a> {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let is_reached = match goal {
                 Goal::Batches(count) => number >= count,
-                Goal::Time(time) => part.batches > 0 && start.elapsed() >= time,
+                Goal::Time(time) => {
+                    let is_round = part.batches > 0 && number >= self.batches.len();
+                    is_round && start.elapsed() >= time
+                }
             };
             if is_reached {
                 return Ok(part);

@@ -36,7 +36,9 @@ impl fmt::Display for PapersReport {
         }
         writeln!(
             f,
-            "\nratio: ours, divided by the paper's, on other hardware; – : the paper has no such figure, or it was not found"
+            "\nratio: how many times as fast or good as the paper's, which ran on other hardware: higher is better. In rows of \
+             ms and XORs\nit is the paper's figure, divided by ours, and elsewhere ours, divided by the paper's.\n– : the paper has \
+             no such figure, or it was not found"
         )
     }
 }

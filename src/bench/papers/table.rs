@@ -66,21 +66,56 @@ pub struct Table {
 
 /// One figure. Of a quantity that the source has no figure for, or none that was found, there is only ours.
 #[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(into = "FlatRow")]
 pub struct Row {
     /// The quantity.
     pub quantity: String,
     /// Its unit.
     pub unit: Unit,
     /// The figure of the source.
-    pub published: Option<f64>,
-    /// The hardware of that figure.
-    pub published_on: Option<&'static str>,
+    pub published: Option<Published>,
     /// The figure of this run.
-    pub ours: Option<f64>,
+    pub ours: Ours,
+}
+
+/// A figure of a source.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Published {
+    /// The figure.
+    pub figure: f64,
+    /// The hardware of that figure.
+    pub hardware: &'static str,
+}
+
+/// A row as JSON has it.
+#[derive(Serialize)]
+struct FlatRow {
+    quantity: String,
+    unit: Unit,
+    /// The figure of the source.
+    published: Option<f64>,
+    /// The hardware of that figure.
+    published_on: Option<&'static str>,
+    /// The figure of this run.
+    ours: Option<f64>,
     /// The reason why this run has none.
-    pub missing: Option<Missing>,
-    /// Our figure, divided by that of the source.
-    pub ratio: Option<f64>,
+    missing: Option<Missing>,
+    /// [`Row::ratio`]: higher is better, whatever the unit.
+    ratio: Option<f64>,
+}
+
+impl From<Row> for FlatRow {
+    fn from(row: Row) -> Self {
+        Self {
+            ratio: row.ratio(),
+            quantity: row.quantity,
+            unit: row.unit,
+            published: row.published.map(|published| published.figure),
+            published_on: row.published.map(|published| published.hardware),
+            ours: row.ours.ok(),
+            missing: row.ours.err(),
+        }
+    }
 }
 
 impl Row {
@@ -90,26 +125,32 @@ impl Row {
             quantity: quantity.into(),
             unit,
             published: None,
-            published_on: None,
-            ours: ours.ok(),
-            missing: ours.err(),
-            ratio: None,
+            ours,
         }
     }
 
     /// Adds the figure of the source.
-    pub(super) fn beside(self, published: f64, hardware: &'static str) -> Self {
+    pub(super) fn beside(self, figure: f64, hardware: &'static str) -> Self {
         Self {
-            published: Some(published),
-            published_on: Some(hardware),
-            ratio: self.ours.map(|ours| ours / published),
+            published: Some(Published { figure, hardware }),
             ..self
         }
+    }
+
+    /// Returns how many times as good as the source's figure ours is, if both are known. Higher is better: of times and
+    /// counts of XORs this is the source's figure, divided by ours, and otherwise ours, divided by the source's.
+    #[must_use]
+    pub fn ratio(&self) -> Option<f64> {
+        let (ours, published) = (self.ours.ok()?, self.published?.figure);
+        Some(match self.unit {
+            Unit::Ms | Unit::Xors => published / ours,
+            Unit::GbPerS | Unit::Times | Unit::Percent => ours / published,
+        })
     }
 }
 
 /// A figure of this run, or the reason why there is none.
-pub(super) type Ours = Result<f64, Missing>;
+pub type Ours = Result<f64, Missing>;
 
 /// The reason why this run has no figure.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -183,18 +224,19 @@ impl fmt::Display for Table {
             "", "", "paper", "ours", "ratio"
         )?;
         for row in &self.rows {
-            let ours = match (row.ours, row.missing) {
-                (Some(ours), _) => figure(Some(ours), row.unit),
-                (None, Some(missing)) => missing.to_string(),
-                (None, None) => figure(None, row.unit),
+            let ours = match row.ours {
+                Ok(ours) => figure(ours, row.unit),
+                Err(missing) => missing.to_string(),
+            };
+            let (published, hardware) = match row.published {
+                Some(published) => (figure(published.figure, row.unit), published.hardware),
+                None => ("–".to_owned(), ""),
             };
             let line = format!(
-                "{:<width$}  {:<5} {:>10} {ours:>11} {:>8}  {}",
+                "{:<width$}  {:<5} {published:>10} {ours:>11} {:>8}  {hardware}",
                 row.quantity,
                 row.unit.to_string(),
-                figure(row.published, row.unit),
-                ratio(row.ratio),
-                row.published_on.unwrap_or_default(),
+                ratio(row.ratio()),
             );
             writeln!(f, "{}", line.trim_end())?;
         }
@@ -203,13 +245,12 @@ impl fmt::Display for Table {
 }
 
 /// Shows a figure with about four digits. Counts and large figures stay whole.
-fn figure(figure: Option<f64>, unit: Unit) -> String {
+fn figure(figure: f64, unit: Unit) -> String {
     match figure {
-        None => "–".to_owned(),
-        Some(figure) if unit == Unit::Xors || figure >= 1000.0 => format!("{figure:.0}"),
-        Some(figure) if figure >= 100.0 => format!("{figure:.1}"),
-        Some(figure) if figure >= 10.0 => format!("{figure:.2}"),
-        Some(figure) => format!("{figure:.3}"),
+        _ if unit == Unit::Xors || figure >= 1000.0 => format!("{figure:.0}"),
+        _ if figure >= 100.0 => format!("{figure:.1}"),
+        _ if figure >= 10.0 => format!("{figure:.2}"),
+        _ => format!("{figure:.3}"),
     }
 }
 
@@ -270,6 +311,17 @@ mod tests {
             "ours": null, "missing": "no GPU", "ratio": null,
         });
         assert_eq!((&json["rows"][0], &json["rows"][1]), (&both, &missing));
+    }
+
+    #[test]
+    fn a_ratio_above_one_is_better_in_every_unit() {
+        let ratio = |unit| Row::new("q", unit, Ok(50.0)).beside(200.0, "it").ratio();
+        for unit in [Unit::GbPerS, Unit::Times, Unit::Percent] {
+            assert_eq!(ratio(unit), Some(0.25), "{unit}: more is better");
+        }
+        for unit in [Unit::Ms, Unit::Xors] {
+            assert_eq!(ratio(unit), Some(4.0), "{unit}: less is better");
+        }
     }
 
     #[test]

@@ -164,7 +164,7 @@ pub(super) struct RatelessArguments {
 }
 
 /// Measure what five sources of the literature have figures for, and print these beside ours, with the ratio: a table for
-/// each source. Whatever needs a GPU says `no GPU` on a machine without one. The figures come from other hardware, which
+/// each source. A ratio says how many times as fast or good ours is, so higher is better in every row. Whatever needs a GPU says `no GPU` on a machine without one. The figures come from other hardware, which
 /// the last column names. With the defaults this takes about a minute, and 5 GB of memory for the thesis.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
