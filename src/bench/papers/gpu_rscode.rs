@@ -112,11 +112,11 @@ fn times(on_gpu: &[f64], tables_ms: f64, (engine, best_ms): (&str, f64)) -> Vec<
             ours,
         ));
     }
-    let on_cpu = [
+    let engines = [
         ("table look-up, the slowest engine", tables_ms),
         (engine, best_ms),
     ];
-    rows.extend(on_cpu.map(|(engine, ms)| {
+    rows.extend(engines.map(|(engine, ms)| {
         let quantity = format!("1,600 MB: CPU, 1 thread, {engine}");
         Row::new(quantity, Unit::Ms, Ok(ms)).beside(CPU_MS, CPU)
     }));
