@@ -108,7 +108,13 @@ fn a_daemon_that_did_not_say_that_it_stopped_has_crashed() {
     record(&members, [stopped()]);
     assert_eq!(crashed_at(), None);
     record(&members, [numbered(2)]);
-    assert!(crashed_at().is_some(), "also if its start is forgotten");
+    assert_eq!(
+        crashed_at(),
+        None,
+        "a look that was under way recorded more"
+    );
+    record(&members, [started()]);
+    assert!(crashed_at().is_some());
 }
 
 #[test]

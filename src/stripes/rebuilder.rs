@@ -277,8 +277,9 @@ impl ShardRebuilder {
 
     /// Gives back the space on targets of a stripe whose records were removed while it was rebuilt.
     pub(crate) fn free_rebuilt(&self, record: &Stripe, targets: &[RebuildTarget]) {
-        let members: Vec<MemberIndex> = targets.iter().map(|target| target.member).collect();
-        self.segments.free_on(&members, record);
+        let place = layout::place_of(record);
+        let places = targets.iter().map(|target| (target.member, place.clone()));
+        self.segments.free_places(record.segment, places);
     }
 
     /// Reconstructs and writes a batch of which everything was read.

@@ -3,6 +3,7 @@
 //! All of them only give space back. A member that fails one is out of the volume by then, and the space that it keeps is
 //! found again when it returns.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -10,6 +11,9 @@ use super::segment_handle::SegmentHandle;
 use crate::format::{MemberIndex, SegmentId, files};
 use crate::membership::Members;
 use crate::store::{Op, Store};
+
+/// Ranges that are punched in one batch.
+const PUNCHED_AT_ONCE: usize = 256;
 
 /// Gives back the space of segment files.
 pub(super) struct SegmentIo {
@@ -65,8 +69,10 @@ impl SegmentIo {
             offset: range.start,
             len: range.end - range.start,
         };
-        let ops = places.iter().map(|(member, range)| (*member, op(range)));
-        self.run_all(ops.collect());
+        for some in places.chunks(PUNCHED_AT_ONCE) {
+            let ops = some.iter().map(|(member, range)| (*member, op(range)));
+            self.run_all(ops.collect());
+        }
     }
 
     /// Cuts the file of a segment on a member.
@@ -95,4 +101,23 @@ impl SegmentIo {
             tracing::debug!("{error}: its space comes back with the rest of the segment");
         }
     }
+}
+
+/// Joins neighbouring places in the files of a segment, each on one member. They are in disk order.
+pub(super) fn joined_by_member(
+    places: impl Iterator<Item = (MemberIndex, Range<u64>)>,
+) -> Vec<(MemberIndex, Range<u64>)> {
+    let mut by_member: BTreeMap<MemberIndex, Vec<Range<u64>>> = BTreeMap::new();
+    for (member, place) in places {
+        let ranges = by_member.entry(member).or_default();
+        match ranges.last_mut() {
+            Some(last) if last.end == place.start => last.end = place.end,
+            _ => ranges.push(place),
+        }
+    }
+    let ranges = by_member.into_iter().flat_map(|(member, ranges)| {
+        let ranges = ranges.into_iter();
+        ranges.map(move |range| (member, range))
+    });
+    ranges.collect()
 }

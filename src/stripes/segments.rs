@@ -24,7 +24,7 @@ use super::error::StripeError;
 use super::options::FullMembers;
 use super::records::StripeRecords;
 use super::segment_handle::SegmentHandle;
-use super::segment_io::SegmentIo;
+use super::segment_io::{SegmentIo, joined_by_member};
 use super::tally;
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Segment, Stripe};
@@ -44,9 +44,6 @@ const ROOM_PARTS: u64 = 8;
 /// The stripes of the first segment that a mount opens. Each further one may be twice as long as the one before it. So
 /// a volume into which little is written reserves little, and no first write waits for a large reservation.
 const FIRST_STRIPES: u64 = 4;
-
-/// Ranges that are punched in one batch.
-const PUNCHED_AT_ONCE: usize = 256;
 
 /// The purpose for which room is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -514,14 +511,6 @@ impl Segments {
         self.punch(record.segment, record.offset, record.height);
     }
 
-    /// Gives back the space that a stripe would take on some members.
-    pub(crate) fn free_on(&self, members: &[MemberIndex], record: &Stripe) {
-        if let Some(handle) = self.get(record.segment) {
-            let range = record.offset..record.offset + u64::from(record.height);
-            self.io.punch(&handle, members.iter().copied(), &range);
-        }
-    }
-
     /// Gives back the space of places in a segment's files, each on one member, in which no record names anything. They are in
     /// disk order. Returns how many ranges they form.
     pub(crate) fn free_places(
@@ -529,23 +518,9 @@ impl Segments {
         segment: SegmentId,
         places: impl Iterator<Item = (MemberIndex, Range<u64>)>,
     ) -> usize {
-        let mut by_member: BTreeMap<MemberIndex, Vec<Range<u64>>> = BTreeMap::new();
-        for (member, place) in places {
-            let ranges = by_member.entry(member).or_default();
-            match ranges.last_mut() {
-                Some(last) if last.end == place.start => last.end = place.end,
-                _ => ranges.push(place),
-            }
-        }
-        let ranges = by_member.into_iter().flat_map(|(member, ranges)| {
-            let ranges = ranges.into_iter();
-            ranges.map(move |range| (member, range))
-        });
-        let ranges: Vec<_> = ranges.collect();
+        let ranges = joined_by_member(places);
         if let Some(handle) = self.get(segment).filter(|_| !ranges.is_empty()) {
-            ranges
-                .chunks(PUNCHED_AT_ONCE)
-                .for_each(|some| self.io.punch_each(&handle, some));
+            self.io.punch_each(&handle, &ranges);
             self.forget_full();
         }
         ranges.len()

@@ -36,12 +36,13 @@ fn a_deleted_directory_is_gone_though_its_open_files_still_answer() {
 }
 
 #[test]
-fn a_directory_replaced_by_another_is_gone_and_the_other_untouched() {
+fn a_directory_replaced_by_another_is_told_from_one_that_is_gone_and_the_other_untouched() {
     let (_parent, store) = temporary();
     store.create("index", 10).expect("a new file");
     fs::rename(store.path(), store.path().with_extension("old")).expect("renamable");
-    fs::create_dir(store.path()).expect("the name is free");
     assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+    fs::create_dir(store.path()).expect("the name is free");
+    assert_eq!(kind_of(store.probe()), StoreErrorKind::Displaced);
     store
         .write_at("index", 0, b"x")
         .expect("the old directory still works");
@@ -61,7 +62,7 @@ fn a_replaced_subdirectory_or_a_file_deleted_by_others_is_noticed() {
         Some("chunks was deleted by someone else")
     );
     fs::create_dir(store.path().join("chunks")).expect("the name is free");
-    assert_eq!(kind_of(store.probe()), StoreErrorKind::Gone);
+    assert_eq!(kind_of(store.probe()), StoreErrorKind::Displaced);
 
     let (_parent, store) = temporary();
     store.create("index", 10).expect("a new file");
