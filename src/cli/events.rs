@@ -138,7 +138,7 @@ fn of_mount(
     Ok(Outcome::Done)
 }
 
-/// What was shown of the events of a mount.
+/// The events of a mount that were shown.
 struct Shown {
     /// The sequence number of the last event.
     after: Option<u64>,

@@ -143,7 +143,7 @@ impl Listener {
             }
             Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
             Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),
-            // What is ordered would not begin.
+            // Such work would not begin.
             Ok(request) if self.volume.is_paused() && is_work(&request) => {
                 server::answer(&client, &Answer::Failed(DaemonFailure::Paused));
             }

@@ -8,7 +8,7 @@ use crate::store::{DirStore, FileRoles, StoreError, Trust};
 
 /// The roles of a member's files. What lies in segments and journals is cached once already, above the stores. All
 /// other files, the index before all, want the page cache. A member goes on without a segment file, whose bytes others
-/// can replace, without a superblock, whose content is all known, and without events, which others have as well.
+/// can replace, and without a superblock, whose content is all known. It goes on without events, which others have too.
 static ROLES: FileRoles = FileRoles {
     lock: files::LOCK,
     owners: &[files::SUPERBLOCK, files::LOCK],

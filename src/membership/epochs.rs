@@ -193,7 +193,7 @@ impl Epochs {
             absent.retain(|index| !self.membership.is_online(*index));
             let mut records = self.acknowledged.last_records(absent);
             for (member, record) in &mut records {
-                // What is in its place may be a copy that has the newest record and lacks shards from before.
+                // A copy in its place may have the newest record and lack shards from before.
                 record.is_surpassed |= self.membership.is_displaced(*member);
             }
             let beginnings = state.begin(&target, &records, |index| self.membership.path(index));

@@ -1,6 +1,6 @@
 //! Events in the life of a volume, and the files on the members that hold them.
 //!
-//! An event file is a sequence of frames. Each has a magic number and a checksum, so a reader finds the next frame after
+//! An event file is a sequence of frames. Each has a magic number and a checksum. So a reader finds the next frame after
 //! bytes that are damaged or were never written in full.
 
 mod kind;
@@ -57,7 +57,7 @@ pub struct Event {
     pub member: Option<EventMember>,
     /// The urgency.
     pub severity: Severity,
-    /// What happened.
+    /// The event itself.
     pub kind: EventKind,
 }
 

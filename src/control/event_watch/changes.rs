@@ -541,7 +541,7 @@ impl MemberKept {
     }
 }
 
-/// Returns whether a count of errors began anew.
+/// Returns whether a count of errors began again.
 fn fell(before: &ErrorCounts, now: &ErrorCounts) -> bool {
     now.read < before.read || now.write < before.write || now.checksum < before.checksum
 }
