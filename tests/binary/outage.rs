@@ -237,12 +237,13 @@ fn an_idle_volume_goes_on_by_itself() {
     let away = volume.members[..3].to_vec();
     let file = File::open(volume.path("f")).expect("it is there");
     take_away(&away);
-    // The first of these are accepted, until they were to be durable.
+    // The first of these are accepted. Then a commit fails, and what follows is refused.
     let mut refusals = Vec::new();
     let mut number = 0;
     eventually("they are seen to be away", || {
         number += 1;
-        let created = File::create(volume.path(&format!("created{number}")));
+        let path = volume.path(&format!("created{number}"));
+        let created = File::create(path).and_then(|file| file.sync_all());
         refusals.extend(created.err().map(|error| error.raw_os_error()));
         let (_, said) = volume.command(&["status"], &[]);
         refusals.len() > 20 && said.contains("goes on by itself")
