@@ -1,4 +1,4 @@
-//! What the members remember of what happened, and what `cauchyfs events` shows of it.
+//! Events of a volume: their record on the members, and their display by `cauchyfs events`.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read};

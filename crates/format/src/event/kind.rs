@@ -130,7 +130,7 @@ macro_rules! kinds {
         $(#[$doc:meta])*
         $tag:literal $severity:ident $name:ident { $( $(#[$field_doc:meta])* $field:ident: $type:ty, )* }
     )*) => {
-        /// What happened. `--json` of `cauchyfs events` has the name of a kind as `event`, in lower case with
+        /// The kind of an event. `--json` of `cauchyfs events` has the name of a kind as `event`, in lower case with
         /// underscores, and its fields beside it.
         ///
         /// A kind keeps its number on disk for ever. Later builds may add fields at the end of a kind, which earlier
