@@ -441,11 +441,11 @@ directory itself. A file that is removed counts until the last program closes it
 A quota may lie in another one: everything then counts for both, and the tighter limit decides.
 Renaming and linking from one quota to another fails with EXDEV, so `mv` copies.
 
-New files that are made while less than 64 MiB are left are written past the page cache of the kernel, so
-that a write which is too much is refused at once (Linux 6.6 and later). Into other files programs write through
-the page cache. If the quota is used up by the time the kernel writes that back, fsync tells them, later writes
-do, and close does with EIO. On a mount with -o open_requests all files count as new ones; with -o
-no_writeback every write is refused at once.
+While less than 64 MiB are left, files that are opened for writing bypass the page cache of the kernel, so that
+a write which is too much is refused at once (Linux 6.6 and later). During the mount in which a volume gets
+its first quota, only new files do. Into other files programs write through the page cache. If the quota is
+used up by the time the kernel writes that back, fsync tells them, later writes do, and close does with EIO;
+what is lost so counts for the quota. With -o no_writeback every write is refused at once.
 
 Once a quota was set, versions of cauchyfs without quotas refuse the volume, even after `clear`.")]
 pub(super) struct QuotaArguments {

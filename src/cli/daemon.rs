@@ -462,7 +462,8 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         },
         threads: plan.threads,
         writeback: options.writeback,
-        open_requests: options.open_requests,
+        // Only a file whose opening is requested can bypass the page cache, and so be refused at the limit of its quota.
+        open_requests: options.open_requests || volume.fs.quotas().any(),
         transport: plan.transport,
         on_failure: plan.on_failure,
     }
