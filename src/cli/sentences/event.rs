@@ -244,7 +244,9 @@ fn of_volume(kind: &EventKind, subject: &str) -> String {
         EventKind::DaemonCrashed { last_seen_ms } => {
             let last = Timestamp::from_millisecond(*last_seen_ms);
             let last = last.map_or_else(|_| "an unknown time".to_owned(), |it| format!("{it:.0}"));
-            format!("the daemon crashed, or the machine did, some time after {last}")
+            format!(
+                "the last mount did not end in good order, some time after {last}: the daemon or the machine crashed, or too few members were there"
+            )
         }
         EventKind::RedundancyReduced {
             losses_tolerated,
