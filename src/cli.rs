@@ -173,7 +173,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Condenses clap's paragraphs: what it says first, on one line.
+/// Condenses clap's paragraphs: what it says first, on one line, and the names that it proposes.
 fn complaint(text: &str) -> Failure {
     let said = text
         .lines()
@@ -181,8 +181,12 @@ fn complaint(text: &str) -> Failure {
         .take_while(|line| !line.is_empty())
         .collect::<Vec<_>>()
         .join(" ");
+    let tips = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("tip: "));
+    let tips: String = tips.map(|tip| format!("{tip}; ")).collect();
     Failure::usage(said.trim_start_matches("error: ")).advise(format!(
-        "`{}` shows how it is used, with examples",
+        "{tips}`{}` shows how it is used, with examples",
         help_command()
     ))
 }
@@ -211,6 +215,21 @@ mod tests {
     #[test]
     fn the_definition_of_the_arguments_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_nearest_names_are_proposed() {
+        for (given, nearest) in [
+            (["cauchyfs", "moutn"].as_slice(), "'mount'"),
+            (
+                &["cauchyfs", "mount", "--cache-siz", "1MiB"],
+                "'--cache-size'",
+            ),
+        ] {
+            let error = Arguments::try_parse_from(given).unwrap_err();
+            let proposed = complaint(&error.to_string()).advice.unwrap_or_default();
+            assert!(proposed.contains(nearest), "{proposed}");
+        }
     }
 
     fn mount_arguments(given: &str) -> args::MountArguments {

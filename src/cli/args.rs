@@ -77,7 +77,7 @@ pub(super) struct CreateArguments {
     /// Parity shards of a stripe: how many directories may be lost.
     #[arg(long, value_name = "M")]
     pub(super) parity: u16,
-    /// Bytes that a segment takes in each of its directories. In all sizes, 4M, 4MB and 4MiB are the same, units are
+    /// Bytes that a segment takes in each of its directories [default: 256MiB]. In all sizes, 4M, 4MB and 4MiB are the same, units are
     /// powers of 1024, and 1.5GiB is fine.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) segment_size: Option<u64>,
