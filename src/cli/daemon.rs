@@ -24,6 +24,7 @@ use signal_hook::iterator::Signals;
 use super::abandoned;
 use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
+use super::logging;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::outage::{OutageSurvey, OutageWatch, Reopening};
@@ -246,6 +247,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
     let (events, inbox) = mpsc::channel();
     let warnings = warnings::of(&volume);
     let options = serve_options(plan, &volume);
+    logging::name_volume(&volume.transactions.members().shape().volume_id().to_string());
     let volume = Arc::new(MountedVolume::new(volume));
     let started = warnings.and_then(|mut warnings| {
         watch_signals(signals, events.clone()).map_err(|error| cannot_start(&error))?;

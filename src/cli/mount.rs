@@ -228,12 +228,14 @@ fn start_foreground_log(
     if arguments.log_file.is_some() {
         return start_log(arguments, verbosity);
     }
-    logging::to_stderr(verbosity);
+    if !logging::to_own_journal(verbosity) {
+        logging::to_stderr(verbosity);
+    }
     Ok(None)
 }
 
-/// Starts a daemon's log: the file that was named, which is returned, else syslog, else a file beside the control
-/// socket.
+/// Starts a daemon's log: the file that was named, which is returned, else journald, else syslog, else a file beside the
+/// control socket.
 fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<Option<Arc<LogFile>>, Failure> {
     if let Some(path) = &arguments.log_file {
         let log = logging::to_file(path, verbosity).map_err(|error| {
@@ -244,7 +246,7 @@ fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<Option<Arc<Log
         });
         return log.map(Some);
     }
-    if logging::to_syslog(verbosity).is_ok() {
+    if logging::to_journal(verbosity).is_ok() || logging::to_syslog(verbosity).is_ok() {
         return Ok(None);
     }
     let mountpoint = arguments.paths.last().cloned().unwrap_or_default();
