@@ -27,7 +27,7 @@ fn of_git() -> Option<String> {
     ] {
         println!("cargo:rerun-if-changed={path}");
     }
-    for name in ["HEAD", "logs/HEAD", "index"] {
+    for name in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", name])?;
         if std::path::Path::new(&path).exists() {
             println!("cargo:rerun-if-changed={path}");
