@@ -182,22 +182,19 @@ check() {
         need unshare=util-linux
         CAUCHYFS_CHECK_UNSHARED=1 exec unshare --mount "$ROOT/scripts/package.sh" --check
     fi
-    need debootstrap=debootstrap man=man-db
     need_fuse
-    local program root suite mirror newer
+    local program newer
     program=$(build_usual)
     say "packages of two versions"
     make_deb "$program" "$VERSION"
     newer=$VERSION+1
     make_deb "$program" "$newer"
-    suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-    mirror=$(sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\) .*/\2/p' /etc/apt/sources.list \
-        /etc/apt/sources.list.d/* 2>/dev/null | head -n1)
+    # Not local, because the trap runs at the end of the script. Users of the system pass through it.
     root=$(mktemp -d)
+    chmod 755 "$root"
     trap 'umount -R "$root/proc" "$root/dev" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
     say "a fresh system"
-    debootstrap --variant=minbase --include=fuse3,man-db,bash-completion "$suite" "$root" "$mirror" >"$OUT/debootstrap.log" 2>&1 ||
-        fail "cannot make a fresh system" "$OUT/debootstrap.log says why"
+    fresh_debian "$root" fuse3,man-db,bash-completion "$OUT/debootstrap.log"
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mkdir "$root/check"
