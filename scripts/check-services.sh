@@ -112,7 +112,7 @@ status_text() { in_system systemctl show --property StatusText --value cauchyfs@
 is_waiting() { status_text | grep -q '^waiting for members: 1 '; }
 main_process() { in_system systemctl show --property MainPID --value cauchyfs@photos; }
 is_other_process() { [ "$(main_process)" != "$1" ] && state SubState running; }
-has_file() { [ "$(in_system cat /mnt/photos/file)" = kept ]; }
+has_file() { [ "$(in_system cat /mnt/photos/file 2>/dev/null)" = kept ]; }
 is_member_noted() { in_system journalctl --no-pager CAUCHYFS_MEMBER="$1" | grep -q "member $1"; }
 is_volume_noted() { in_system journalctl --no-pager CAUCHYFS_VOLUME="$1" | grep -q 'is mounted'; }
 comes_after() { in_system systemctl show --property After --value cauchyfs@photos | grep -q "$1"; }
@@ -124,17 +124,17 @@ eventually "the disks are mounted" in_system findmnt /srv/d2
 volume=$(in_system cauchyfs create --data 2 --parity 2 /srv/d0/volume /srv/d1/volume /srv/d2/volume /srv/d3/volume |
     grep -oE '[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}' | head -n1)
 in_system systemctl enable --now cauchyfs@photos
-has_file || in_system sh -c 'echo kept >/mnt/photos/file && sync -f /mnt/photos/file'
+has_file || in_system sh -c 'echo kept >/mnt/photos/file && sync /mnt/photos/file'
 eventually "the service orders itself after the disks" comes_after srv-d3.mount
 eventually "the journal knows the volume" is_volume_noted "$volume"
 
 say "a daemon that is killed, and one that hangs"
 before=$(main_process)
-in_system kill -KILL "$before"
+in_system sh -c "kill -KILL $before"
 eventually "a killed daemon is started again" is_other_process "$before"
 eventually "the file is there" has_file
 before=$(main_process)
-in_system kill -STOP "$before"
+in_system sh -c "kill -STOP $before"
 eventually "the watchdog replaces a daemon that hangs" is_other_process "$before"
 eventually "the file is there" has_file
 
