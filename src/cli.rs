@@ -11,6 +11,7 @@ mod balance;
 mod bench;
 mod check;
 mod client;
+mod completions;
 mod create;
 mod daemon;
 mod devices;
@@ -18,9 +19,11 @@ mod directories;
 mod events;
 mod extract;
 mod failure;
+mod generator;
 mod held;
 mod helper;
 mod logging;
+mod manual;
 mod member;
 mod mount;
 mod mounts;
@@ -35,6 +38,7 @@ mod report;
 mod sandbox;
 mod scrub;
 mod sentences;
+mod service;
 mod set;
 mod shell;
 mod size;
@@ -46,25 +50,45 @@ mod time;
 mod trust;
 mod unmount;
 mod usage;
+mod version;
 mod volume;
+mod volume_file;
 mod warnings;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use args::{Arguments, Command};
 use failure::{Failure, Outcome};
+use volume_file::VolumeFile;
 
 use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 17] = [
-    "create", "mount", "unmount", "status", "usage", "events", "check", "extract", "scrub",
-    "rebuild", "balance", "pause", "resume", "set", "quota", "member", "bench",
+const COMMANDS: [&str; 19] = [
+    "create",
+    "mount",
+    "unmount",
+    "status",
+    "usage",
+    "events",
+    "check",
+    "extract",
+    "scrub",
+    "rebuild",
+    "balance",
+    "pause",
+    "resume",
+    "set",
+    "quota",
+    "member",
+    "bench",
+    "completions",
+    "man",
 ];
 
 /// Runs the program with the arguments that it was started with.
@@ -77,6 +101,14 @@ pub fn run() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => Fault::Environment.into(),
         };
+    }
+    if let Some(code) = generator::run_if_asked(&given) {
+        return code;
+    }
+    match completions::complete() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return explain(&error),
     }
     let arguments = match parse(&helper::canonical(given)) {
         Ok(arguments) => arguments,
@@ -97,22 +129,33 @@ pub fn run() -> ExitCode {
     code.into()
 }
 
-/// Parses the command line. Flags of `mount` may stand among the options of `-o`. They are put in front of the other flags,
-/// each of which replaces an earlier one of its name.
+/// Parses the command line. Flags of `mount` may stand among the options of `-o`, and in the file of a volume. They are put
+/// in front of the other flags, each of which replaces an earlier one of its name.
 fn parse(given: &[OsString]) -> Result<Arguments, clap::Error> {
     let arguments = Arguments::try_parse_from(given)?;
     let Command::Mount(mount) = &arguments.command else {
         return Ok(arguments);
     };
-    let (flags, options) = options::take_flags(&mount.options)?;
-    let command = given.iter().position(|word| word == "mount");
-    let Some(command) = command.filter(|_| !flags.is_empty()) else {
-        return Ok(arguments);
+    let file = match &mount.service.volume {
+        Some(name) => volume_file::read(&volume_file::path_of(name))
+            .map_err(|problem| Arguments::command().error(ErrorKind::InvalidValue, problem))?,
+        None => VolumeFile::default(),
     };
-    let (before, after) = given.split_at(command + 1);
-    let mut arguments = Arguments::try_parse_from([before, &flags, after].concat())?;
+    let (flags, options) = options::take_flags(&[file.options, mount.options.clone()].concat())?;
+    let flags = [file.flags, flags].concat();
+    let command = given.iter().position(|word| word == "mount");
+    let mut arguments = match command.filter(|_| !flags.is_empty()) {
+        Some(command) => {
+            let (before, after) = given.split_at(command + 1);
+            Arguments::try_parse_from([before, &flags, after].concat())?
+        }
+        None => arguments,
+    };
     if let Command::Mount(mount) = &mut arguments.command {
         mount.options = options;
+        if !file.directories.is_empty() {
+            mount.paths = [file.directories, vec![file.mountpoint]].concat();
+        }
     }
     Ok(arguments)
 }
@@ -149,6 +192,8 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Quota(quota) => quota::run(&quota),
         Command::Member(member) => member::run(&member),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Completions(completions) => completions::run(&completions),
+        Command::Man(man) => manual::run(&man),
     }
 }
 
@@ -207,8 +252,6 @@ fn help_command() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
     use crate::codec::CodeId;
 
@@ -254,6 +297,31 @@ mod tests {
         assert_eq!((mount.threads, mount.engine.as_str()), (2, "cpu"));
         let wrong = ["cauchyfs", "mount", "-o", "threads=x", "a", "/mnt"].map(OsString::from);
         assert!(parse(&wrong).is_err());
+    }
+
+    #[test]
+    fn the_file_of_a_volume_has_what_the_command_line_does_not_override() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("photos.conf");
+        let text = "directory = /a\ndirectory = /b\nmountpoint = /mnt\noptions = ro,threads=5\n\
+                    cache-size = 1GiB\nengine = cpu\n";
+        std::fs::write(&path, text).unwrap();
+        let given = format!("cauchyfs mount --engine scalar --volume {}", path.display());
+        let mount = mount_arguments(&given);
+        assert_eq!((mount.cache_size, mount.threads), (1 << 30, 5));
+        assert_eq!(mount.engine, "scalar");
+        assert_eq!(mount.options, ["ro"]);
+        assert_eq!(
+            mount.paths,
+            ["/a", "/b", "/mnt"].map(std::path::PathBuf::from)
+        );
+        for wrong in [
+            "cauchyfs mount --volume /none.conf",
+            "cauchyfs mount --volume a /b /mnt",
+        ] {
+            let words: Vec<OsString> = wrong.split(' ').map(OsString::from).collect();
+            assert!(parse(&words).is_err(), "{wrong}");
+        }
     }
 
     #[test]

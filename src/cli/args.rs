@@ -7,9 +7,13 @@ use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
 use super::bench::BenchArguments;
+use super::completions::CompletionsArguments;
+use super::manual::ManArguments;
 use super::sandbox::SandboxArguments;
+use super::service::ServiceArguments;
 use super::size::parse_size;
 use super::time::{Since, Wait, parse_since, parse_time, parse_timeout, parse_wait};
+use super::version;
 use crate::fs::LimitChange;
 
 /// Where an option that every command has stands in its help.
@@ -23,6 +27,7 @@ const MOST_THREADS: u64 = 256;
 #[command(
     name = "cauchyfs",
     version,
+    long_version = version::long(),
     max_term_width = 100,
     disable_help_subcommand = true,
     after_help = "Examples:
@@ -62,6 +67,8 @@ pub(super) enum Command {
     Quota(QuotaArguments),
     Member(MemberArguments),
     Bench(BenchArguments),
+    Completions(CompletionsArguments),
+    Man(ManArguments),
 }
 
 /// Make a volume over N ≥ K+M directories, which are created if absent and refused unless empty.
@@ -111,11 +118,12 @@ pub(super) struct CreateArguments {
 )]
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "cauchyfs mount [OPTIONS] DIR... MOUNTPOINT",
+    override_usage = "cauchyfs mount [OPTIONS] DIR... MOUNTPOINT\n       cauchyfs mount [OPTIONS] --volume NAME",
     args_override_self = true,
     after_help = "Examples:
   cauchyfs mount d0 d1 d2 d3 d4 d5 /mnt/photos
   cauchyfs mount -o ro,noatime d0 d1 d2 d3 /mnt/photos                  # two of six are gone
+  cauchyfs mount --volume photos                        # as /etc/cauchyfs/volumes/photos.conf says
   mount -t cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos -o cache-size=1GiB   # as fstab does
 
 Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime,
@@ -197,8 +205,10 @@ pub(super) struct MountArguments {
     /// A directory that is known not to answer; for the daemon, whose parent has waited for it.
     #[arg(long, hide = true, value_name = "DIR")]
     pub(super) silent: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) service: ServiceArguments,
     /// The directories, then where to mount.
-    #[arg(value_name = "DIR... MOUNTPOINT", required = true, num_args = 2..)]
+    #[arg(value_name = "DIR... MOUNTPOINT", required_unless_present = "volume", num_args = 2..)]
     pub(super) paths: Vec<PathBuf>,
 }
 

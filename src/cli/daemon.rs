@@ -24,11 +24,13 @@ use signal_hook::iterator::Signals;
 use super::abandoned;
 use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
+use super::logging;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::outage::{OutageSurvey, OutageWatch, Reopening};
 use super::sandbox::{self, Confined, Needs};
 use super::sentences::mount_failure;
+use super::service::Supervision;
 use super::superseded;
 use super::unmount;
 use super::volume::VolumeOptions;
@@ -201,6 +203,11 @@ impl NewsReceiver {
         self == Self::Terminal || !is_gone
     }
 
+    /// Reports to the manager of services, which may have started a daemon that stays in the foreground.
+    fn supervise(self, mount: &Mount, volume: &Arc<MountedVolume>) -> Option<Supervision> {
+        (self == Self::Terminal).then(|| Supervision::begin(mount.mountpoint(), volume))
+    }
+
     /// Tells that the mount is usable; returns whether that was heard.
     fn tell_ready(self, warnings: Warnings) -> bool {
         match self {
@@ -246,6 +253,14 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
     let (events, inbox) = mpsc::channel();
     let warnings = warnings::of(&volume);
     let options = serve_options(plan, &volume);
+    logging::name_volume(
+        &volume
+            .transactions
+            .members()
+            .shape()
+            .volume_id()
+            .to_string(),
+    );
     let volume = Arc::new(MountedVolume::new(volume));
     let started = warnings.and_then(|mut warnings| {
         watch_signals(signals, events.clone()).map_err(|error| cannot_start(&error))?;
@@ -272,10 +287,11 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             watch,
             events,
         }) => {
+            let supervision = caller.supervise(&mount, &volume);
             let log = plan.log.as_deref();
             let ending = Ending::new(confined.mounting(), &mount, &connection, &volume, log);
             let waiting = ending.wait(&inbox);
-            drop(watch);
+            drop((watch, supervision));
             events.end();
             let finished = finish(&volume, socket, waiting, &inbox);
             finished
