@@ -6,6 +6,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod abandoned;
+mod alerts;
 mod args;
 mod balance;
 mod bench;
@@ -58,13 +59,14 @@ use clap::error::ErrorKind;
 use args::{Arguments, Command};
 use failure::{Failure, Outcome};
 
+use crate::control::alerts::process as alerts_process;
 use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 17] = [
-    "create", "mount", "unmount", "status", "usage", "events", "check", "extract", "scrub",
-    "rebuild", "balance", "pause", "resume", "set", "quota", "member", "bench",
+const COMMANDS: [&str; 18] = [
+    "create", "mount", "unmount", "status", "usage", "events", "alerts", "check", "extract",
+    "scrub", "rebuild", "balance", "pause", "resume", "set", "quota", "member", "bench",
 ];
 
 /// Runs the program with the arguments that it was started with.
@@ -74,6 +76,12 @@ pub fn run() -> ExitCode {
     if let Some(places) = mounter::asked_for(&given) {
         // Without the daemon's end there is nothing to be reported to.
         return match mounter::run(places) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => Fault::Environment.into(),
+        };
+    }
+    if let Some(places) = alerts_process::asked_for(&given) {
+        return match alerts_process::run(&places, alerts::wording) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => Fault::Environment.into(),
         };
@@ -138,6 +146,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Status(status) => status::run(&status),
         Command::Usage(usage) => usage::run(&usage),
         Command::Events(events) => events::run(&events),
+        Command::Alerts(alerts) => alerts::run(&alerts),
         Command::Check(check) => check::run(&check),
         Command::Extract(extract) => extract::run(&extract),
         Command::Scrub(scrub) => scrub::run(&scrub),
