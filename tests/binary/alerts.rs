@@ -25,17 +25,22 @@ struct Site {
 
 impl Site {
     fn new() -> Self {
-        let home = tempfile::tempdir().unwrap();
+        let home = tempfile::tempdir().expect("there is room");
         let config = home.path().join("alerts.toml");
-        fs::create_dir(home.path().join("got")).unwrap();
+        fs::create_dir(home.path().join("got")).expect("this machine can do it");
         let state = home.path().join("state");
-        fs::write(&config, format!("state-directory = {state:?}\n")).unwrap();
+        fs::write(
+            &config,
+            format!("state-directory = \"{}\"\n", state.display()),
+        )
+        .expect("this machine can do it");
         Self { home, config }
     }
 
     fn add(&self, receiver: &str) {
-        let before = fs::read_to_string(&self.config).unwrap();
-        fs::write(&self.config, format!("{before}[[receiver]]\n{receiver}\n")).unwrap();
+        let before = fs::read_to_string(&self.config).expect("this machine can do it");
+        fs::write(&self.config, format!("{before}[[receiver]]\n{receiver}\n"))
+            .expect("this machine can do it");
     }
 
     /// Adds a program that keeps every document in a file of its own.
@@ -57,15 +62,20 @@ impl Site {
 
     /// Returns what the program got.
     fn documents(&self) -> Vec<Value> {
-        let files = fs::read_dir(self.home.path().join("got")).unwrap();
-        let files = files.map(|file| file.unwrap().path());
+        let files = fs::read_dir(self.home.path().join("got")).expect("this machine can do it");
+        let files = files.map(|file| file.expect("the directory can be read").path());
         let mut whole: Vec<PathBuf> = files
             .filter(|path| path.extension().is_some_and(|it| it == "json"))
             .collect();
-        whole.sort_by_key(|path| fs::metadata(path).unwrap().modified().unwrap());
+        whole.sort_by_key(|path| {
+            fs::metadata(path)
+                .expect("this machine can do it")
+                .modified()
+                .expect("this machine can do it")
+        });
         whole
             .iter()
-            .map(|path| json(&fs::read(path).unwrap()))
+            .map(|path| json(&fs::read(path).expect("this machine can do it")))
             .collect()
     }
 
@@ -74,11 +84,11 @@ impl Site {
         let Ok(files) = fs::read_dir(self.home.path().join("state")) else {
             return Vec::new();
         };
-        let mut files = files.map(|file| file.unwrap().path());
+        let mut files = files.map(|file| file.expect("the directory can be read").path());
         let Some(file) = files.find(|path| path.extension().is_some_and(|it| it == "json")) else {
             return Vec::new();
         };
-        let state = json(&fs::read(file).unwrap());
+        let state = json(&fs::read(file).expect("this machine can do it"));
         let waiting = &state["mailboxes"][receiver]["waiting"];
         waiting.as_array().cloned().unwrap_or_default()
     }
@@ -99,8 +109,11 @@ fn json(bytes: &[u8]) -> Value {
 
 /// Returns a port that nothing listens on.
 fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
+    let listener = TcpListener::bind("127.0.0.1:0").expect("this machine can do it");
+    listener
+        .local_addr()
+        .expect("this machine can do it")
+        .port()
 }
 
 /// Requests with their signatures, as an HTTP server got them.
@@ -109,17 +122,17 @@ type Requests = Arc<Mutex<Vec<(String, Vec<u8>)>>>;
 /// Starts an HTTP server. The first request fails with code 503, and all others succeed.
 fn serve(port: u16) -> Requests {
     let requests = Requests::default();
-    let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
+    let listener = TcpListener::bind(("127.0.0.1", port)).expect("this machine can do it");
     let kept = Arc::clone(&requests);
     thread::spawn(move || {
         let mut is_first = true;
         for stream in listener.incoming() {
-            let stream = stream.unwrap();
-            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            let stream = stream.expect("a client comes");
+            let mut reader = BufReader::new(stream.try_clone().expect("this machine can do it"));
             let (mut len, mut signature) = (0, String::new());
             loop {
                 let mut line = String::new();
-                reader.read_line(&mut line).unwrap();
+                reader.read_line(&mut line).expect("this machine can do it");
                 let line = line.trim();
                 let Some((name, value)) = line.split_once(": ") else {
                     if line.is_empty() {
@@ -128,21 +141,27 @@ fn serve(port: u16) -> Requests {
                     continue;
                 };
                 match name.to_ascii_lowercase().as_str() {
-                    "content-length" => len = value.parse().unwrap(),
-                    "x-cauchyfs-signature" => signature = value.to_owned(),
+                    "content-length" => len = value.parse().expect("it is a number"),
+                    "x-cauchyfs-signature" => value.clone_into(&mut signature),
                     _ => {}
                 }
             }
             let mut body = vec![0; len];
-            reader.read_exact(&mut body).unwrap();
+            reader
+                .read_exact(&mut body)
+                .expect("this machine can do it");
             let status = if is_first { "503 Wait" } else { "204 Done" };
             if !is_first {
-                kept.lock().unwrap().push((signature, body));
+                kept.lock()
+                    .expect("no thread panicked")
+                    .push((signature, body));
             }
             is_first = false;
             let answer =
                 format!("HTTP/1.1 {status}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
-            (&stream).write_all(answer.as_bytes()).unwrap();
+            (&stream)
+                .write_all(answer.as_bytes())
+                .expect("this machine can do it");
         }
     });
     requests
@@ -150,10 +169,12 @@ fn serve(port: u16) -> Requests {
 
 #[track_caller]
 fn assert_signed((signature, body): &(String, Vec<u8>)) {
-    let mut mac = Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).unwrap();
+    let mut mac =
+        Hmac::<Sha256>::new_from_slice(SECRET.as_bytes()).expect("this machine can do it");
     mac.update(body);
     let bytes = mac.finalize().into_bytes();
-    let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex: Vec<String> = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
+    let hex = hex.concat();
     assert_eq!(*signature, format!("sha256={hex}"));
 }
 
@@ -184,35 +205,45 @@ time.sleep(600)
 
 impl Drop for MailServer {
     fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
+        self.0.kill().expect("this machine can do it");
+        self.0.wait().expect("this machine can do it");
     }
 }
 
 fn names(document: &Value) -> Vec<&str> {
-    let events = document["events"].as_array().unwrap();
+    let events = document["events"].as_array().expect("it is a list");
     events
         .iter()
-        .map(|it| it["event"].as_str().unwrap())
+        .map(|it| it["event"].as_str().expect("it is a text"))
         .collect()
 }
 
 fn write_some(volume: &TestVolume) {
     let path = volume.path("f");
-    fs::write(&path, vec![7; 3 << 20]).unwrap();
-    fs::File::open(path).unwrap().sync_all().unwrap();
+    fs::write(&path, vec![7; 3 << 20]).expect("this machine can do it");
+    fs::File::open(path)
+        .expect("this machine can do it")
+        .sync_all()
+        .expect("this machine can do it");
 }
 
 /// Returns the process that delivers alerts for the daemon of a volume.
 fn alert_process(volume: &TestVolume) -> Pid {
-    let daemon = volume.daemon().unwrap();
-    let all = fs::read_dir("/proc").unwrap();
-    let mut pids = all.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse::<i32>().ok());
+    let daemon = volume.daemon().expect("this machine can do it");
+    let all = fs::read_dir("/proc").expect("this machine can do it");
+    let mut pids = all.filter_map(|entry| {
+        entry
+            .expect("the directory can be read")
+            .file_name()
+            .to_str()?
+            .parse::<i32>()
+            .ok()
+    });
     let is_it = |pid: &i32| {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
         stat.contains("(cauchyfs-alerts)") && stat.contains(&format!(") S {daemon} "))
     };
-    Pid::from_raw(pids.find(is_it).expect("it runs")).unwrap()
+    Pid::from_raw(pids.find(is_it).expect("it runs")).expect("this machine can do it")
 }
 
 #[test]

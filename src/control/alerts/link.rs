@@ -148,8 +148,7 @@ impl Feed {
         let asked = loop {
             match answers.recv_timeout(INTERVAL) {
                 Ok(FromProcess::SendAfter(place)) => break place,
-                Ok(_) => return Err(gone()),
-                Err(RecvTimeoutError::Disconnected) => return Err(gone()),
+                Ok(_) | Err(RecvTimeoutError::Disconnected) => return Err(gone()),
                 Err(RecvTimeoutError::Timeout) if self.is_ended(Duration::ZERO) => return Ok(()),
                 Err(RecvTimeoutError::Timeout) => {}
             }

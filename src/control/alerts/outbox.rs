@@ -153,7 +153,9 @@ impl Mailbox {
                 subjects.insert(subject);
             } else {
                 let held = self.held.entry(subject).or_default();
-                events.into_iter().for_each(|event| held.add(event));
+                for event in events {
+                    held.add(event);
+                }
             }
         }
         if allowed.is_empty() {

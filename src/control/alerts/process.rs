@@ -180,10 +180,10 @@ impl Office {
                         self.take(&group);
                     }
                 }
-                Ok(FromDaemon::Volume(_)) => {}
                 Ok(FromDaemon::End) => break Departure::InGoodOrder,
                 Err(RecvTimeoutError::Disconnected) => break Departure::Killed,
-                Err(RecvTimeoutError::Timeout) => {}
+                // It names its volume once.
+                Ok(FromDaemon::Volume(_)) | Err(RecvTimeoutError::Timeout) => {}
             }
             if self.grouper.wait(Instant::now()) == Some(Duration::ZERO) {
                 self.close();

@@ -163,8 +163,8 @@ fn no_header(line: usize) -> Wrong {
 
 /// Returns how many lines precede that of an offset.
 fn line_of(text: &str, offset: usize) -> usize {
-    let before = &text.as_bytes()[..offset.min(text.len())];
-    before.iter().filter(|byte| **byte == b'\n').count()
+    let ends = text.match_indices('\n').map(|(at, _)| at);
+    ends.take_while(|at| *at < offset).count()
 }
 
 /// Returns the key on the line of an offset.
