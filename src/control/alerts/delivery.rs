@@ -2,32 +2,17 @@
 //!
 //! Every way has a time limit, and reads a bounded answer.
 
-use std::fmt;
-
 use serde::Serialize;
 
 use super::config::{Receiver, Way};
 use super::notice::{Letter, Notice};
 
+mod failure;
 mod mail;
 mod program;
 mod webhook;
 
-/// The reason for which a delivery failed, in words.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct DeliveryFailure(String);
-
-impl DeliveryFailure {
-    fn new(text: impl fmt::Display) -> Self {
-        Self(text.to_string())
-    }
-}
-
-impl fmt::Display for DeliveryFailure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
+pub(crate) use failure::DeliveryFailure;
 
 /// The JSON that programs and webhooks get. Its shape is a contract.
 #[derive(Debug, Serialize)]

@@ -8,7 +8,8 @@ use lettre::transport::smtp::client::Tls;
 use lettre::transport::smtp::client::TlsParameters;
 use lettre::{Message, SmtpTransport, Transport};
 
-use super::{DeliveryFailure, program};
+use super::failure::DeliveryFailure;
+use super::program;
 use crate::control::alerts::config::{Encryption, Mail, MailWay};
 use crate::control::alerts::notice::{Letter, Notice};
 

@@ -11,8 +11,9 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process_group};
 
-use super::DeliveryFailure;
+use super::failure::DeliveryFailure;
 use crate::control::alerts::config::demand_trusted;
+use crate::control::process::keep_descriptors_to_ourselves;
 
 /// The whole environment of programs.
 const PATH: (&str, &str) = (
@@ -39,6 +40,8 @@ pub(super) fn run(
     let failed = |error| DeliveryFailure::new(format_args!("cannot run {program}: {error}"));
     let found = fs::metadata(program).map_err(failed)?;
     demand_trusted(found.uid(), found.mode(), 0o022).map_err(failed)?;
+    // A command that tests receivers may have been given some.
+    keep_descriptors_to_ourselves();
     let mut child = Command::new(program)
         .args(arguments)
         .env_clear()
@@ -145,7 +148,7 @@ mod tests {
         let out = home.path().join("out");
         let shown = out.display();
         shell(
-            &format!("(cat; echo; env; ls /proc/self/fd) > '{shown}'"),
+            &format!("exec > '{shown}'; cat; echo; env; ls /proc/self/fd"),
             20,
         )
         .unwrap();

@@ -8,7 +8,7 @@ use sha2::Sha256;
 use ureq::Agent;
 use ureq::config::Config;
 
-use super::DeliveryFailure;
+use super::failure::DeliveryFailure;
 use crate::control::alerts::config::Secret;
 
 /// The header with the signature: HMAC-SHA256 of the body, in hexadecimal digits.
