@@ -6,6 +6,7 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod abandoned;
+mod alerts;
 mod args;
 mod balance;
 mod bench;
@@ -65,17 +66,19 @@ use args::{Arguments, Command};
 use failure::{Failure, Outcome};
 use volume_file::VolumeFile;
 
+use crate::control::alerts::process as alerts_process;
 use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 19] = [
+const COMMANDS: [&str; 20] = [
     "create",
     "mount",
     "unmount",
     "status",
     "usage",
     "events",
+    "alerts",
     "check",
     "extract",
     "scrub",
@@ -98,6 +101,12 @@ pub fn run() -> ExitCode {
     if let Some(places) = mounter::asked_for(&given) {
         // Without the daemon's end there is nothing to be reported to.
         return match mounter::run(places) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => Fault::Environment.into(),
+        };
+    }
+    if let Some(places) = alerts_process::asked_for(&given) {
+        return match alerts_process::run(&places, alerts::wording) {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => Fault::Environment.into(),
         };
@@ -181,6 +190,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Status(status) => status::run(&status),
         Command::Usage(usage) => usage::run(&usage),
         Command::Events(events) => events::run(&events),
+        Command::Alerts(alerts) => alerts::run(&alerts),
         Command::Check(check) => check::run(&check),
         Command::Extract(extract) => extract::run(&extract),
         Command::Scrub(scrub) => scrub::run(&scrub),

@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::alerts::AlertsArguments;
 use super::bench::BenchArguments;
 use super::completions::CompletionsArguments;
 use super::manual::ManArguments;
@@ -56,6 +57,7 @@ pub(super) enum Command {
     Status(StatusArguments),
     Usage(UsageArguments),
     Events(EventsArguments),
+    Alerts(AlertsArguments),
     Check(CheckArguments),
     Extract(ExtractArguments),
     Scrub(ScrubArguments),
@@ -196,6 +198,10 @@ pub(super) struct MountArguments {
     /// `/dev/stderr` keep their modes.
     #[arg(long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
+    /// Send alerts to the receivers in this file instead of `/etc/cauchyfs/alerts.toml`, or, for an ordinary user,
+    /// `~/.config/cauchyfs/alerts.toml`. `cauchyfs alerts --help` describes it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) alerts: Option<PathBuf>,
     /// Started by mount(8): degraded is no failure.
     #[arg(long, hide = true)]
     pub(super) fstab: bool,

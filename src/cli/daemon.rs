@@ -22,6 +22,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::abandoned;
+use super::alerts::Alerts;
 use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
 use super::logging;
@@ -35,6 +36,7 @@ use super::superseded;
 use super::unmount;
 use super::volume::VolumeOptions;
 use super::warnings::{self, Warnings};
+use crate::control::alerts::link::AlertFeed;
 use crate::control::ending::{Ending, Event, finish, take_away};
 use crate::control::event_watch::EventWatch;
 use crate::control::failure::DaemonFailure;
@@ -78,6 +80,8 @@ pub(super) struct MountPlan {
     pub(super) full_members: FullMembers,
     pub(super) on_failure: OnFailure,
     pub(super) schedule: Schedule,
+    /// The receivers of alerts.
+    pub(super) alerts: Alerts,
     /// The log file, if one was named.
     pub(super) log: Option<Arc<LogFile>>,
 }
@@ -248,6 +252,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
         cache_bytes: plan.cache_bytes,
         read_only: plan.options.read_only,
     };
+    let mut alerts = plan.alerts.start();
     let confined = sandbox::begin_daemon(&needs)?;
     let (volume, reopening) = open(plan, &confined, &needs)?;
     let (events, inbox) = mpsc::channel();
@@ -262,7 +267,9 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             .to_string(),
     );
     let volume = Arc::new(MountedVolume::new(volume));
+    let feed = alerts.follow(&volume, &plan.mountpoint);
     let started = warnings.and_then(|mut warnings| {
+        warnings.lines.append(&mut alerts.warnings);
         watch_signals(signals, events.clone()).map_err(|error| cannot_start(&error))?;
         let daemon = Daemon {
             plan,
@@ -294,6 +301,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             drop((watch, supervision));
             events.end();
             let finished = finish(&volume, socket, waiting, &inbox);
+            feed.into_iter().for_each(AlertFeed::end);
             finished
                 .map(|()| Outcome::Done)
                 .map_err(|failure| failure.at(mount.mountpoint()))

@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::alerts::Alerts;
 use super::args::MountArguments;
 use super::daemon::{self, MountPlan};
 use super::directories::{Directories, check_mountpoint, hidden_at, split_source};
@@ -165,6 +166,7 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             bytes_per_second: arguments.background_rate,
             last_order: 0,
         },
+        alerts: Alerts::configured(arguments.alerts.as_deref()),
         log: None,
     })
 }
@@ -250,6 +252,10 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
     if let Some(file) = &arguments.log_file {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         line.extend(["--log-file".into(), file.into()]);
+    }
+    if let Some(file) = &arguments.alerts {
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        line.extend(["--alerts".into(), file.into()]);
     }
     let directories = plan.directories.absent.iter();
     for path in directories.filter(|path| plan.directories.silent.has(path)) {

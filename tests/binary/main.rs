@@ -4,6 +4,7 @@
 //! out, as `scripts/test.sh` does aloud where they cannot run.
 
 mod advice;
+mod alerts;
 mod bench;
 mod bench_fs;
 mod birth;

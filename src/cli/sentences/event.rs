@@ -23,7 +23,7 @@ impl EventReport {
         format!("{time}  {severity:<8}  {member:>3}  {sentence}")
     }
 
-    fn sentence(&self) -> String {
+    pub(in crate::cli) fn sentence(&self) -> String {
         let member = match (self.member, &self.path) {
             (Some(member), Some(path)) => format!("member {member} ({path})"),
             (Some(member), None) => format!("member {member}"),
@@ -34,7 +34,7 @@ impl EventReport {
 }
 
 /// Writes a moment in the zone of the reader. Bytes of a daemon that are no moment stay as they are.
-fn local_time(time: &str, zone: &TimeZone) -> String {
+pub(in crate::cli) fn local_time(time: &str, zone: &TimeZone) -> String {
     match time.parse::<Timestamp>() {
         Ok(moment) => {
             let local = moment.to_zoned(zone.clone());
