@@ -238,7 +238,8 @@ fn complaint(text: &str) -> Failure {
         .join(" ");
     let tips = text
         .lines()
-        .filter_map(|line| line.trim().strip_prefix("tip: "));
+        .filter_map(|line| line.trim().strip_prefix("tip: "))
+        .filter(|tip| tip.contains("similar"));
     let tips: String = tips.map(|tip| format!("{tip}; ")).collect();
     Failure::usage(said.trim_start_matches("error: ")).advise(format!(
         "{tips}`{}` shows how it is used, with examples",
@@ -283,6 +284,9 @@ mod tests {
             let proposed = complaint(&error.to_string()).advice.unwrap_or_default();
             assert!(proposed.contains(nearest), "{proposed}");
         }
+        let error = Arguments::try_parse_from(["cauchyfs", "mount", "--zzyzx"]).unwrap_err();
+        let proposed = complaint(&error.to_string()).advice.unwrap_or_default();
+        assert!(proposed.starts_with("`cauchyfs "), "{proposed}");
     }
 
     fn mount_arguments(given: &str) -> args::MountArguments {

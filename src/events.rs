@@ -34,9 +34,6 @@ use writer::Writer;
 /// Members whose events are read at once.
 const READ_AT_ONCE: usize = 16;
 
-/// The time that a member may take to tell its events. A mount waits for that, and a bad sector takes longer.
-const READ_PATIENCE: Duration = Duration::from_secs(5);
-
 /// The event log of a mounted volume.
 pub struct EventLog {
     queue: Arc<Queue>,
@@ -130,7 +127,7 @@ fn read_members(members: &Members, some: &[MemberIndex]) -> Vec<Vec<Event>> {
     let read = |index: MemberIndex| {
         let store = members.membership().store(index)?;
         let executor = members.io().executor();
-        match executor.call_within(&store, "read events of", READ_PATIENCE, read_store) {
+        match executor.call(&store, "read events of", read_store) {
             Ok(read) => Some(read.events),
             Err(error) => {
                 let error = chain(&error);

@@ -458,10 +458,10 @@ A quota may lie in another one: everything then counts for both, and the tighter
 Renaming and linking from one quota to another fails with EXDEV, so `mv` copies.
 
 While less than 64 MiB are left, files that are opened for writing bypass the page cache of the kernel, so that
-a write which is too much is refused at once (Linux 6.6 and later). During the mount in which a volume gets
-its first quota, only new files do. Into other files programs write through the page cache. If the quota is
-used up by the time the kernel writes that back, fsync tells them, later writes do, and close does with EIO;
-what is lost so counts for the quota. With -o no_writeback every write is refused at once.
+a write which is too much is refused at once (Linux 6.6 and later). Where the kernel opens files by itself, only
+new files do so until the next mount. Into other files programs write through the page cache. If the quota is
+used up by the time the kernel writes that back, fsync tells them, later writes do, and close does with EIO.
+Bytes that are lost so still count. With -o no_writeback every write is refused at once.
 
 Once a quota was set, versions of cauchyfs without quotas refuse the volume, even after `clear`.")]
 pub(super) struct QuotaArguments {

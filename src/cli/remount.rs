@@ -58,7 +58,8 @@ pub(super) fn run(arguments: &MountArguments) -> Result<Outcome, Failure> {
     let flags = changed(before, words(arguments));
     let allows_writes = (before - flags).contains(MountFlags::RDONLY);
     // Its daemon writes nothing, whatever the kernel lets through.
-    if allows_writes && mount.report()?.mounted_read_only {
+    let is_reader = || mount.report().is_ok_and(|report| report.mounted_read_only);
+    if allows_writes && is_reader() {
         return Err(Failure::usage(format!(
             "{} was mounted read-only, and no remount makes it writable",
             mountpoint.display()

@@ -141,32 +141,6 @@ fn a_member_that_takes_no_events_stays_online_and_the_others_have_them() {
     }
 }
 
-/// The executor waits a minute for a member, and an unmount a few seconds for the last event.
-#[test]
-fn a_member_that_hangs_does_not_keep_the_last_event_from_the_others() {
-    let disks = volume();
-    let plan = FaultPlan::new();
-    let members = open_over(
-        FaultStore::wrap_all(stores(&disks), &plan),
-        Access::ReadWrite,
-    );
-    let log = EventLog::open(&members);
-    log.start(Access::ReadWrite).unwrap();
-    plan.add(
-        Fault::at(1, Effect::Hang)
-            .of(Scope::MemberKind(1, CallKind::Write))
-            .lasting(),
-    );
-    log.record(None, started());
-    eventually("the member hangs", PATIENCE, || plan.triggered() > 0);
-    log.record(None, stopped());
-    log.close(PATIENCE / 2);
-    for index in [0, 2] {
-        assert_eq!(kinds_on(&disks[index].open()), [started(), stopped()]);
-    }
-    plan.release();
-}
-
 #[test]
 fn a_full_member_is_left_out_until_it_has_room() {
     let disks = volume();

@@ -17,9 +17,6 @@ use crate::store::{Store, StoreError, StoreRef, StoreRequest};
 /// The time after which a member that did not take an event is asked again.
 const RETRY_AFTER: Duration = Duration::from_secs(60);
 
-/// The time that a member may take for an event. The others are written to at once, and are not to wait for one that hangs.
-const PATIENCE: Duration = Duration::from_secs(2);
-
 /// The pause before events are written again that no member took.
 const PAUSE: Duration = Duration::from_secs(1);
 
@@ -99,8 +96,7 @@ impl Writer {
             StoreRequest::write_durably(store, EVENTS, *offset, frames.clone())
         };
         let requests = places.iter().map(request).collect();
-        let executor = batch.members.io().executor();
-        let outcomes = executor.run_within(requests, PATIENCE);
+        let outcomes = batch.members.io().executor().run(requests);
         let mut has_written = false;
         for ((index, store, offset), outcome) in places.iter().zip(outcomes) {
             match outcome {
@@ -132,7 +128,7 @@ impl Writer {
             _ => {}
         }
         let executor = members.io().executor();
-        let made = executor.call_within(store, "write events to", PATIENCE, move |store| {
+        let made = executor.call(store, "write events to", move |store| {
             make_room(store, needed)
         });
         made.map_err(|error| self.note_failed(index, store, &error))

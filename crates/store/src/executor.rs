@@ -259,32 +259,10 @@ impl Executor {
         action: &'static str,
         work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
-        self.call_within(store, action, self.hedge_delay.get(), work)
-    }
-
-    /// Runs all requests, and waits no longer than for `patience`: those that have not answered then come to
-    /// [`Slow`](crate::StoreErrorKind::Slow), as in [`Executor::run_hedged`], and may take effect later.
-    #[must_use]
-    pub fn run_within(&self, requests: Vec<StoreRequest>, patience: Duration) -> Vec<Outcome> {
-        self.run_until(requests, usize::MAX, Some(Instant::now() + patience))
-    }
-
-    /// Runs any work like [`Executor::call`], and waits no longer than for `patience`.
-    ///
-    /// # Errors
-    ///
-    /// Those of `work`, and [`Slow`](crate::StoreErrorKind::Slow); the work may then take effect later.
-    pub fn call_within<T: Send + 'static>(
-        &self,
-        store: &StoreRef,
-        action: &'static str,
-        patience: Duration,
-        work: impl FnOnce(&dyn Store) -> Result<T, StoreError> + Send + 'static,
-    ) -> Result<T, StoreError> {
         match &self.backend {
             Backend::Inline => work(&**store),
             Backend::Threads(pools) | Backend::Uring { pools, .. } => {
-                pools.call_hedged(store, action, patience, work)
+                pools.call_hedged(store, action, self.hedge_delay.get(), work)
             }
         }
     }

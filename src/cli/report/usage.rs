@@ -170,7 +170,7 @@ impl FilesUsageReport {
             return match self.reserved_bytes {
                 0 => format!("no stripes: all of it is in the index, of which there are {copies}"),
                 reserved => format!(
-                    "no stripes: room is reserved for {}, and what is written is in the index, of which there are {copies}",
+                    "no stripes: room is reserved for {}, and any bytes are in the index, of which there are {copies}",
                     format_size(reserved)
                 ),
             };

@@ -245,7 +245,7 @@ fn of_volume(kind: &EventKind, subject: &str) -> String {
             let last = Timestamp::from_millisecond(*last_seen_ms);
             let last = last.map_or_else(|_| "an unknown time".to_owned(), |it| format!("{it:.0}"));
             format!(
-                "the last mount did not end in good order, some time after {last}: the daemon or the machine crashed, or too few members were there"
+                "the last mount ended without a record of that, some time after {last}: the daemon or the machine crashed, or no member took the record"
             )
         }
         EventKind::RedundancyReduced {
