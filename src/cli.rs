@@ -240,7 +240,7 @@ fn complaint(text: &str) -> Failure {
         .lines()
         .filter_map(|line| line.trim().strip_prefix("tip: "))
         .filter(|tip| tip.contains("similar"));
-    let tips: String = tips.map(|tip| format!("{tip}; ")).collect();
+    let tips = tips.fold(String::new(), |tips, tip| tips + tip + "; ");
     Failure::usage(said.trim_start_matches("error: ")).advise(format!(
         "{tips}`{}` shows how it is used, with examples",
         help_command()

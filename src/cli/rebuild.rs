@@ -153,8 +153,10 @@ fn done_line(report: &RebuildReport) -> Option<String> {
     let nothing = match report.kind {
         RebuildKind::Balance => "nothing moved: no move would even out the directories any more",
         // The lines below say why it stays.
-        _ if report.bytes_left > 0 || report.bytes_unreadable > 0 => return None,
-        _ => "nothing to rebuild",
+        RebuildKind::Rebuild if report.bytes_left > 0 || report.bytes_unreadable > 0 => {
+            return None;
+        }
+        RebuildKind::Rebuild => "nothing to rebuild",
     };
     Some(nothing.to_owned())
 }
