@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use lettre::message::{Mailbox, header};
-use lettre::transport::smtp::client::Tls;
+use lettre::transport::smtp::SmtpTransportBuilder;
 #[cfg(feature = "tls")]
-use lettre::transport::smtp::client::TlsParameters;
+use lettre::transport::smtp::client::{Tls, TlsParameters};
 use lettre::{Message, SmtpTransport, Transport};
 
 use super::failure::DeliveryFailure;
@@ -35,8 +35,8 @@ pub(super) fn send(
         } => {
             let mut server = SmtpTransport::builder_dangerous(host)
                 .port(*port)
-                .timeout(Some(timeout))
-                .tls(tls(host, *encryption)?);
+                .timeout(Some(timeout));
+            server = encrypted(server, host, *encryption)?;
             if let Some((user, password)) = login {
                 let login = (user.clone(), password.text().to_owned());
                 server = server.credentials(login.into());
@@ -66,19 +66,27 @@ fn message(mail: &Mail, notice: &Notice, letter: &Letter) -> Result<Message, Del
 }
 
 #[cfg(feature = "tls")]
-fn tls(host: &str, encryption: Encryption) -> Result<Tls, DeliveryFailure> {
+fn encrypted(
+    server: SmtpTransportBuilder,
+    host: &str,
+    encryption: Encryption,
+) -> Result<SmtpTransportBuilder, DeliveryFailure> {
     let parameters = || TlsParameters::new_rustls(host.to_owned()).map_err(DeliveryFailure::new);
-    Ok(match encryption {
+    Ok(server.tls(match encryption {
         Encryption::Off => Tls::None,
         Encryption::StartTls => Tls::Required(parameters()?),
         Encryption::Tls => Tls::Wrapper(parameters()?),
-    })
+    }))
 }
 
 #[cfg(not(feature = "tls"))]
-fn tls(_host: &str, encryption: Encryption) -> Result<Tls, DeliveryFailure> {
+fn encrypted(
+    server: SmtpTransportBuilder,
+    _host: &str,
+    encryption: Encryption,
+) -> Result<SmtpTransportBuilder, DeliveryFailure> {
     match encryption {
-        Encryption::Off => Ok(Tls::None),
+        Encryption::Off => Ok(server),
         Encryption::StartTls | Encryption::Tls => Err(DeliveryFailure::new(
             "this build of cauchyfs cannot encrypt",
         )),
