@@ -73,8 +73,8 @@ pub(super) fn page() -> io::Result<Page> {
          `x-systemd.device-timeout`.",
         "With `wait-for-members` in its file, a service waits while fewer disks are there than the volume needs, and \
          mounts it as soon as enough are. Without that key the start fails, and systemd tries again every five seconds.",
-        "The daemon proves three times in each watchdog interval that it serves: its control socket and a statfs(2) of the \
-         mount answer. A daemon that does not is killed and started again, and takes the place of the dead mount.",
+        "The daemon proves three times in each watchdog interval that it serves: its control socket answers, \
+         and its mount, for which it need not ask a member. A daemon that does not is killed and started again, and takes the place of the dead mount.",
         "Messages in the journal have the field CAUCHYFS_VOLUME with the id of the volume, and those about a member \
          CAUCHYFS_MEMBER with its number.",
     ] {
