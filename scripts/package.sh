@@ -5,9 +5,12 @@
 #   scripts/package.sh --check                         builds a .deb; installs, upgrades and removes it in a fresh Debian
 #
 # The static program is built with musl. It has no support for CUDA, because it cannot load a driver at run time.
-# The same commit gives the same bytes, with the same compiler and tools.
+# All files have the time of the commit.
 
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+# Files of packages are for all users, and bash is to end in $(…) as elsewhere.
+umask 022
+shopt -s inherit_errexit
 
 OUT=$ROOT/target/packages
 MACHINE=$(uname -m)
@@ -27,7 +30,7 @@ esac
 build() {
     local target=$1
     shift
-    cargo build --release --locked --bin cauchyfs --target "$target" "$@" >&2
+    cargo build --release --locked --bin cauchyfs --target "$target" "$@" >&2 || fail "the build failed"
     echo "$ROOT/target/$target/release/cauchyfs"
 }
 
@@ -176,6 +179,19 @@ in_root() {
         bash -euc "$*"
 }
 
+# Unmounts everything below a fresh system, the volume first, and removes it. Removes nothing while anything is mounted there.
+remove_root() {
+    local place
+    for place in check/mnt proc dev; do
+        ! mountpoint --quiet "$1/$place" || umount --recursive "$1/$place" || umount --recursive --lazy "$1/$place" || true
+    done
+    if grep -qF " $1/" /proc/self/mounts; then
+        echo "$1 stays, because something is mounted below it" >&2
+        return
+    fi
+    rm -rf --one-file-system "$1"
+}
+
 check() {
     [ "$(id -u)" = 0 ] || fail "the check mounts and changes roots" "run it as root"
     if [ "${CAUCHYFS_CHECK_UNSHARED:-}" != 1 ]; then
@@ -192,7 +208,7 @@ check() {
     # Not local, because the trap runs at the end of the script. Users of the system pass through it.
     root=$(mktemp -d)
     chmod 755 "$root"
-    trap 'umount -R "$root/proc" "$root/dev" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+    trap 'remove_root "$root"' EXIT
     say "a fresh system"
     fresh_debian "$root" fuse3,man-db,bash-completion "$OUT/debootstrap.log"
     mount -t proc proc "$root/proc"
@@ -225,8 +241,10 @@ check() {
         umount /check/mnt"
 
     say "remove"
-    in_root "$root" 'echo "# a volume" >/etc/cauchyfs/volumes/photos.conf
-        dpkg --purge cauchyfs'
+    in_root "$root" 'mkdir -p /etc/cauchyfs/volumes && echo "# a volume" >/etc/cauchyfs/volumes/photos.conf
+        dpkg --purge cauchyfs
+        # This file is not of the package.
+        rm /etc/cauchyfs/volumes/photos.conf && rmdir /etc/cauchyfs/volumes /etc/cauchyfs'
     list_files "$root" >"$OUT/files-after"
     diff "$OUT/files-before" "$OUT/files-after" || fail "the package left something behind, or took something away"
     say "the package was installed, used, upgraded and removed without a trace"
@@ -241,10 +259,11 @@ fi
 [ $# -gt 0 ] || set -- deb rpm static container
 for kind in "$@"; do
     case $kind in
-    deb) make_deb "$(build_usual)" "$VERSION" ;;
-    rpm) make_rpm "$(build_usual)" ;;
-    static) make_static "$(build_static)" ;;
-    container) make_container "$(build_static)" ;;
+    # A command ends the script if it fails in an assignment, and not in an argument.
+    deb) program=$(build_usual); make_deb "$program" "$VERSION" ;;
+    rpm) program=$(build_usual); make_rpm "$program" ;;
+    static) program=$(build_static); make_static "$program" ;;
+    container) program=$(build_static); make_container "$program" ;;
     *) fail "there is no package '$kind'" "the packages are deb, rpm, static and container" ;;
     esac
 done

@@ -7,7 +7,7 @@ use std::env;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
-use clap::{Arg, Args, Command, CommandFactory, ValueEnum};
+use clap::{Arg, Args, Command, CommandFactory, ValueEnum, ValueHint};
 use clap_complete::CompleteEnv;
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
@@ -128,7 +128,16 @@ fn with_completer(argument: Arg) -> Arg {
             argument.add(ArgValueCompleter::new(mountpoints))
         }
         (_, name) if name.starts_with("DIR") || ["NEW", "OUT"].contains(&name) => {
-            argument.add(ArgValueCompleter::new(PathCompleter::dir()))
+            argument.add(ArgValueCompleter::new(directories))
+        }
+        // clap would offer files by itself, whatever their names.
+        _ if matches!(
+            argument.get_value_hint(),
+            ValueHint::Unknown | ValueHint::AnyPath | ValueHint::FilePath | ValueHint::DirPath
+        ) && argument.get_action().takes_values()
+            && argument.get_possible_values().is_empty() =>
+        {
+            argument.add(ArgValueCompleter::new(files))
         }
         _ => argument,
     }
@@ -147,7 +156,7 @@ fn mountpoints(current: &OsStr) -> Vec<CompletionCandidate> {
     if !found.is_empty() {
         return found;
     }
-    PathCompleter::dir().complete(current)
+    directories(current)
 }
 
 /// Returns the names of erasure codes.
@@ -163,14 +172,14 @@ fn engines(current: &OsStr) -> Vec<CompletionCandidate> {
     matching(current, names.map(|name| (name.into(), None)))
 }
 
-/// Returns the members of the mounts that the command line names, by number and by path; of all mounts if it names none.
+/// Returns the members of the mounts that the command line names, by number and by path; none if it names no mount.
 fn members(current: &OsStr) -> Vec<CompletionCandidate> {
     let words: Vec<PathBuf> = env::args_os()
         .filter_map(|word| std::path::absolute(word).ok())
         .collect();
-    let (named, others): (Vec<_>, Vec<_>) =
-        mounts().partition(|mount| words.contains(&mount.mountpoint));
-    let asked = if named.is_empty() { others } else { named };
+    let asked: Vec<_> = mounts()
+        .filter(|mount| words.contains(&mount.mountpoint))
+        .collect();
     let reports = asked.iter().filter_map(status);
     let found: Vec<_> = reports
         .flat_map(|report| names_of_members(&report))
@@ -210,7 +219,30 @@ fn status(mount: &MountEntry) -> Option<StatusReport> {
     }
 }
 
-/// Returns those names that begin with what is typed, and that act on no terminal.
+/// Says that a shell takes a name as one word with no meaning of its own. bash inserts names without quotes, and anyone may
+/// choose the name of a mountpoint, or of a directory.
+fn is_harmless(name: &OsStr) -> bool {
+    let bytes = name.as_encoded_bytes();
+    bytes
+        .iter()
+        .all(|byte| byte.is_ascii_alphanumeric() || b"_./:@%+,=-".contains(byte))
+}
+
+/// Returns directories that begin with what is typed.
+fn directories(current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = PathCompleter::dir().complete(current);
+    found.retain(|candidate| is_harmless(candidate.get_value()));
+    found
+}
+
+/// Returns files and directories that begin with what is typed.
+fn files(current: &OsStr) -> Vec<CompletionCandidate> {
+    let mut found = PathCompleter::any().complete(current);
+    found.retain(|candidate| is_harmless(candidate.get_value()));
+    found
+}
+
+/// Returns those names that begin with what is typed, and that are harmless.
 fn matching(
     current: &OsStr,
     names: impl Iterator<Item = (OsString, Option<String>)>,
@@ -218,7 +250,7 @@ fn matching(
     let typed = current.as_encoded_bytes();
     names
         .filter(|(name, _)| name.as_encoded_bytes().starts_with(typed))
-        .filter(|(name, _)| !name.to_string_lossy().contains(char::is_control))
+        .filter(|(name, _)| is_harmless(name))
         .map(|(name, help)| {
             let help = help.map(|help| terminal::Escaped(help).to_string().into());
             CompletionCandidate::new(name).help(help)
@@ -298,11 +330,48 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_acts_on_a_terminal_is_not_offered() {
-        let names = ["/mnt/a", "/mnt/\u{1b}[2J", "/srv"].map(|name| (name.into(), None));
+    fn a_name_that_acts_on_a_terminal_or_a_shell_is_not_offered() {
+        let names = [
+            "/mnt/a",
+            "/mnt/\u{1b}[2J",
+            "/srv",
+            "/mnt/a b$(touch x)*",
+            "/mnt/`x`",
+            "/mnt/a;b",
+            "/mnt/~",
+            "/mnt/a\\b",
+            "/mnt/'",
+        ];
+        let names = names.map(|name| (name.into(), None));
         let found = matching(OsStr::new("/mnt"), names.into_iter());
         let found: Vec<_> = found.iter().map(CompletionCandidate::get_value).collect();
         assert_eq!(found, ["/mnt/a"]);
+    }
+
+    #[test]
+    fn a_directory_whose_name_is_a_command_is_not_offered_for_any_argument() {
+        let home = tempfile::tempdir().unwrap();
+        std::fs::create_dir(home.path().join("a b$(touch x)*")).unwrap();
+        std::fs::create_dir(home.path().join("ab")).unwrap();
+        let typed = format!("{}/a", home.path().display());
+        for before in [
+            &["status"][..],
+            &["mount"],
+            &["unmount"],
+            &["create"],
+            &["mount", "--log-file"],
+            &["mount", "--volume"],
+            &["man", "--to"],
+        ] {
+            let words = [&["cauchyfs"], before, &[&typed]].concat();
+            let found = completed(&words);
+            assert!(
+                found.iter().all(|name| !name.contains('$')),
+                "{words:?}: {found:?}"
+            );
+        }
+        let found = completed(&["cauchyfs", "status", &typed]);
+        assert!(found.iter().any(|name| name.contains("/ab")), "{found:?}");
     }
 
     #[test]

@@ -340,8 +340,14 @@ pub(super) fn check_mountpoint(typed: &Path, members: &[PathBuf]) -> Result<Path
     let shown = typed.display();
     let place = quoted_path(typed);
     let mountpoint = mountinfo::locate(typed).map_err(|error| {
-        Failure::usage(format!("cannot mount on {shown}: {error}"))
-            .advise(format!("make it first: `mkdir -p {place}`"))
+        let message = format!("cannot mount on {shown}: {error}");
+        match error.kind() {
+            io::ErrorKind::NotFound => {
+                Failure::usage(message).advise(format!("make it first: `mkdir -p {place}`"))
+            }
+            io::ErrorKind::NotADirectory => Failure::usage(message),
+            _ => Failure::environment(message),
+        }
     })?;
     let mounted = mountinfo::mount_at(&mountpoint)
         .map_err(|error| Failure::environment(format!("cannot read the mount table: {error}")))?;

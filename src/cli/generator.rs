@@ -33,6 +33,10 @@ struct Ordered {
     directories: Vec<PathBuf>,
     /// The place whose mounts the unit cannot do without.
     mountpoint: PathBuf,
+    /// Whether a line of fstab made the unit.
+    is_mount: bool,
+    /// Whether users of remote mounts may come after it; not after a wait without an end.
+    is_before_users: bool,
 }
 
 /// Runs as the generator if that is how the program was called.
@@ -76,8 +80,11 @@ fn of_files(home: &Path) -> Vec<Ordered> {
         let mut unit = OsString::from("cauchyfs@");
         unit.push(path.file_stem()?);
         unit.push(".service");
+        let is_endless = |flag: &OsString| flag == "--wait-for-members=forever";
         Some(Ordered {
             unit,
+            is_mount: false,
+            is_before_users: !file.flags.iter().any(is_endless),
             directories: file.directories,
             mountpoint: file.mountpoint,
         })
@@ -105,6 +112,9 @@ fn of_line(line: &[u8]) -> Option<Ordered> {
     let source = PathBuf::from(OsString::from_vec(unescaped(source)));
     Some(Ordered {
         unit: mount_unit(&mountpoint).into(),
+        is_mount: true,
+        // systemd orders lines of fstab by itself.
+        is_before_users: false,
         directories: split_source(&source),
         mountpoint,
     })
@@ -149,6 +159,13 @@ fn addition(ordered: &Ordered) -> String {
             .replace('%', "%%")
             .replace('"', "\\\"");
         writeln!(text, "RequiresMountsFor=\"{escaped}\"").expect("writing to a string cannot fail");
+    }
+    if ordered.is_before_users {
+        text.push_str("Before=remote-fs.target\n");
+    }
+    if ordered.is_mount {
+        // systemd kills what is left of a mount after that time, and the daemon may still write what is not durable.
+        text.push_str("[Mount]\nTimeoutSec=15min\n");
     }
     text
 }
@@ -240,8 +257,16 @@ mod tests {
             "{service}"
         );
         assert!(!service.contains("\nRequires="), "{service}");
+        assert!(service.contains("\nBefore=remote-fs.target\n"), "{service}");
+        assert!(!service.contains("[Mount]"), "{service}");
         let mount = read("mnt-x.mount.d");
         assert!(mount.contains("\nAfter=srv-d\\x200.mount\n"), "{mount}");
+        assert!(mount.ends_with("\n[Mount]\nTimeoutSec=15min\n"), "{mount}");
+        let endless = format!("{text}wait-for-members = forever\n");
+        fs::write(files.join("photos.conf"), endless).unwrap();
+        run(&target, (&files, &fstab)).unwrap();
+        let service = read("cauchyfs@photos.service.d");
+        assert!(!service.contains("Before="), "{service}");
     }
 
     #[test]

@@ -72,9 +72,11 @@ pub(super) fn page() -> io::Result<Page> {
          the service only as long as its own line in /etc/fstab says: give such lines `nofail` and a short \
          `x-systemd.device-timeout`.",
         "With `wait-for-members` in its file, a service waits while fewer disks are there than the volume needs, and \
-         mounts it as soon as enough are. Without that key the start fails, and systemd tries again every five seconds.",
-        "The daemon proves three times in each watchdog interval that it serves: its control socket and a statfs(2) of the \
-         mount answer. A daemon that does not is killed and started again, and takes the place of the dead mount.",
+         mounts it as soon as enough are. Without that key the start fails, and systemd tries again, first after five seconds and less often later.",
+        "A service that uses the volume has `Requires=cauchyfs@NAME.service` and `After=cauchyfs@NAME.service`. Volumes \
+         whose wait has an end are mounted before remote-fs.target.",
+        "The daemon proves three times in each watchdog interval that it serves: its control socket answers, \
+         and its mount, for which it need not ask a member. A daemon that does not is killed and started again, and takes the place of the dead mount.",
         "Messages in the journal have the field CAUCHYFS_VOLUME with the id of the volume, and those about a member \
          CAUCHYFS_MEMBER with its number.",
     ] {

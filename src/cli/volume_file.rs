@@ -67,6 +67,11 @@ pub(super) fn path_of(name: &str) -> PathBuf {
 /// A sentence, if the file cannot be read, or a line of it is wrong.
 pub(super) fn read(path: &Path) -> Result<VolumeFile, String> {
     let shown = path.display();
+    let seen = fs::metadata(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
+    // The generator runs early in the boot, and a pipe would hold it up.
+    if !seen.is_file() {
+        return Err(format!("{shown} is no regular file"));
+    }
     let text = fs::read_to_string(path).map_err(|error| format!("cannot read {shown}: {error}"))?;
     parse(&text).map_err(|(line, problem)| match line {
         Some(line) => format!("{shown}, line {line}: {problem}"),

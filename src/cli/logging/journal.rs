@@ -49,7 +49,50 @@ pub(super) fn name_volume(id: &str) {
 
 /// A connection to the journal. It is made before a daemon confines itself.
 pub(super) struct Journal {
-    socket: Mutex<UnixDatagram>,
+    socket: Mutex<Connection>,
+}
+
+/// The socket, and the number of messages that it did not take since the last that it took.
+struct Connection {
+    socket: UnixDatagram,
+    dropped: u64,
+}
+
+impl Connection {
+    /// Sends a message, and before it the number of those that were dropped. Drops it if the journal takes none now.
+    fn send(&mut self, message: &str) -> io::Result<()> {
+        if self.dropped > 0 {
+            let dropped = self.dropped;
+            let text = format!("the journal did not take {dropped} messages before this one");
+            let volume = VOLUME.get().map(String::as_str);
+            match self.send_one(&fields(&text, Level::WARN, volume, None)) {
+                Ok(()) => self.dropped = 0,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        match self.send_one(message) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                self.dropped += 1;
+                Ok(())
+            }
+            sent => sent,
+        }
+    }
+
+    fn send_one(&self, message: &str) -> io::Result<()> {
+        match self.socket.send(message.as_bytes()) {
+            // The journal was started again.
+            Err(error) if is_gone(&error) => {
+                self.socket.connect(SOCKET)?;
+                self.socket.send(message.as_bytes())?;
+            }
+            sent => {
+                sent?;
+            }
+        }
+        Ok(())
+    }
 }
 
 impl Journal {
@@ -65,8 +108,10 @@ impl Journal {
     fn connect_to(path: &Path) -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.connect(path)?;
+        // A journal that is stuck must not hold up what logs.
+        socket.set_nonblocking(true)?;
         Ok(Self {
-            socket: Mutex::new(socket),
+            socket: Mutex::new(Connection { socket, dropped: 0 }),
         })
     }
 }
@@ -133,7 +178,7 @@ impl<'a> MakeWriter<'a> for Journal {
 
 /// A writer of one message.
 pub(super) struct Message<'a> {
-    socket: MutexGuard<'a, UnixDatagram>,
+    socket: MutexGuard<'a, Connection>,
     level: Level,
 }
 
@@ -143,15 +188,7 @@ impl io::Write for Message<'_> {
         let text = String::from_utf8_lossy(line);
         let volume = VOLUME.get().map(String::as_str);
         let fields = fields(&text, self.level, volume, ABOUT.take());
-        match self.socket.send(fields.as_bytes()) {
-            Ok(_) => {}
-            // The journal was started again.
-            Err(error) if is_gone(&error) => {
-                self.socket.connect(SOCKET)?;
-                self.socket.send(fields.as_bytes())?;
-            }
-            Err(error) => return Err(error),
-        }
+        self.socket.send(&fields)?;
         Ok(line.len())
     }
 
@@ -244,6 +281,30 @@ mod tests {
                 member.map(|member: u16| member.to_string()).as_deref()
             );
         }
+    }
+
+    #[test]
+    fn a_journal_that_is_stuck_holds_nothing_up_and_hears_later_how_many_messages_it_missed() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("journal");
+        let listener = UnixDatagram::bind(&path).unwrap();
+        let journal = Journal::connect_to(&path).unwrap();
+        let mut connection = journal.socket.lock();
+        let mut taken = 0;
+        while connection.dropped < 3 {
+            connection.send("MESSAGE=x\n").unwrap();
+            taken += 1;
+        }
+        let mut message = [0; 512];
+        for _ in 0..taken - 3 {
+            listener.recv(&mut message).unwrap();
+        }
+        connection.send("MESSAGE=y\n").unwrap();
+        let len = listener.recv(&mut message).unwrap();
+        let said = String::from_utf8_lossy(&message[..len]);
+        assert!(said.contains("did not take 3 messages"), "{said}");
+        let len = listener.recv(&mut message).unwrap();
+        assert_eq!(&message[..len], b"MESSAGE=y\n");
     }
 
     #[test]

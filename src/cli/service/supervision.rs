@@ -1,16 +1,17 @@
 //! Reports to the manager of services that started the daemon: `sd_notify(3)`, and the watchdog.
 //!
-//! The watchdog is told only what was proved just before: the control socket of this daemon answers, and so does a
-//! `statfs(2)` of its mount, which the kernel always passes on to the daemon. While too many members are away, programs
-//! may be made to wait, and the mount is not asked then.
+//! The watchdog is told only what was proved just before: the control socket of this daemon answers, and so does its mount,
+//! which is asked for the attributes of its root. As a rule the daemon has these in memory, and no member is asked.
+//! While too many members are away, programs may be made to wait, and the mount is not asked then.
 
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 use sd_notify::NotifyState;
 
 use super::super::client::{self, Peer};
@@ -25,7 +26,7 @@ const PROOFS: u32 = 3;
 #[derive(Debug)]
 pub(in crate::cli) struct Supervision {
     /// Ends the thread of the watchdog.
-    _end: Option<Sender<()>>,
+    end: Option<Sender<Event>>,
 }
 
 /// Tells the manager, if there is one.
@@ -46,15 +47,15 @@ impl Supervision {
         let shown = format!("mounted at {}", mountpoint.display());
         tell(&[NotifyState::Ready, NotifyState::Status(&shown)]);
         let Some(interval) = sd_notify::watchdog_enabled() else {
-            return Self { _end: None };
+            return Self { end: None };
         };
-        let (end, ended) = mpsc::channel();
-        let proof = Proof {
+        let (end, events) = mpsc::channel();
+        let proof = Arc::new(Proof {
             mountpoint: mountpoint.to_owned(),
             volume: Arc::clone(volume),
-            statfs: Statfs::default(),
-        };
-        let work = move || watch(proof, interval / PROOFS, &ended);
+        });
+        let answers = end.clone();
+        let work = move || watch(&proof, interval / PROOFS, &answers, &events);
         let started = thread::Builder::new()
             .name("watchdog".to_owned())
             .spawn(work);
@@ -63,29 +64,114 @@ impl Supervision {
                 "no thread for the watchdog, so the manager will end this daemon: {error}"
             );
         }
-        Self { _end: Some(end) }
+        Self { end: Some(end) }
     }
 }
 
 impl Drop for Supervision {
     fn drop(&mut self) {
+        let end = self.end.take();
+        // A thread that has ended needs no end.
+        let _ = end.map(|end| end.send(Event::End));
         tell(&[NotifyState::Stopping]);
     }
 }
 
-/// Reports proofs until the other end of `ended` is gone.
-fn watch(mut proof: Proof, interval: Duration, ended: &Receiver<()>) {
+/// News for the thread of the watchdog.
+#[derive(Debug)]
+enum Event {
+    /// A proof was obtained, or something did not answer.
+    Answered(Result<(), String>),
+    /// The daemon is about to end.
+    End,
+}
+
+/// Reports proofs until the end. Answers come as `events`, whose other end is `answers`.
+fn watch(proof: &Arc<Proof>, tick: Duration, answers: &Sender<Event>, events: &Receiver<Event>) {
+    let mut rounds = Rounds::begin(tick, Instant::now());
     loop {
-        match proof.obtain(interval) {
-            Ok(()) => tell(&[NotifyState::Watchdog]),
-            Err(problem) => {
-                tracing::error!("the watchdog is not told that this daemon serves: {problem}");
+        match rounds.turn(Instant::now()) {
+            Turn::Ask => {
+                if let Err(error) = proof.start(answers.clone()) {
+                    tracing::error!("no thread to ask the mount: {error}");
+                    rounds.answered();
+                }
             }
+            // It may wait for members, which is no fault of this daemon.
+            Turn::Overdue if proof.is_volume_away() => tell(&[NotifyState::Watchdog]),
+            Turn::Overdue => tracing::warn!(
+                "the mount has not answered the watchdog within {tick:?}; it is not asked again before it does"
+            ),
+            Turn::Wait(time) => match events.recv_timeout(time) {
+                Ok(Event::Answered(answer)) => {
+                    rounds.answered();
+                    report(answer);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return,
+            },
         }
-        match ended.recv_timeout(interval) {
-            Err(RecvTimeoutError::Timeout) => {}
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => return,
+    }
+}
+
+fn report(answer: Result<(), String>) {
+    match answer {
+        Ok(()) => tell(&[NotifyState::Watchdog]),
+        Err(problem) => {
+            tracing::error!("the watchdog is not told that this daemon serves: {problem}");
         }
+    }
+}
+
+/// The thing to do now.
+#[derive(Debug, PartialEq, Eq)]
+enum Turn {
+    /// Ask for a proof.
+    Ask,
+    /// Another one is due, and the last question has no answer yet.
+    Overdue,
+    /// Wait for an answer, so long at most.
+    Wait(Duration),
+}
+
+/// The times of questions, of which one at a time is asked. A late answer puts off no later question.
+#[derive(Debug)]
+struct Rounds {
+    tick: Duration,
+    next: Instant,
+    is_due: bool,
+    is_owed: bool,
+}
+
+impl Rounds {
+    fn begin(tick: Duration, now: Instant) -> Self {
+        Self {
+            // A manager that wants reports all the time gets a thousand a second.
+            tick: tick.max(Duration::from_millis(1)),
+            next: now,
+            is_due: false,
+            is_owed: false,
+        }
+    }
+
+    fn turn(&mut self, now: Instant) -> Turn {
+        let comes = now >= self.next;
+        while self.next <= now {
+            self.next += self.tick;
+        }
+        self.is_due |= comes;
+        if self.is_due && !self.is_owed {
+            (self.is_due, self.is_owed) = (false, true);
+            return Turn::Ask;
+        }
+        if comes {
+            return Turn::Overdue;
+        }
+        Turn::Wait(self.next - now)
+    }
+
+    fn answered(&mut self) {
+        self.is_owed = false;
     }
 }
 
@@ -93,17 +179,27 @@ fn watch(mut proof: Proof, interval: Duration, ended: &Receiver<()>) {
 struct Proof {
     mountpoint: PathBuf,
     volume: Arc<MountedVolume>,
-    statfs: Statfs,
 }
 
 impl Proof {
-    /// Proves it, or says what does not answer within `patience`.
-    fn obtain(&mut self, patience: Duration) -> Result<(), String> {
+    /// Obtains a proof on a thread, which something that does not answer keeps.
+    fn start(self: &Arc<Self>, answers: Sender<Event>) -> io::Result<()> {
+        let proof = Arc::clone(self);
+        let ask = move || {
+            // The watchdog may have ended meanwhile.
+            let _ = answers.send(Event::Answered(proof.obtain()));
+        };
+        let thread = thread::Builder::new().name("watchdog-proof".to_owned());
+        thread.spawn(ask).map(drop)
+    }
+
+    /// Proves it, or says what does not answer.
+    fn obtain(&self) -> Result<(), String> {
         self.ask_socket()?;
-        if self.is_volume_away() {
-            return Ok(());
+        if !self.is_volume_away() {
+            ask_mount(&self.mountpoint);
         }
-        self.statfs.ask(&self.mountpoint, patience)
+        Ok(())
     }
 
     /// Asks the control socket as a command does.
@@ -127,66 +223,67 @@ impl Proof {
     }
 }
 
-/// Questions to a mount, one at a time.
-#[derive(Debug, Default)]
-struct Statfs {
-    /// The answer that a question still owes.
-    pending: Option<Receiver<()>>,
-}
-
-impl Statfs {
-    /// Asks on a thread, which a mount that does not answer keeps. Asks nothing new while an answer is owed.
-    fn ask(&mut self, mountpoint: &Path, patience: Duration) -> Result<(), String> {
-        let pending = match self.pending.take() {
-            Some(pending) => pending,
-            None => start_statfs(mountpoint)
-                .map_err(|error| format!("no thread to ask the mount: {error}"))?,
-        };
-        match pending.recv_timeout(patience) {
-            // The thread drops its end with the answer. An error is an answer, too.
-            Ok(()) | Err(RecvTimeoutError::Disconnected) => Ok(()),
-            Err(RecvTimeoutError::Timeout) => {
-                self.pending = Some(pending);
-                Err(format!("the mount does not answer within {patience:?}"))
-            }
-        }
+/// Has the kernel ask the daemon for the attributes of the root. An error is an answer, too.
+fn ask_mount(mountpoint: &Path) {
+    let flags = AtFlags::STATX_FORCE_SYNC | AtFlags::NO_AUTOMOUNT;
+    if let Err(error) = statx(CWD, mountpoint, flags, StatxFlags::BASIC_STATS) {
+        tracing::debug!("statx of {}: {error}", mountpoint.display());
     }
-}
-
-/// Starts a thread that asks. Its end of the channel is dropped when the mount has answered.
-fn start_statfs(mountpoint: &Path) -> io::Result<Receiver<()>> {
-    let (owed, pending) = mpsc::channel();
-    let mountpoint = mountpoint.to_owned();
-    let ask = move || {
-        if let Err(error) = rustix::fs::statfs(&mountpoint) {
-            tracing::debug!("statfs of {}: {error}", mountpoint.display());
-        }
-        drop(owed);
-    };
-    let thread = thread::Builder::new().name("watchdog-statfs".to_owned());
-    thread.spawn(ask)?;
-    Ok(pending)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    #[test]
-    fn a_mount_that_owes_an_answer_proves_nothing_until_it_answers() {
-        let (owed, pending) = mpsc::channel();
-        let mut statfs = Statfs {
-            pending: Some(pending),
-        };
-        let brief = Duration::from_millis(10);
-        for _ in 0..2 {
-            let problem = statfs.ask(Path::new("/"), brief).unwrap_err();
-            assert!(problem.contains("does not answer"), "{problem}");
+    /// Returns the longest time between two reports to the watchdog, if each answer takes `delay`.
+    fn longest_silence(tick: Duration, delay: Duration) -> Duration {
+        let start = Instant::now();
+        let mut rounds = Rounds::begin(tick, start);
+        let (mut now, mut told, mut longest) = (start, start, Duration::ZERO);
+        let mut answer = None;
+        while now < start + 100 * tick {
+            match rounds.turn(now) {
+                Turn::Ask => answer = Some(now + delay),
+                Turn::Overdue => {}
+                Turn::Wait(time) => {
+                    let until = now + time;
+                    now = answer.map_or(until, |at: Instant| at.min(until));
+                    if answer.take_if(|at| *at <= now).is_some() {
+                        rounds.answered();
+                        longest = longest.max(now - told);
+                        told = now;
+                    }
+                }
+            }
         }
-        drop(owed);
-        statfs.ask(Path::new("/"), brief).unwrap();
-        // The next one is a question of its own.
-        statfs.ask(Path::new("/"), Duration::from_secs(60)).unwrap();
-        assert!(statfs.pending.is_none());
+        assert!(told > start, "it was never told");
+        longest
+    }
+
+    #[test]
+    fn an_answer_that_takes_most_of_the_interval_is_not_fatal() {
+        let interval = Duration::from_secs(600);
+        for percent in [0, 10, 33, 34, 60, 90, 99] {
+            let silence = longest_silence(interval / PROOFS, interval * percent / 100);
+            assert!(silence < interval, "{percent} %: {silence:?}");
+        }
+        let silence = longest_silence(interval / PROOFS, interval * 2);
+        assert!(
+            silence > interval,
+            "a daemon that hangs is not told of: {silence:?}"
+        );
+    }
+
+    #[test]
+    fn nothing_new_is_asked_while_an_answer_is_owed() {
+        let (start, tick) = (Instant::now(), Duration::from_secs(3));
+        let mut rounds = Rounds::begin(tick, start);
+        assert_eq!(rounds.turn(start), Turn::Ask);
+        assert_eq!(rounds.turn(start), Turn::Wait(tick));
+        assert_eq!(rounds.turn(start + tick), Turn::Overdue);
+        assert_eq!(rounds.turn(start + tick * 5 / 2), Turn::Overdue);
+        rounds.answered();
+        assert_eq!(rounds.turn(start + tick * 5 / 2), Turn::Ask);
+        assert_eq!(rounds.turn(start + tick * 5 / 2), Turn::Wait(tick / 2));
     }
 }
