@@ -11,9 +11,10 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// on this very volume, and the stripe buffers that such a write needs may be what waits for the kernel.
 pub(crate) const KERNEL_CACHE_OFF: (&str, &str) = ("CUDA_CACHE_DISABLE", "1");
 
-/// Returns this program, by its name, so that `ps` shows it.
+/// Returns this program, by its name, so that `ps` shows it. If an upgrade has replaced its file, it is the one that runs.
 pub(crate) fn program() -> Command {
-    Command::new(std::env::current_exe().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")))
+    let file = std::env::current_exe().ok().filter(|file| file.exists());
+    Command::new(file.unwrap_or_else(|| PathBuf::from("/proc/self/exe")))
 }
 
 /// Keeps what our caller had open, a lock or the end of a pipe, from staying open with the daemon.

@@ -4,9 +4,10 @@
 //! it confines itself before it reads a member, and a confined process could not become the daemon any more.
 
 use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
-use std::process::Stdio;
-use std::sync::Arc;
+use std::process::{Child, Stdio};
+use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +30,12 @@ use crate::membership::{Access, Members, MembersError};
 /// The pause between two looks at the directories.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The time that a look may take beyond those for which it waits for directories that hang.
+const LOOK_PATIENCE: Duration = Duration::from_secs(60);
+
+/// Most processes that looked, and cannot end because a directory hangs.
+const MOST_STUCK: usize = 8;
+
 /// Waits until enough members are there, if `arguments` ask for that. `probe_line` are the arguments of the process that
 /// looks.
 ///
@@ -44,8 +51,13 @@ pub(in crate::cli) fn wait_for_members(
     };
     let until = limit.map(|limit| Instant::now() + limit);
     let mut named = String::new();
+    let mut looks = Looks {
+        probe_line,
+        patience: LOOK_PATIENCE + 2 * arguments.member_timeout,
+        stuck: Vec::new(),
+    };
     loop {
-        let failure = match look(probe_line)? {
+        let failure = match looks.look()? {
             None => return Ok(()),
             Some(failure) if failure.fault != Fault::TooFew => return Err(failure),
             Some(failure) => failure,
@@ -62,18 +74,58 @@ pub(in crate::cli) fn wait_for_members(
     }
 }
 
-/// Has a process look at the members. Returns its failure, if it has one.
-fn look(probe_line: &[OsString]) -> Result<Option<Failure>, Failure> {
-    let looked = program()
-        .args(probe_line)
-        .stdin(Stdio::null())
-        .stderr(Stdio::null())
-        .output()
-        .map_err(|error| Failure::environment(format!("cannot look at the members: {error}")))?;
-    serde_json::from_slice(&looked.stdout).map_err(|_| {
-        Failure::environment("the process that looks at the members died without a word")
-            .advise("run the same command without --wait-for-members to see why")
-    })
+/// Processes that look at the members, one after the other.
+struct Looks<'a> {
+    /// The arguments of each.
+    probe_line: &'a [OsString],
+    /// The time for which an answer is waited for.
+    patience: Duration,
+    /// Those that have not ended.
+    stuck: Vec<Child>,
+}
+
+impl Looks<'_> {
+    /// Has a process look at the members. Returns its failure, if it has one. A directory that hangs may keep the process
+    /// from ending, so only its answer is waited for.
+    fn look(&mut self) -> Result<Option<Failure>, Failure> {
+        let cannot = |error| Failure::environment(format!("cannot look at the members: {error}"));
+        // One whose state cannot be asked for counts as stuck.
+        self.stuck
+            .retain_mut(|child| !matches!(child.try_wait(), Ok(Some(_))));
+        if self.stuck.len() >= MOST_STUCK {
+            return Ok(Some(too_few(Failure::environment(
+                "directories hang, and so do the processes that look at them",
+            ))));
+        }
+        let mut child = program()
+            .args(self.probe_line)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .map_err(cannot)?;
+        let output = child.stdout.take();
+        self.stuck.push(child);
+        let (sender, answer) = mpsc::channel();
+        thread::Builder::new()
+            .name("look".to_owned())
+            .spawn(move || {
+                let mut line = String::new();
+                let read = output.map(|output| BufReader::new(output).read_line(&mut line));
+                // Nothing waits any more if this took too long.
+                let _ = sender.send(read.is_some_and(|read| read.is_ok()).then_some(line));
+            })
+            .map_err(cannot)?;
+        let Ok(line) = answer.recv_timeout(self.patience) else {
+            return Ok(Some(too_few(Failure::environment(
+                "the look at the members takes too long: a directory hangs",
+            ))));
+        };
+        serde_json::from_str(&line.unwrap_or_default()).map_err(|_| {
+            Failure::environment("the process that looks at the members died without a word")
+                .advise("run the same command without --wait-for-members to see why")
+        })
+    }
 }
 
 /// Says whether this process is to look, and to mount nothing.
