@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
@@ -138,7 +137,10 @@ pub(crate) fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<()> {
         grouper,
     };
     let departure = office.serve(&inbox);
-    protocol::write(&mut *answers.lock(), &FromProcess::Saved).unwrap_or_default();
+    if post.is_saved() {
+        // A daemon that was killed does not wait for it.
+        protocol::write(&mut *answers.lock(), &FromProcess::Saved).unwrap_or_default();
+    }
     office.finish(&lock, departure)
 }
 
@@ -214,21 +216,14 @@ impl Office {
         });
     }
 
-    /// Sends summaries of what was held back, and gives up old notices.
+    /// Sends summaries of what was held back. Tries again to save what could not be saved.
     fn do_chores(&self) {
         let about = self.post.about();
-        let mut given_up = 0;
         self.post.change(|state| {
             for mailbox in state.mailboxes.values_mut() {
-                given_up += mailbox.give_up_old(Timestamp::now());
                 mailbox.summarise(about, now_ms());
             }
         });
-        if given_up > 0 {
-            let text =
-                format!("{given_up} alerts were given up: their receivers took none for a week");
-            self.post.log(true, text);
-        }
     }
 
     /// Goes on for a short time while notices wait and no other process wants to go on.
