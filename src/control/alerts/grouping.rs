@@ -39,6 +39,7 @@ pub(super) struct Group {
 
 /// The state of a volume as events told it. It is kept with the notices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct VolumeState {
     /// The members that are away.
     lost: BTreeSet<u16>,

@@ -77,8 +77,8 @@ impl Post {
     }
 
     /// Passes a text on to the log of the daemon.
-    pub(super) fn log(&self, is_warning: bool, text: String) {
-        (self.tell)(FromProcess::Log { is_warning, text });
+    pub(super) fn log(&self, is_warning: bool, text: &str) {
+        (self.tell)(FromProcess::log(is_warning, text));
     }
 
     /// Changes the state, and makes that durable. Senders go on even if it cannot be saved; the next change tries again.
@@ -97,7 +97,7 @@ impl Post {
             && was_saved
         {
             let text = format!("the state of alerts cannot be saved: {error}");
-            self.log(true, text);
+            self.log(true, &text);
         }
     }
 
@@ -126,7 +126,7 @@ impl Post {
             if served.is_err() {
                 let name = &receiver.name;
                 let text = format!("the sender of alerts to {name} failed, and starts again");
-                post.log(true, text);
+                post.log(true, &text);
                 std::thread::sleep(LOOK);
             }
         };
@@ -167,7 +167,7 @@ impl Post {
                 attempts.succeeded(&notice);
                 self.log(
                     false,
-                    format!("alert {} was delivered to {name}", notice.id),
+                    &format!("alert {} was delivered to {name}", notice.id),
                 );
                 continue;
             };
@@ -177,7 +177,7 @@ impl Post {
                 let text = format!(
                     "alert {id} is not delivered to {name} and is given up after a week: {failure}"
                 );
-                self.log(true, text);
+                self.log(true, &text);
             }
             let waiting: Vec<Notice> = {
                 let inner = self.inner.lock();
@@ -197,7 +197,7 @@ impl Post {
                     "an alert is not delivered to {name} yet: {failure}; next attempt in {seconds} s"
                 )
             };
-            self.log(true, text);
+            self.log(true, &text);
         }
     }
 }
