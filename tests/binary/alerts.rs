@@ -376,6 +376,9 @@ fn no_alert_is_lost_when_daemon_and_process_are_killed_or_the_volume_is_unmounte
     write_some(&volume);
     // The process is dead before the loss, so the log of events alone has it.
     kill_process(alert_process(&volume), Signal::KILL).unwrap();
+    eventually("the log says so", || {
+        volume.log().contains("the process for alerts ended")
+    });
     volume.delete_member(1);
     eventually("the loss is recorded", || {
         let out = volume.command(&["events"], &[]).1;

@@ -1,7 +1,8 @@
 //! The durable state of alerts of one volume: how far the log was seen, and the notices that wait.
 //!
 //! The directory is opened once, before the volume is mounted. So a directory that lies below the mountpoint is not looked
-//! for on the volume itself.
+//! for on the volume itself. A file is replaced as a whole and durably. One that is damaged is renamed to `NAME.damaged`; one
+//! that cannot be read, or that a newer program wrote, stays as it is, and no alerts are sent.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
