@@ -41,7 +41,12 @@ again), `time`, `kind` (problem, recovery, information, summary or test), `sever
 the header X-CauchyFS-Signature is sha256= and the HMAC-SHA256 of the body in hexadecimal digits.
 
 Events of some seconds are one message. There are at most four in an hour about one member; then a summary follows. What
-cannot be delivered is tried again for a week, also after a restart.")]
+cannot be delivered is tried again for a week, also after a restart. For one receiver 64 alerts wait; beyond that the
+least severe is dropped, and `notices_lost` of the next says how many were. An alert that the receiver refuses (a status
+of 400 to 499 but for 408, 425 and 429, or a permanent error of a mail server) lets the others go first.
+
+A process beside the daemon sends alerts. If it ends before its time, the log of the daemon says so. No alerts are sent
+until the next mount then, which sends those of all events in between that the log of events still has.")]
 pub(super) struct AlertsArguments {
     #[command(subcommand)]
     command: AlertsCommand,

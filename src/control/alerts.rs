@@ -9,11 +9,14 @@
 //!
 //! # Invariants
 //!
-//! - An event counts as seen once the notices about it are in the state file. So a crash at any moment loses none; it may
-//!   have one sent twice, with the same `id`.
-//! - A notice leaves the state file once its receiver has accepted it, or after [`outbox::KEPT_FOR`].
-//! - No receiver waits for another.
-//! - Everything is bounded: events of a group, notices that wait, time and output of programs, answers of servers.
+//! - An event counts as seen once the notices about it are in the state file. So a crash at any moment loses none that the
+//!   log of events still has; it may have a notice sent twice, with the same `id`.
+//! - A notice leaves the state file once its receiver has accepted it, once attempts fail at the age of
+//!   [`outbox::KEPT_FOR`], or if more wait than may and it is the least severe. The next notice counts those given up.
+//! - No receiver waits for another, and no notice blocks others for good.
+//! - A state file that cannot be read is never replaced, and one that is damaged is kept under another name.
+//! - Bounded are events of a group, notices that wait, time and output of programs, and headers of answers of servers. A
+//!   program that the kernel does not let go after it was killed is left to a thread of its own.
 
 pub(crate) mod config;
 pub(crate) mod delivery;

@@ -151,7 +151,7 @@ impl AlertConfig {
     /// it names programs to run.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         match read_trusted(path, LONGEST_FILE, 0o022) {
-            Ok(text) => Some(Self::parse(path, &text)),
+            Ok((text, mode)) => Some(Self::parse(path, &text, mode & 0o077 == 0)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => Some(Self {
                 problems: vec![ConfigProblem {
@@ -166,12 +166,12 @@ impl AlertConfig {
         }
     }
 
-    /// Parses the text of a configuration.
-    fn parse(path: &Path, text: &str) -> Self {
+    /// Parses the text of a configuration, which may have secrets if it is private.
+    fn parse(path: &Path, text: &str, is_private: bool) -> Self {
         let mut config = Self::default();
         for (first_line, part) in parts(text) {
             let mut name = None;
-            let read = Section::parse(part, first_line).and_then(|section| {
+            let read = Section::parse(part, first_line, is_private).and_then(|section| {
                 if section.is_receiver() {
                     name = section.name();
                     config.add_receiver(&section)
@@ -391,7 +391,7 @@ fn login(section: &Section<'_>) -> Result<Option<(String, Secret)>, Wrong> {
     }
 }
 
-/// Returns a secret that is in the configuration, or in a file that others may not read.
+/// Returns a secret that is in the configuration, or in a file of its own. Others may not read that file.
 fn secret(
     section: &Section<'_>,
     inline: &'static str,
@@ -403,11 +403,17 @@ fn secret(
             let message = format!("there may be `{inline}` or `{by_file}`, not both");
             return Err(section.wrong(by_file, message));
         }
+        (Some(_), None) if !section.is_private() => {
+            let message =
+                format!("other users can read this file; `chmod 600` it, or use `{by_file}`");
+            return Err(section.wrong(inline, message));
+        }
         (Some(text), None) => text.to_owned(),
         (None, Some(path)) => {
             let read = read_trusted(Path::new(path), LONGEST_SECRET, 0o027);
-            let read = read.map_err(|error| section.wrong(by_file, format!("{path}: {error}")))?;
-            read.trim_end_matches(['\r', '\n']).to_owned()
+            let read = read.map_err(|error| section.wrong(by_file, format!("{path}: {error}")));
+            let (text, _) = read?;
+            text.trim_end_matches(['\r', '\n']).to_owned()
         }
     };
     if text.is_empty() {
@@ -417,8 +423,9 @@ fn secret(
     Ok(Some(Secret(text)))
 }
 
-/// Reads a file of our own or of the superuser that others have none of the `forbidden` rights to.
-fn read_trusted(path: &Path, longest: u64, forbidden: u32) -> io::Result<String> {
+/// Reads a file of our own or of the superuser that others have none of the `forbidden` rights to. Returns its
+/// rights as well.
+fn read_trusted(path: &Path, longest: u64, forbidden: u32) -> io::Result<(String, u32)> {
     // A FIFO would keep the mount waiting.
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no ordinary file"));
@@ -440,7 +447,7 @@ fn read_trusted(path: &Path, longest: u64, forbidden: u32) -> io::Result<String>
             "it is longer than {longest} bytes"
         )));
     }
-    Ok(text)
+    Ok((text, found.mode()))
 }
 
 /// Refuses a file of another user than this one and the superuser, and one with `forbidden` rights.

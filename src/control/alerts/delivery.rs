@@ -1,6 +1,7 @@
 //! Delivery of a notice to a receiver.
 //!
-//! Every way has a time limit, and reads a bounded answer.
+//! A program and a webhook have a limit of time for the whole delivery, and a mail server one for each step of it. All
+//! read a bounded answer, but for the lines of a mail server.
 
 use serde::Serialize;
 

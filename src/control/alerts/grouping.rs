@@ -39,6 +39,7 @@ pub(super) struct Group {
 
 /// The state of a volume as events told it. It is kept with the notices.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct VolumeState {
     /// The members that are away.
     lost: BTreeSet<u16>,
@@ -189,8 +190,9 @@ impl Grouper {
             EventKind::RedundancyReduced {
                 losses_tolerated, ..
             } => {
+                // That no further loss is survived is always told.
                 let is_recent = |at: Instant| now < at + RECOVERY_WINDOW;
-                losses_tolerated >= 0 && self.told_loss.is_some_and(is_recent)
+                losses_tolerated > 0 && self.told_loss.is_some_and(is_recent)
             }
             _ => false,
         }
@@ -289,6 +291,18 @@ pub(super) mod tests {
     fn a_loss_without_a_count_waits_four_seconds_and_a_late_count_is_quiet() {
         let found = groups(vec![(0, missing(3)), (9000, reduced())]);
         assert_eq!(found, [(4000, 1, false), (9000, 1, true)]);
+    }
+
+    #[test]
+    fn a_late_count_that_leaves_no_further_loss_is_told() {
+        let kind = EventKind::RedundancyReduced {
+            losses_tolerated: 0,
+            losses_promised: 2,
+            stripes: 1,
+            bytes: 1,
+        };
+        let found = groups(vec![(0, missing(3)), (9000, event(None, kind))]);
+        assert_eq!(found, [(4000, 1, false), (12_000, 1, false)]);
     }
 
     #[test]

@@ -5,8 +5,9 @@ use std::net::Shutdown;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Stdio;
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::Duration;
@@ -30,7 +31,10 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A process for alerts that has been started.
 #[derive(Debug)]
-pub(crate) struct AlertProcess(UnixStream);
+pub(crate) struct AlertProcess {
+    socket: UnixStream,
+    child: Child,
+}
 
 impl AlertProcess {
     /// Starts the process. Call it before the daemon is confined.
@@ -41,7 +45,8 @@ impl AlertProcess {
     pub(crate) fn start(config: &Path, state: &Path) -> io::Result<Self> {
         process::keep_descriptors_to_ourselves();
         let (ours, theirs) = UnixStream::pair()?;
-        process::program()
+        ours.set_write_timeout(Some(WRITE_TIMEOUT))?;
+        let child = process::program()
             .arg(WORD)
             .args([config, state])
             .env_clear()
@@ -50,8 +55,10 @@ impl AlertProcess {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        ours.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        Ok(Self(ours))
+        Ok(Self {
+            socket: ours,
+            child,
+        })
     }
 
     /// Sends it the events of a volume that is about to be mounted, from now on. It gets earlier ones as well that it has
@@ -71,21 +78,36 @@ impl AlertProcess {
             time_ms: event.time_ms,
         });
         let (to_feed, asked) = mpsc::channel();
-        let answers = self.0.try_clone()?;
+        let answers = self.socket.try_clone()?;
+        let is_ending = Arc::new(AtomicBool::new(false));
         let reader = thread::Builder::new().name("alert-log".to_owned());
-        reader.spawn(move || read_answers(answers, &to_feed))?;
+        reader.spawn({
+            let (mut child, is_ending) = (self.child, Arc::clone(&is_ending));
+            move || {
+                read_answers(&answers, &to_feed);
+                // It may be there still, and have said something wrong.
+                answers.shutdown(Shutdown::Both).unwrap_or_default();
+                tell_end(child.wait(), &is_ending);
+            }
+        })?;
         let (end, ended) = mpsc::channel();
         let (done, is_done) = mpsc::channel();
         let mut feed = Feed {
             volume: Arc::clone(volume),
-            socket: self.0,
+            socket: self.socket,
             ended,
+            is_ending,
+            newest,
             place: newest,
         };
         let writer = thread::Builder::new().name("alert-feed".to_owned());
         writer.spawn(move || {
             if let Err(error) = feed.run(about, &asked) {
-                tracing::error!("alerts are not delivered any more: {error}");
+                // The end of the connection ends the process, and that is logged as well.
+                tracing::error!("no more events are sent to the process for alerts: {error}");
+                if let Err(error) = feed.socket.shutdown(Shutdown::Both) {
+                    tracing::debug!("the process for alerts may go on: {error}");
+                }
             }
             drop(done);
         })?;
@@ -94,9 +116,19 @@ impl AlertProcess {
 }
 
 /// Logs what the process says, and passes everything else on.
-fn read_answers(socket: UnixStream, to_feed: &Sender<FromProcess>) {
+fn read_answers(socket: &UnixStream, to_feed: &Sender<FromProcess>) {
     let mut socket = BufReader::new(socket);
-    while let Ok(Some(message)) = protocol::read::<FromProcess>(&mut socket) {
+    loop {
+        let message = match protocol::read::<FromProcess>(&mut socket) {
+            Ok(Some(message)) => message,
+            Ok(None) => return,
+            // It ended before it read all.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => return,
+            Err(error) => {
+                tracing::error!("the process for alerts cannot be understood: {error}");
+                return;
+            }
+        };
         match message {
             FromProcess::Log {
                 is_warning: true,
@@ -104,12 +136,22 @@ fn read_answers(socket: UnixStream, to_feed: &Sender<FromProcess>) {
             } => tracing::warn!("{text}"),
             FromProcess::Log { text, .. } => tracing::info!("{text}"),
             other => {
-                if to_feed.send(other).is_err() {
-                    return;
-                }
+                // A feed that has ended needs none.
+                to_feed.send(other).unwrap_or_default();
             }
         }
     }
+}
+
+/// Logs at once that the process ended before its time. Nothing can start another one in a daemon that has confined itself.
+fn tell_end(end: io::Result<ExitStatus>, is_ending: &AtomicBool) {
+    if is_ending.load(Ordering::Acquire) {
+        return;
+    }
+    let how = end.map_or_else(|error| error.to_string(), |status| status.to_string());
+    tracing::error!(
+        "no alerts are delivered until the next mount, which sends them: the process for alerts ended: {how}"
+    );
 }
 
 /// The events on their way to the process, until the feed is ended or dropped.
@@ -136,26 +178,32 @@ struct Feed {
     volume: Arc<MountedVolume>,
     socket: UnixStream,
     ended: Receiver<()>,
+    /// True once the process is to end.
+    is_ending: Arc<AtomicBool>,
+    /// The newest event before the mount. All later ones are sent, whatever their time.
+    newest: Option<LogPlace>,
     /// The last event that was sent.
     place: Option<LogPlace>,
 }
 
 impl Feed {
     fn run(&mut self, about: NoticeVolume, answers: &Receiver<FromProcess>) -> io::Result<()> {
-        protocol::write(&self.socket, &FromDaemon::Volume(about))?;
+        let newest = self.newest;
+        protocol::write(&self.socket, &FromDaemon::Volume { about, newest })?;
         let gone = || io::Error::other("the process for alerts is gone");
         // It waits for the process of the mount before.
-        let asked = loop {
+        let seen = loop {
             match answers.recv_timeout(INTERVAL) {
                 Ok(FromProcess::SendAfter(place)) => break place,
                 Ok(_) | Err(RecvTimeoutError::Disconnected) => return Err(gone()),
-                Err(RecvTimeoutError::Timeout) if self.is_ended(Duration::ZERO) => return Ok(()),
+                Err(RecvTimeoutError::Timeout) if self.is_ended(Duration::ZERO) => {
+                    self.is_ending.store(true, Ordering::Release);
+                    return self.socket.shutdown(Shutdown::Both);
+                }
                 Err(RecvTimeoutError::Timeout) => {}
             }
         };
-        if let Some(seen) = asked {
-            self.send_unseen(seen)?;
-        }
+        self.send_unseen(seen)?;
         loop {
             let is_ended = self.is_ended(INTERVAL);
             self.send_new()?;
@@ -163,6 +211,7 @@ impl Feed {
                 break;
             }
         }
+        self.is_ending.store(true, Ordering::Release);
         protocol::write(&self.socket, &FromDaemon::End)?;
         if answers.recv_timeout(END_TIMEOUT).is_err() {
             tracing::warn!("the process for alerts has not saved the last events yet");
@@ -182,7 +231,8 @@ impl Feed {
                 sequence: event.sequence,
                 time_ms: event.time_ms,
             };
-            if seen.precedes(place) {
+            let is_new = self.newest.is_none_or(|it| place.sequence > it.sequence);
+            if is_new || seen.precedes(place) {
                 self.send(event)?;
             }
             self.place = Some(place);

@@ -20,13 +20,13 @@ const MOST_OF_MEMBER: usize = 4;
 /// The same of everything else.
 const MOST_OF_VOLUME: usize = 20;
 
-/// Most notices that wait for one receiver.
+/// Most notices that wait for one receiver. Beyond that the least severe goes, and of those the oldest.
 const MOST_WAITING: usize = 64;
 
 /// Most events that are held back in full. The others are counted.
 const MOST_HELD: usize = 16;
 
-/// The time after which a notice is given up.
+/// The age at which a notice is given up, if attempts to deliver it fail.
 pub(super) const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// The subject of a limit.
@@ -88,6 +88,7 @@ fn part_of(kind: &EventKind) -> Part {
 
 /// Events that were held back.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 struct Held {
     /// The newest of them.
     events: VecDeque<EventReport>,
@@ -107,6 +108,7 @@ impl Held {
 
 /// The notices of one receiver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct Mailbox {
     waiting: VecDeque<Notice>,
     /// Conditions that the receiver knows of.
@@ -182,9 +184,9 @@ impl Mailbox {
         }
     }
 
-    /// Returns the oldest notice that waits.
-    pub(super) fn first(&self) -> Option<&Notice> {
-        self.waiting.front()
+    /// Returns the notices that wait, the oldest first.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &Notice> {
+        self.waiting.iter()
     }
 
     /// Removes a notice that was delivered.
@@ -192,17 +194,12 @@ impl Mailbox {
         self.waiting.retain(|notice| notice.id != delivered.id);
     }
 
-    /// Gives up notices that have waited too long. Returns how many.
-    pub(super) fn give_up_old(&mut self, now: jiff::Timestamp) -> usize {
-        let before = self.waiting.len();
-        let limit = i64::try_from(KEPT_FOR.as_secs()).unwrap_or(i64::MAX);
-        self.waiting.retain(|notice| {
-            let made = notice.time.parse::<jiff::Timestamp>();
-            made.is_ok_and(|made| now.as_second() - made.as_second() < limit)
-        });
-        let given_up = before - self.waiting.len();
-        self.lost += given_up as u64;
-        given_up
+    /// Gives up a notice. The next one tells of it.
+    pub(super) fn give_up(&mut self, notice: &Notice) {
+        let at = self.waiting.iter().position(|it| it.id == notice.id);
+        if let Some(notice) = at.and_then(|at| self.waiting.remove(at)) {
+            self.lost += notice.notices_lost + 1;
+        }
     }
 
     /// Follows the conditions. Returns whether the event ends one that the receiver knows of.
@@ -300,13 +297,16 @@ impl Mailbox {
         let mut notice = Notice::new(kind, about.clone(), all);
         notice.events_left_out = left_out;
         notice.holding_back = holding_back;
-        if self.waiting.len() == MOST_WAITING {
-            // The newest say how things are.
-            self.waiting.pop_front();
-            self.lost += 1;
-        }
-        notice.notices_lost = std::mem::take(&mut self.lost);
         self.waiting.push_back(notice);
+        if self.waiting.len() > MOST_WAITING {
+            let least = self.waiting.iter().min_by_key(|notice| notice.severity);
+            if let Some(least) = least.cloned() {
+                self.give_up(&least);
+            }
+        }
+        if let Some(newest) = self.waiting.back_mut() {
+            newest.notices_lost += std::mem::take(&mut self.lost);
+        }
     }
 }
 
@@ -396,7 +396,7 @@ mod tests {
                 take(&mut mailbox, vec![restored()], now_ms);
             }
             mailbox.summarise(&about, now_ms);
-            while let Some(notice) = mailbox.first().cloned() {
+            while let Some(notice) = mailbox.waiting.front().cloned() {
                 events += notice.events.len() as u64 + notice.events_left_out;
                 made.push((now_ms, notice.clone()));
                 mailbox.remove(&notice);
@@ -440,7 +440,29 @@ mod tests {
         assert_eq!(mailbox.waiting.len(), MOST_WAITING);
         let lost: u64 = mailbox.waiting.iter().map(|it| it.notices_lost).sum();
         assert_eq!(lost, 6);
-        let later = jiff::Timestamp::now() + jiff::SignedDuration::from_hours(7 * 24 + 1);
-        assert_eq!(mailbox.give_up_old(later), MOST_WAITING);
+        let first = mailbox.waiting[0].clone();
+        mailbox.give_up(&first);
+        mailbox.give_up(&first);
+        assert_eq!(mailbox.lost, 1, "it is given up once");
+    }
+
+    #[test]
+    fn of_waiting_notices_the_least_severe_is_given_up() {
+        let mut mailbox = Mailbox::default();
+        let slow = |member| event(Some(member), EventKind::MemberSlow { seconds: 2 });
+        take(&mut mailbox, vec![missing(0)], 0);
+        take(&mut mailbox, vec![slow(1)], 0);
+        for member in 2..70 {
+            take(&mut mailbox, vec![missing(member)], 0);
+        }
+        let severities = |mailbox: &Mailbox| -> Vec<Severity> {
+            mailbox.waiting.iter().map(|it| it.severity).collect()
+        };
+        assert_eq!(severities(&mailbox), [Severity::Critical; MOST_WAITING]);
+        take(&mut mailbox, vec![slow(70)], 0);
+        assert_eq!(severities(&mailbox), [Severity::Critical; MOST_WAITING]);
+        let lost: u64 = mailbox.waiting.iter().map(|it| it.notices_lost).sum();
+        assert_eq!(lost, 7);
+        assert!(mailbox.waiting.iter().all(|it| it.events != [slow(70)]));
     }
 }

@@ -12,16 +12,15 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver as Inbox, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
 
-use jiff::Timestamp;
 use parking_lot::Mutex;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::config::{AlertConfig, Receiver};
 use super::grouping::{Group, Grouper};
-use super::notice::{NoticeVolume, Wording};
-use super::protocol::{self, FromDaemon, FromProcess};
+use super::notice::Wording;
+use super::protocol::{self, FromDaemon, FromProcess, LogPlace};
 use super::sender::Post;
-use super::state::{AlertState, StateDirectory, VolumeLock};
+use super::state::{StateDirectory, VolumeLock};
 use crate::events::now_ms;
 
 /// Argument that asks for this process; the configuration and the directory of the state follow.
@@ -90,15 +89,14 @@ pub(crate) fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<()> {
         }
     };
     let failed = |what: &str, path: &Path, error: io::Error| {
-        let text = format!(
-            "no alerts are delivered: cannot {what} {}: {error}",
-            path.display()
-        );
-        let is_warning = true;
-        tell(FromProcess::Log { is_warning, text });
+        let path = path.display();
+        let text = format!("no alerts are delivered: cannot {what} {path}: {error}");
+        tell(FromProcess::log(true, &text));
         error
     };
-    let config = AlertConfig::read(&places.config).unwrap_or_default();
+    // Without receivers, events must not count as seen.
+    let config =
+        receivers(&places.config, &tell).map_err(|error| failed("use", &places.config, error))?;
     let directory = StateDirectory::open(&places.state);
     let directory = directory.map_err(|error| failed("use", &places.state, error))?;
     let (to_inbox, inbox) = mpsc::sync_channel(MOST_WAITING);
@@ -110,7 +108,7 @@ pub(crate) fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<()> {
             }
         }
     })?;
-    let Ok(FromDaemon::Volume(about)) = inbox.recv() else {
+    let Ok(FromDaemon::Volume { about, newest }) = inbox.recv() else {
         return Ok(());
     };
     // The daemon sends nothing more before it is asked.
@@ -121,35 +119,41 @@ pub(crate) fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<()> {
     let Some(lock) = lock.map_err(|error| failed("lock a file in", &places.state, error))? else {
         return Ok(());
     };
-    let state = load(&directory, &about, |text| {
-        let is_warning = true;
-        tell(FromProcess::Log { is_warning, text });
-    });
-    let seen = state.seen;
+    let state = directory.load(&about.volume, |text| tell(FromProcess::log(true, text)));
+    let state = state.map_err(|error| failed("read the state in", &places.state, error))?;
+    let seen = state.seen.or(newest).unwrap_or(LogPlace::START);
     let grouper = Grouper::after(state.volume.clone());
     let post = Arc::new(Post::new(directory, about, state, wording, Box::new(tell)));
-    for receiver in &config.receivers {
+    // From here on a later process finds what this one was to send.
+    post.change(|state| state.seen = Some(seen));
+    for receiver in &config {
         post.start(receiver.clone())?;
     }
     protocol::write(&mut *answers.lock(), &FromProcess::SendAfter(seen))?;
     let mut office = Office {
         post: Arc::clone(&post),
-        receivers: config.receivers,
+        receivers: config,
         grouper,
     };
     let departure = office.serve(&inbox);
-    protocol::write(&mut *answers.lock(), &FromProcess::Saved).unwrap_or_default();
+    if post.is_saved() {
+        // A daemon that was killed does not wait for it.
+        protocol::write(&mut *answers.lock(), &FromProcess::Saved).unwrap_or_default();
+    }
     office.finish(&lock, departure)
 }
 
-/// Reads the state. A damaged one is left, and alerts begin anew.
-fn load(directory: &StateDirectory, about: &NoticeVolume, tell: impl Fn(String)) -> AlertState {
-    directory.load(&about.volume).unwrap_or_else(|error| {
-        tell(format!(
-            "the state of alerts cannot be read, and alerts that waited are lost: {error}"
-        ));
-        AlertState::default()
-    })
+/// Reads the configuration once more, now that the mount has begun. Logs its errors.
+fn receivers(path: &Path, tell: &impl Fn(FromProcess)) -> io::Result<Vec<Receiver>> {
+    let config = AlertConfig::read(path).ok_or(io::ErrorKind::NotFound)?;
+    for problem in &config.problems {
+        let text = format!("the process for alerts goes without: {problem}");
+        tell(FromProcess::log(true, &text));
+    }
+    if config.receivers.is_empty() {
+        return Err(io::Error::other("it has no sound receiver by now"));
+    }
+    Ok(config.receivers)
 }
 
 /// The part that makes notices of events.
@@ -172,7 +176,7 @@ impl Office {
             let wait = self.grouper.wait(now).unwrap_or(CHORES).min(CHORES);
             match inbox.recv_timeout(wait) {
                 Ok(FromDaemon::Event { time_ms, event }) => {
-                    let place = protocol::LogPlace {
+                    let place = LogPlace {
                         sequence: event.sequence,
                         time_ms,
                     };
@@ -183,7 +187,7 @@ impl Office {
                 Ok(FromDaemon::End) => break Departure::InGoodOrder,
                 Err(RecvTimeoutError::Disconnected) => break Departure::Killed,
                 // It names its volume once.
-                Ok(FromDaemon::Volume(_)) | Err(RecvTimeoutError::Timeout) => {}
+                Ok(FromDaemon::Volume { .. }) | Err(RecvTimeoutError::Timeout) => {}
             }
             if self.grouper.wait(Instant::now()) == Some(Duration::ZERO) {
                 self.close();
@@ -214,21 +218,14 @@ impl Office {
         });
     }
 
-    /// Sends summaries of what was held back, and gives up old notices.
+    /// Sends summaries of what was held back. Tries again to save what could not be saved.
     fn do_chores(&self) {
         let about = self.post.about();
-        let mut given_up = 0;
         self.post.change(|state| {
             for mailbox in state.mailboxes.values_mut() {
-                given_up += mailbox.give_up_old(Timestamp::now());
                 mailbox.summarise(about, now_ms());
             }
         });
-        if given_up > 0 {
-            let text =
-                format!("{given_up} alerts were given up: their receivers took none for a week");
-            self.post.log(true, text);
-        }
     }
 
     /// Goes on for a short time while notices wait and no other process wants to go on.

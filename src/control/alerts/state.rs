@@ -1,7 +1,8 @@
 //! The durable state of alerts of one volume: how far the log was seen, and the notices that wait.
 //!
 //! The directory is opened once, before the volume is mounted. So a directory that lies below the mountpoint is not looked
-//! for on the volume itself.
+//! for on the volume itself. A file is replaced as a whole and durably. One that is damaged is renamed to `NAME.damaged`; one
+//! that cannot be read, or that a newer program wrote, stays as it is, and no alerts are sent.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, File};
@@ -20,14 +21,37 @@ use super::protocol::LogPlace;
 /// The longest state that is read, in bytes. None is ever as long.
 const LONGEST: u64 = 256 << 20;
 
+/// The version of the state that this program writes. It reads this one and earlier ones.
+const VERSION: u32 = 1;
+
 /// The state of a volume.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(super) struct AlertState {
+    version: u32,
     /// The place in the log up to which all events are in notices; none before the first.
     pub(super) seen: Option<LogPlace>,
     pub(super) volume: VolumeState,
     /// The notices of each receiver, by name. One that the configuration lacks by now keeps them.
     pub(super) mailboxes: BTreeMap<String, Mailbox>,
+}
+
+impl Default for AlertState {
+    fn default() -> Self {
+        Self {
+            version: VERSION,
+            seen: None,
+            volume: VolumeState::default(),
+            mailboxes: BTreeMap::new(),
+        }
+    }
+}
+
+/// The version of a state, of which everything else may be unknown.
+#[derive(Deserialize)]
+struct Versioned {
+    #[serde(default)]
+    version: u32,
 }
 
 /// The directory of states.
@@ -55,17 +79,41 @@ impl StateDirectory {
         self.open_file(name, OFlags::RDWR | OFlags::CREATE)
     }
 
-    /// Reads the state of a volume; it is empty if there is none.
-    pub(super) fn load(&self, volume: &str) -> io::Result<AlertState> {
+    /// Reads the state of a volume; it is empty if there is none. Renames a damaged file, and tells of it.
+    ///
+    /// # Errors
+    ///
+    /// If the file cannot be read, or a newer program wrote it. It must not be replaced then.
+    pub(super) fn load(&self, volume: &str, tell: impl FnOnce(&str)) -> io::Result<AlertState> {
+        let name = file_name(volume);
         let mut text = Vec::new();
-        match self.open_file(&file_name(volume), OFlags::RDONLY) {
+        match self.open_file(&name, OFlags::RDONLY) {
             Ok(file) => file.take(LONGEST).read_to_end(&mut text)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Ok(AlertState::default());
             }
             Err(error) => return Err(error),
         };
-        Ok(serde_json::from_slice(&text)?)
+        if let Ok(Versioned { version }) = serde_json::from_slice(&text)
+            && version > VERSION
+        {
+            let text = format!("{name} has version {version}, which a newer cauchyfs wrote");
+            return Err(io::Error::other(text));
+        }
+        match serde_json::from_slice::<AlertState>(&text) {
+            Ok(state) => Ok(AlertState {
+                version: VERSION,
+                ..state
+            }),
+            Err(error) => {
+                let damaged = format!("{name}.damaged");
+                rustix::fs::renameat(&self.0, &name, &self.0, &damaged)?;
+                tell(&format!(
+                    "the state of alerts is damaged, and alerts that waited are lost; it is kept as {damaged}: {error}"
+                ));
+                Ok(AlertState::default())
+            }
+        }
     }
 
     /// Replaces the state of a volume, durably.
@@ -135,12 +183,16 @@ fn try_lock(file: &File) -> io::Result<bool> {
 mod tests {
     use super::*;
 
+    fn load(directory: &StateDirectory, volume: &str) -> io::Result<AlertState> {
+        directory.load(volume, |text| panic!("{text}"))
+    }
+
     #[test]
-    fn a_state_is_read_as_it_was_saved_and_damage_is_an_error() {
+    fn a_state_is_read_as_it_was_saved() {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("a/b");
         let directory = StateDirectory::open(&path).unwrap();
-        assert_eq!(directory.load("v").unwrap(), AlertState::default());
+        assert_eq!(load(&directory, "v").unwrap(), AlertState::default());
         let mut state = AlertState {
             seen: Some(LogPlace {
                 sequence: 7,
@@ -150,10 +202,34 @@ mod tests {
         };
         state.mailboxes.insert("x".to_owned(), Mailbox::default());
         directory.save("v", &state).unwrap();
-        assert_eq!(directory.load("v").unwrap(), state);
-        assert_eq!(directory.load("w").unwrap(), AlertState::default());
-        std::fs::write(path.join("alerts-v.json"), "{").unwrap();
-        assert!(directory.load("v").is_err());
+        assert_eq!(load(&directory, "v").unwrap(), state);
+        assert_eq!(load(&directory, "w").unwrap(), AlertState::default());
+    }
+
+    #[test]
+    fn a_damaged_state_is_kept_aside_and_one_that_cannot_be_read_stays() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::open(home.path()).unwrap();
+        let path = home.path().join("alerts-v.json");
+        std::fs::write(&path, "{").unwrap();
+        let mut told = String::new();
+        let state = directory.load("v", |text| text.clone_into(&mut told));
+        assert_eq!(state.unwrap(), AlertState::default());
+        assert!(told.contains("alerts-v.json.damaged"), "{told}");
+        let kept = std::fs::read(home.path().join("alerts-v.json.damaged"));
+        assert_eq!(kept.unwrap(), b"{");
+        assert!(!path.exists());
+        // An earlier program wrote fewer keys.
+        std::fs::write(&path, "{\"mailboxes\":{\"x\":{}}}").unwrap();
+        assert_eq!(load(&directory, "v").unwrap().mailboxes.len(), 1);
+        let newer = "{\"version\":2,\"mailboxes\":7}";
+        std::fs::write(&path, newer).unwrap();
+        assert!(load(&directory, "v").is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), newer);
+        std::fs::remove_file(&path).unwrap();
+        std::fs::create_dir(&path).unwrap();
+        assert!(load(&directory, "v").is_err());
+        assert!(path.exists());
     }
 
     #[test]

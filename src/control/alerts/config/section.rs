@@ -20,11 +20,12 @@ pub(super) struct Section<'a> {
     first_line: usize,
     keys: DeTable<'a>,
     is_receiver: bool,
+    is_private: bool,
 }
 
 impl<'a> Section<'a> {
     /// Parses a part that begins at `first_line` of its file.
-    pub(super) fn parse(text: &'a str, first_line: usize) -> Result<Self, Wrong> {
+    pub(super) fn parse(text: &'a str, first_line: usize, is_private: bool) -> Result<Self, Wrong> {
         let mut whole = match DeTable::parse(text) {
             Ok(whole) => whole.into_inner(),
             Err(error) => {
@@ -53,11 +54,17 @@ impl<'a> Section<'a> {
             first_line,
             keys,
             is_receiver,
+            is_private,
         })
     }
 
     pub(super) fn is_receiver(&self) -> bool {
         self.is_receiver
+    }
+
+    /// Returns whether no other user can read the file.
+    pub(super) fn is_private(&self) -> bool {
+        self.is_private
     }
 
     /// Returns the name, if there is one.

@@ -3,7 +3,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 
 fn parse(text: &str) -> AlertConfig {
-    AlertConfig::parse(Path::new("/etc/cauchyfs/alerts.toml"), text)
+    AlertConfig::parse(Path::new("/etc/cauchyfs/alerts.toml"), text, true)
 }
 
 fn shown(text: &str) -> Vec<String> {
@@ -201,6 +201,19 @@ fn files_that_others_can_write_or_secrets_that_others_can_read_are_refused() {
             shown.contains(expected),
             "{config_mode:o} {secret_mode:o} {shown}"
         );
+    }
+    set(home.path(), 0o755).unwrap();
+    let last = "[[receiver]]\nname = \"last\"\nkind = \"program\"\ncommand = \"/a\"\n";
+    fs::write(&path, format!("{webhook}secret = \"key\"\n{last}")).unwrap();
+    for (mode, expected) in [(0o600, 0), (0o400, 0), (0o640, 1), (0o604, 1), (0o644, 1)] {
+        set(&path, mode).unwrap();
+        let config = AlertConfig::read(&path).unwrap();
+        assert_eq!(config.problems.len(), expected, "{mode:o} {config:?}");
+        assert_eq!(config.receivers.len(), 2 - expected, "{mode:o}");
+        for problem in config.problems {
+            let shown = problem.to_string();
+            assert!(shown.contains("alerts.toml:5: secret: ") && shown.contains("chmod 600"));
+        }
     }
     let fifo = home.path().join("fifo");
     rustix::fs::mknodat(

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use lettre::message::{Mailbox, header};
+use lettre::message::header::{HeaderName, HeaderValue};
+use lettre::message::{Mailbox, SinglePart};
 use lettre::transport::smtp::SmtpTransportBuilder;
 #[cfg(feature = "tls")]
 use lettre::transport::smtp::client::{Tls, TlsParameters};
@@ -42,8 +43,14 @@ pub(super) fn send(
                 server = server.credentials(login.into());
             }
             let sent = server.build().send(&message);
-            sent.map(drop)
-                .map_err(|error| DeliveryFailure::new(chain(&error)))
+            sent.map(drop).map_err(|error| {
+                let failure = DeliveryFailure::new(chain(&error));
+                if error.is_permanent() {
+                    failure.for_good()
+                } else {
+                    failure
+                }
+            })
         }
     }
 }
@@ -56,12 +63,16 @@ fn message(mail: &Mail, notice: &Notice, letter: &Letter) -> Result<Message, Del
         .subject(letter.subject.clone())
         // The same notice has the same id, so mail programs recognise one that was sent twice.
         .message_id(Some(format!("<{}@{domain}>", notice.id)))
-        .header(header::ContentType::TEXT_PLAIN);
+        // Programs that answer mail by themselves leave this one alone.
+        .raw_header(HeaderValue::new(
+            HeaderName::new_from_ascii_str("Auto-Submitted"),
+            "auto-generated".to_owned(),
+        ));
     for address in &mail.to {
         builder = builder.to(mailbox(address)?);
     }
     builder
-        .body(letter.text.clone())
+        .singlepart(SinglePart::plain(letter.text.clone()))
         .map_err(DeliveryFailure::new)
 }
 
@@ -135,6 +146,9 @@ mod tests {
             head.contains("a@example.org") && head.contains("b@example.org"),
             "{head}"
         );
+        for header in ["MIME-Version: 1.0", "Auto-Submitted: auto-generated"] {
+            assert!(head.lines().any(|line| line == header), "{head}");
+        }
         assert!(!head.lines().any(|line| line.starts_with("Bcc")), "{head}");
     }
 }

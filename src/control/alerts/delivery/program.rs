@@ -1,14 +1,15 @@
 //! Programs that take a notice on their standard input.
 
 use std::fs;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::io::Errno;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::failure::DeliveryFailure;
@@ -24,11 +25,14 @@ const PATH: (&str, &str) = (
 /// Most bytes of the standard error of a program that are kept for a message.
 const MOST_SAID: usize = 300;
 
+/// Most pieces of the standard error that are read at a time.
+const MOST_PIECES: usize = 64;
+
 /// The interval at which the end of a program is looked for.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// Runs a program with `input`. It gets no descriptor and no variable of ours but `PATH`. At the end of `timeout`, it is
-/// killed with all processes of its group.
+/// killed with all processes of its group. What it leaves behind when it ends by itself goes on.
 pub(super) fn run(
     command: &[String],
     input: &[u8],
@@ -54,25 +58,12 @@ pub(super) fn run(
         .spawn()
         .map_err(failed)?;
     let until = Instant::now() + timeout;
-    let ended = thread::scope(|scope| {
-        let (stdin, stderr) = (child.stdin.take(), child.stderr.take());
-        let writer = thread::Builder::new().spawn_scoped(scope, move || {
-            // A program need not read all of it, and its exit code decides.
-            stdin.map(|mut stdin| stdin.write_all(input))
-        });
-        let reader = thread::Builder::new().spawn_scoped(scope, move || {
-            stderr.map_or_else(String::new, |mut stderr| head_of(&mut stderr))
-        });
-        let status = wait(&mut child, until);
-        // Processes that it left behind would keep the threads waiting.
-        kill_group(&child);
-        let said = match (writer, reader) {
-            (Ok(_), Ok(reader)) => reader.join().unwrap_or_default(),
-            (Err(error), _) | (_, Err(error)) => error.to_string(),
-        };
-        status.map(|status| (status, said))
-    });
-    let (status, said) = ended.map_err(failed)?;
+    let talk = Talk::new(child.stdin.take(), child.stderr.take(), input);
+    let talk = talk.and_then(|mut talk| Ok((talk.until_end(&mut child, until)?, talk.said())));
+    if !matches!(talk, Ok((Some(_), _))) {
+        end(child);
+    }
+    let (status, said) = talk.map_err(failed)?;
     match status {
         Some(status) if status.success() => Ok(()),
         Some(status) => {
@@ -95,42 +86,119 @@ pub(super) fn run(
     }
 }
 
-/// Waits for the end of a program until `until`, and kills it then. Returns none if it was killed.
-fn wait(child: &mut Child, until: Instant) -> std::io::Result<Option<std::process::ExitStatus>> {
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
+/// What a program reads and writes while it runs. A process that it left behind may keep its pipes open for ever, so
+/// nothing here blocks.
+struct Talk<'a> {
+    stdin: Option<ChildStdin>,
+    /// The input that it has not taken yet.
+    rest: &'a [u8],
+    stderr: Option<ChildStderr>,
+    /// The head of its standard error.
+    head: Vec<u8>,
+}
+
+impl<'a> Talk<'a> {
+    fn new(
+        stdin: Option<ChildStdin>,
+        stderr: Option<ChildStderr>,
+        input: &'a [u8],
+    ) -> io::Result<Self> {
+        if let Some(stdin) = &stdin {
+            ioctl_fionbio(stdin, true)?;
         }
-        if Instant::now() >= until {
-            kill_group(child);
-            child.kill()?;
-            child.wait()?;
-            return Ok(None);
+        if let Some(stderr) = &stderr {
+            ioctl_fionbio(stderr, true)?;
         }
-        thread::sleep(LOOK);
+        Ok(Self {
+            stdin,
+            rest: input,
+            stderr,
+            head: Vec::new(),
+        })
+    }
+
+    /// Talks until the program ends, and returns its status. Returns none if it runs at `until`.
+    fn until_end(&mut self, child: &mut Child, until: Instant) -> io::Result<Option<ExitStatus>> {
+        loop {
+            let status = child.try_wait()?;
+            // After the end as well, for its last words.
+            self.write();
+            self.read();
+            if status.is_some() || Instant::now() >= until {
+                return Ok(status);
+            }
+            self.pause()?;
+        }
+    }
+
+    /// Waits until a pipe is ready, for [`LOOK`] at most.
+    fn pause(&self) -> io::Result<()> {
+        let stdin = self.stdin.as_ref();
+        let stdin = stdin.map(|it| PollFd::new(it, PollFlags::OUT));
+        let stderr = self.stderr.as_ref();
+        let stderr = stderr.map(|it| PollFd::new(it, PollFlags::IN));
+        let mut pipes: Vec<PollFd<'_>> = stdin.into_iter().chain(stderr).collect();
+        let patience = Timespec::try_from(LOOK).map_err(io::Error::other)?;
+        match poll(&mut pipes, Some(&patience)) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn write(&mut self) {
+        while let Some(stdin) = &mut self.stdin {
+            match stdin.write(self.rest) {
+                Ok(count @ 1..) => self.rest = &self.rest[count..],
+                Err(error) if is_for_now(&error) => return,
+                // All is written, or it reads no more. It need not read all, and its exit code decides.
+                Ok(0) | Err(_) => self.stdin = None,
+            }
+        }
+    }
+
+    /// Reads what is there, in pieces whose number is bounded.
+    fn read(&mut self) {
+        let mut piece = [0; 4096];
+        for _ in 0..MOST_PIECES {
+            let Some(stderr) = &mut self.stderr else {
+                return;
+            };
+            match stderr.read(&mut piece) {
+                Ok(count @ 1..) => {
+                    let room = MOST_SAID.saturating_sub(self.head.len());
+                    self.head.extend_from_slice(&piece[..count.min(room)]);
+                }
+                Err(error) if is_for_now(&error) => return,
+                Ok(0) | Err(_) => self.stderr = None,
+            }
+        }
+    }
+
+    fn said(&self) -> String {
+        String::from_utf8_lossy(&self.head).into_owned()
     }
 }
 
-fn kill_group(child: &Child) {
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+/// Kills a program that runs, with its group. It has not been reaped, so the number of the group is still its own.
+fn end(mut child: Child) {
     let group = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-    if let Some(group) = group {
-        match kill_process_group(group, Signal::KILL) {
-            // It is empty if the program left nothing behind.
-            Ok(()) | Err(Errno::SRCH) => {}
-            Err(error) => tracing::debug!("a process of a receiver goes on: {error}"),
-        }
+    if let Some(group) = group
+        && let Err(error) = kill_process_group(group, Signal::KILL)
+    {
+        tracing::debug!("a process of a receiver goes on: {error}");
     }
-}
-
-/// Reads all, and returns the head of it.
-fn head_of(from: &mut impl Read) -> String {
-    let mut head = Vec::new();
-    let mut piece = [0; 4096];
-    while let Ok(count @ 1..) = from.read(&mut piece) {
-        let room = MOST_SAID.saturating_sub(head.len());
-        head.extend_from_slice(&piece[..count.min(room)]);
+    // The kernel may keep it for a while, such as on a server that is away.
+    let reaper = thread::Builder::new().name("reaper".to_owned());
+    if let Err(error) = reaper.spawn(move || child.wait()) {
+        tracing::debug!("a program that was killed stays a zombie: {error}");
     }
-    String::from_utf8_lossy(&head).into_owned()
 }
 
 #[cfg(test)]
@@ -163,13 +231,15 @@ mod tests {
     #[test]
     fn failures_are_named_and_a_program_that_hangs_is_killed_with_its_children() {
         let failure = shell("echo no room >&2; exit 7", 20).unwrap_err();
-        assert_eq!(failure.0, "/bin/sh: it ended with code 7: no room");
+        assert_eq!(failure.text, "/bin/sh: it ended with code 7: no room");
         let began = Instant::now();
-        let failure = shell("sleep 1000 & sleep 1000", 1).unwrap_err();
-        assert!(failure.0.contains("was killed"), "{failure}");
-        assert!(began.elapsed() < Duration::from_secs(60));
+        let failure = shell("sleep 100 & sleep 100", 1).unwrap_err();
+        assert!(failure.text.contains("was killed"), "{failure}");
         // A child that stays keeps the pipe open, and is not waited for.
-        shell("sleep 1000 &", 20).unwrap();
+        let failure = shell("setsid sleep 100 & sleep 100", 1).unwrap_err();
+        assert!(failure.text.contains("was killed"), "{failure}");
+        shell("sleep 100 &", 500).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(90));
         shell("head -c 10000000 /dev/zero >&2", 20).unwrap();
         let absent = ["/absent".to_owned()];
         assert!(run(&absent, b"", Duration::from_secs(1)).is_err());

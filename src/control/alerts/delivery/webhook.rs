@@ -17,6 +17,9 @@ const SIGNATURE: &str = "X-CauchyFS-Signature";
 /// Most bytes of the headers of an answer.
 const MOST_HEADERS: usize = 16 << 10;
 
+/// Errors of a client that may pass: it was too slow, too early, or too busy.
+const FOR_NOW: [u16; 3] = [408, 425, 429];
+
 /// Posts a document. Follows no redirection, because the receiver is the one that the administrator named. The body of
 /// the answer is not read.
 pub(super) fn post(
@@ -51,9 +54,11 @@ pub(super) fn post(
     } else {
         ""
     };
-    Err(DeliveryFailure::new(format_args!(
-        "the server answered {status}{note}"
-    )))
+    let failure = DeliveryFailure::new(format_args!("the server answered {status}{note}"));
+    if status.is_client_error() && !FOR_NOW.contains(&status.as_u16()) {
+        return Err(failure.for_good());
+    }
+    Err(failure)
 }
 
 /// Computes the value of the header with the signature.
