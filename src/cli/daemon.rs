@@ -465,6 +465,7 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         open_requests: options.open_requests,
         transport: plan.transport,
         on_failure: plan.on_failure,
+        counts: None,
     }
 }
 
