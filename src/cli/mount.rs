@@ -68,10 +68,6 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
 
 /// Checks everything that can be checked before the volume is touched.
 fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
-    if arguments.metrics.is_some() {
-        return Err(Failure::usage("--metrics comes with a later release")
-            .advise("leave it out; `cauchyfs status --json` has the numbers"));
-    }
     if arguments.cache_size < LEAST_CACHE {
         return Err(Failure::usage("--cache-size must be at least 16MiB"));
     }
@@ -124,6 +120,7 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             bytes_per_second: arguments.background_rate,
             last_order: 0,
         },
+        metrics: arguments.metrics,
         log: None,
     })
 }
@@ -206,6 +203,9 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
     }
     let rebuild_after = arguments.rebuild_after.to_string();
     line.extend(["--rebuild-after".into(), rebuild_after.into()]);
+    if let Some(address) = arguments.metrics {
+        line.extend(["--metrics".into(), address.to_string().into()]);
+    }
     if let Some(file) = &arguments.log_file {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         line.extend(["--log-file".into(), file.into()]);
