@@ -158,6 +158,8 @@ impl Sampler {
 mod tests {
     use std::sync::mpsc::channel;
 
+    use cauchyfs_testkit::eventually;
+
     use super::*;
     use crate::control::metrics::exposition::tests::report;
 
@@ -172,6 +174,10 @@ mod tests {
         let (give, taken) = channel::<Option<Sample>>();
         let sampler = Sampler::start_with(move || taken.recv().ok().flatten()).unwrap();
         let little = Duration::from_millis(1);
+        let until_tried = |times| {
+            let has_tried = || sampler.state.lock().tried == times;
+            eventually("it has tried", LONG, has_tried);
+        };
         assert!(sampler.latest(little).is_none(), "there is none yet");
         let stale = Sample {
             took: Duration::ZERO,
@@ -179,15 +185,18 @@ mod tests {
             ..sample()
         };
         give.send(Some(stale)).unwrap();
-        let first = sampler.latest(LONG).unwrap();
+        until_tried(1);
         // It is stale, and nothing newer comes.
+        let first = sampler.latest(little).unwrap();
         assert!(Arc::ptr_eq(&first, &sampler.latest(little).unwrap()));
         give.send(None).unwrap();
-        assert!(Arc::ptr_eq(&first, &sampler.latest(LONG).unwrap()));
+        until_tried(2);
+        assert!(Arc::ptr_eq(&first, &sampler.latest(little).unwrap()));
         give.send(Some(sample())).unwrap();
+        until_tried(3);
+        // It is fresh, so nothing is asked.
         let second = sampler.latest(LONG).unwrap();
         assert!(!Arc::ptr_eq(&first, &second));
-        // It is fresh, so nothing is asked.
         assert!(Arc::ptr_eq(&second, &sampler.latest(LONG).unwrap()));
         sampler.end();
     }

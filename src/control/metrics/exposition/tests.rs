@@ -58,7 +58,7 @@ fn both_formats_show_the_same_numbers_and_name_types_as_each_demands() {
             page,
             &[
                 "# TYPE cauchyfs_operation_duration_seconds histogram",
-                "cauchyfs_operation_duration_seconds_bucket{le=\"+Inf\",operation=\"read\"} 4",
+                "cauchyfs_operation_duration_seconds_bucket{operation=\"read\",le=\"+Inf\"} 4",
                 "cauchyfs_operation_duration_seconds_count{operation=\"read\"} 4",
                 "cauchyfs_operation_errors_total{operation=\"read\"} 1",
                 "cauchyfs_read_bytes_total 4096",
@@ -74,8 +74,8 @@ fn both_formats_show_the_same_numbers_and_name_types_as_each_demands() {
     assert_has(
         &text,
         &[
-            "cauchyfs_operation_duration_seconds_bucket{le=\"1e-05\",operation=\"read\"} 2",
-            "cauchyfs_operation_duration_seconds_bucket{le=\"3e-05\",operation=\"read\"} 4",
+            "cauchyfs_operation_duration_seconds_bucket{operation=\"read\",le=\"1e-05\"} 2",
+            "cauchyfs_operation_duration_seconds_bucket{operation=\"read\",le=\"3e-05\"} 4",
             "cauchyfs_members{state=\"online\"} 5",
             "cauchyfs_members{state=\"missing\"} 1",
             "cauchyfs_member_state{member=\"2\",state=\"missing\"} 1",
