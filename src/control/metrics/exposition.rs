@@ -158,11 +158,11 @@ impl Out<'_> {
         &mut self,
         name: &str,
         help: &str,
-        value: impl prometheus_client::encoding::EncodeCounterValue,
+        value: &impl prometheus_client::encoding::EncodeCounterValue,
     ) -> fmt::Result {
         self.0
             .encode_descriptor(name, help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, _, u64>(&value, None)
+            .encode_counter::<NoLabelSet, _, u64>(value, None)
     }
 }
 
@@ -191,12 +191,12 @@ fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
     out.counter(
         "cauchyfs_read_bytes",
         "Bytes of files that the kernel read from the daemon; the page cache serves more.",
-        numbers.bytes_read,
+        &numbers.bytes_read,
     )?;
     out.counter(
         "cauchyfs_written_bytes",
         "Bytes of files that the kernel wrote to the daemon.",
-        numbers.bytes_written,
+        &numbers.bytes_written,
     )
 }
 
@@ -208,7 +208,7 @@ fn write_process(process: &ProcessUse, out: &mut Out<'_>) -> fmt::Result {
     out.counter(
         "process_cpu_seconds",
         "Processor time of the daemon.",
-        process.cpu_seconds,
+        &process.cpu_seconds,
     )?;
     out.gauge(
         "process_resident_memory_bytes",

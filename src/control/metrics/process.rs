@@ -56,7 +56,9 @@ mod tests {
         );
         let stat = "7 (a b) c) S 1 2 3 4 5 6 7 8 9 10 250 50 0 0 20 0 9 0 77 8192 3 0";
         let parsed = ProcessUse::parse(stat, None).unwrap();
-        assert!((parsed.cpu_seconds * clock_ticks_per_second() as f64 - 300.0).abs() < 1e-6);
+        let ticks_per_second = u32::try_from(clock_ticks_per_second()).unwrap();
+        let ticks = parsed.cpu_seconds * f64::from(ticks_per_second);
+        assert!((ticks - 300.0).abs() < 1e-6);
         assert_eq!((parsed.threads, parsed.virtual_bytes), (9, 8192));
         assert_eq!(parsed.resident_bytes, 3 * page_size() as u64);
         assert_eq!(ProcessUse::parse("7 (a) S 1", None), None);

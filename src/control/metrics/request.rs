@@ -15,7 +15,7 @@ const MAX_HEADERS: usize = 64;
 /// A format of the answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Format {
-    /// OpenMetrics 1.0.
+    /// `OpenMetrics` 1.0.
     OpenMetrics,
     /// The text format of Prometheus, version 0.0.4.
     Text,
@@ -140,8 +140,8 @@ mod tests {
     use super::*;
 
     fn with(line: &str, fields: &[&str]) -> Vec<u8> {
-        let fields: String = fields.iter().map(|it| format!("{it}\r\n")).collect();
-        format!("{line}\r\n{fields}\r\n").into_bytes()
+        let lines = [&[line], fields, &["", ""]].concat();
+        lines.join("\r\n").into_bytes()
     }
 
     const LINE: &str = "GET /metrics HTTP/1.1";

@@ -37,7 +37,7 @@ fn flag(is_set: bool) -> f64 {
     f64::from(u8::from(is_set))
 }
 
-fn label(name: &'static str, value: impl ToString) -> Labels {
+fn label(name: &'static str, value: &(impl ToString + ?Sized)) -> Labels {
     vec![(name, value.to_string())]
 }
 
@@ -104,29 +104,29 @@ pub(super) fn write_volume(
     out.counter(
         "cauchyfs_commits",
         "Commits of the journal since the volume was opened.",
-        commits.commits,
+        &commits.commits,
     )?;
     out.counter(
         "cauchyfs_commit_errors",
         "Commits of the journal that failed.",
-        commits.failed,
+        &commits.failed,
     )?;
     out.counter(
         "cauchyfs_commit_callers",
         "Calls that wanted a commit; a commit serves all that came before it.",
-        commits.callers,
+        &commits.callers,
     )?;
     out.counter(
         "cauchyfs_commit_seconds",
         "Time in which a commit ran.",
-        commits.time.as_secs_f64(),
+        &commits.time.as_secs_f64(),
     )
 }
 
 /// Writes each member.
 pub(super) fn write_members(report: &StatusReport, out: &mut Out<'_>) -> fmt::Result {
     let members = &report.members;
-    let of = |member: &MemberReport| label("member", member.index);
+    let of = |member: &MemberReport| label("member", &member.index);
     out.gauges(
         "cauchyfs_members",
         "Members by state.",
@@ -242,7 +242,7 @@ fn write_redundancy(rows: &[RedundancyReport], full: i64, out: &mut Out<'_>) -> 
         let rows = rows.iter();
         rows.map(move |row| {
             (
-                label("losses_tolerated", row.losses_tolerated),
+                label("losses_tolerated", &row.losses_tolerated),
                 number(value(row)),
             )
         })
@@ -352,7 +352,7 @@ pub(super) fn write_coding(coding: &CodingReport, engine: &str, out: &mut Out<'_
     out.counter(
         "cauchyfs_coding_redone_passes",
         "Passes that the CPU did because a GPU had failed to.",
-        coding.redone,
+        &coding.redone,
     )?;
     out.gauge(
         "cauchyfs_coding_gpus",
