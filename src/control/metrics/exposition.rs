@@ -16,7 +16,10 @@ use super::request::Format;
 use super::sampler::{PATIENCE, Sample, Sampler};
 use crate::fuse::{BUCKETS, OperationCount, OperationCounts, Transport};
 
+mod out;
 mod volume;
+
+use out::Out;
 
 /// The origin of all numbers.
 pub(super) struct Source {
@@ -82,7 +85,7 @@ impl Numbers {
 
 impl Collector for Numbers {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut out = Out(encoder);
+        let mut out = Out::new(encoder);
         write_operations(self, &mut out)?;
         volume::write_volume(&self.sample, self.transport, &mut out)?;
         volume::write_members(&self.sample.report, &mut out)?;
@@ -98,80 +101,11 @@ impl Collector for Numbers {
     }
 }
 
-/// The labels of one series.
-type Labels = Vec<(&'static str, String)>;
-
-/// Writes families of metrics.
-struct Out<'a>(DescriptorEncoder<'a>);
-
-impl Out<'_> {
-    /// Writes gauges that have labels; no family if there are none.
-    fn gauges(
-        &mut self,
-        name: &str,
-        help: &str,
-        rows: impl IntoIterator<Item = (Labels, f64)>,
-    ) -> fmt::Result {
-        let mut rows = rows.into_iter().peekable();
-        if rows.peek().is_none() {
-            return Ok(());
-        }
-        let mut family = self
-            .0
-            .encode_descriptor(name, help, None, MetricType::Gauge)?;
-        rows.try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
-    }
-
-    /// Writes a gauge without labels, if there is a value.
-    fn gauge(&mut self, name: &str, help: &str, value: impl Into<Option<f64>>) -> fmt::Result {
-        let Some(value) = value.into() else {
-            return Ok(());
-        };
-        self.0
-            .encode_descriptor(name, help, None, MetricType::Gauge)?
-            .encode_gauge(&value)
-    }
-
-    /// Writes counters that have labels; no family if there are none. The name gets the suffix `_total`.
-    fn counters(
-        &mut self,
-        name: &str,
-        help: &str,
-        rows: impl IntoIterator<Item = (Labels, u64)>,
-    ) -> fmt::Result {
-        let mut rows = rows.into_iter().peekable();
-        if rows.peek().is_none() {
-            return Ok(());
-        }
-        let mut family = self
-            .0
-            .encode_descriptor(name, help, None, MetricType::Counter)?;
-        rows.try_for_each(|(labels, value)| {
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&value, None)
-        })
-    }
-
-    /// Writes a counter without labels. The name gets the suffix `_total`.
-    fn counter(
-        &mut self,
-        name: &str,
-        help: &str,
-        value: &impl prometheus_client::encoding::EncodeCounterValue,
-    ) -> fmt::Result {
-        self.0
-            .encode_descriptor(name, help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, _, u64>(value, None)
-    }
-}
-
 fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
     let of = |operation: &OperationCount| vec![("operation", operation.name.to_owned())];
-    let mut family = out.0.encode_descriptor(
+    let mut family = out.family(
         "cauchyfs_operation_duration_seconds",
         "Time from the start of work on a request of the kernel to its answer, by operation.",
-        None,
         MetricType::Histogram,
     )?;
     for operation in &numbers.operations {

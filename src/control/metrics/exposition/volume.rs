@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{Labels, Out};
+use super::out::{Labels, Out};
 use crate::control::metrics::sampler::Sample;
 use crate::control::report::{
     CodingReport, MemberReport, MemberState, RedundancyReport, StatusReport, VolumeState,
