@@ -91,3 +91,15 @@ need_fuse() {
     [ -e /dev/fuse ] || as_root modprobe fuse 2>/dev/null || true
     [ -e /dev/fuse ] || fail "there is no /dev/fuse" "load the kernel module fuse; in a container, pass the device in"
 }
+
+# fresh_debian DIRECTORY PACKAGES LOG: a new system of the release and from the mirror of this one; PACKAGES have commas.
+fresh_debian() {
+    local suite mirror
+    suite=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null |
+        sed -n 's/^URIs: *//p; s/^deb \(\[[^]]*\] \)\{0,1\}\([^ ]*\) .*/\2/p' | sed -n 1p) || true
+    [ -n "$suite" ] && [ -n "$mirror" ] || fail "cannot tell which mirror this system is from"
+    need debootstrap=debootstrap
+    debootstrap --variant=minbase "--include=$2" "$suite" "$1" "$mirror" >"$3" 2>&1 ||
+        fail "cannot make a fresh system from $mirror" "$3 says why"
+}

@@ -6,11 +6,13 @@
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 mod abandoned;
+mod alerts;
 mod args;
 mod balance;
 mod bench;
 mod check;
 mod client;
+mod completions;
 mod create;
 mod daemon;
 mod devices;
@@ -18,9 +20,11 @@ mod directories;
 mod events;
 mod extract;
 mod failure;
+mod generator;
 mod held;
 mod helper;
 mod logging;
+mod manual;
 mod member;
 mod mount;
 mod mounts;
@@ -35,6 +39,7 @@ mod report;
 mod sandbox;
 mod scrub;
 mod sentences;
+mod service;
 mod set;
 mod shell;
 mod size;
@@ -46,25 +51,47 @@ mod time;
 mod trust;
 mod unmount;
 mod usage;
+mod version;
 mod volume;
+mod volume_file;
 mod warnings;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::Parser;
 use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use args::{Arguments, Command};
 use failure::{Failure, Outcome};
+use volume_file::VolumeFile;
 
+use crate::control::alerts::process as alerts_process;
 use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 17] = [
-    "create", "mount", "unmount", "status", "usage", "events", "check", "extract", "scrub",
-    "rebuild", "balance", "pause", "resume", "set", "quota", "member", "bench",
+const COMMANDS: [&str; 20] = [
+    "create",
+    "mount",
+    "unmount",
+    "status",
+    "usage",
+    "events",
+    "alerts",
+    "check",
+    "extract",
+    "scrub",
+    "rebuild",
+    "balance",
+    "pause",
+    "resume",
+    "set",
+    "quota",
+    "member",
+    "bench",
+    "completions",
+    "man",
 ];
 
 /// Runs the program with the arguments that it was started with.
@@ -77,6 +104,20 @@ pub fn run() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(_) => Fault::Environment.into(),
         };
+    }
+    if let Some(places) = alerts_process::asked_for(&given) {
+        return match alerts_process::run(&places, alerts::wording) {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(_) => Fault::Environment.into(),
+        };
+    }
+    if let Some(code) = generator::run_if_asked(&given) {
+        return code;
+    }
+    match completions::complete() {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return explain(&error),
     }
     let arguments = match parse(&helper::canonical(given)) {
         Ok(arguments) => arguments,
@@ -97,22 +138,33 @@ pub fn run() -> ExitCode {
     code.into()
 }
 
-/// Parses the command line. Flags of `mount` may stand among the options of `-o`. They are put in front of the other flags,
-/// each of which replaces an earlier one of its name.
+/// Parses the command line. Flags of `mount` may stand among the options of `-o`, and in the file of a volume. They are put
+/// in front of the other flags, each of which replaces an earlier one of its name.
 fn parse(given: &[OsString]) -> Result<Arguments, clap::Error> {
     let arguments = Arguments::try_parse_from(given)?;
     let Command::Mount(mount) = &arguments.command else {
         return Ok(arguments);
     };
-    let (flags, options) = options::take_flags(&mount.options)?;
-    let command = given.iter().position(|word| word == "mount");
-    let Some(command) = command.filter(|_| !flags.is_empty()) else {
-        return Ok(arguments);
+    let file = match &mount.service.volume {
+        Some(name) => volume_file::read(&volume_file::path_of(name))
+            .map_err(|problem| Arguments::command().error(ErrorKind::InvalidValue, problem))?,
+        None => VolumeFile::default(),
     };
-    let (before, after) = given.split_at(command + 1);
-    let mut arguments = Arguments::try_parse_from([before, &flags, after].concat())?;
+    let (flags, options) = options::take_flags(&[file.options, mount.options.clone()].concat())?;
+    let flags = [file.flags, flags].concat();
+    let command = given.iter().position(|word| word == "mount");
+    let mut arguments = match command.filter(|_| !flags.is_empty()) {
+        Some(command) => {
+            let (before, after) = given.split_at(command + 1);
+            Arguments::try_parse_from([before, &flags, after].concat())?
+        }
+        None => arguments,
+    };
     if let Command::Mount(mount) = &mut arguments.command {
         mount.options = options;
+        if !file.directories.is_empty() {
+            mount.paths = [file.directories, vec![file.mountpoint]].concat();
+        }
     }
     Ok(arguments)
 }
@@ -138,6 +190,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Status(status) => status::run(&status),
         Command::Usage(usage) => usage::run(&usage),
         Command::Events(events) => events::run(&events),
+        Command::Alerts(alerts) => alerts::run(&alerts),
         Command::Check(check) => check::run(&check),
         Command::Extract(extract) => extract::run(&extract),
         Command::Scrub(scrub) => scrub::run(&scrub),
@@ -149,6 +202,8 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Quota(quota) => quota::run(&quota),
         Command::Member(member) => member::run(&member),
         Command::Bench(bench) => bench::run(&bench),
+        Command::Completions(completions) => completions::run(&completions),
+        Command::Man(man) => manual::run(&man),
     }
 }
 
@@ -173,7 +228,7 @@ fn explain(error: &clap::Error) -> ExitCode {
     }
 }
 
-/// Condenses clap's paragraphs: what it says first, on one line.
+/// Condenses clap's paragraphs: what it says first, on one line, and the names that it proposes.
 fn complaint(text: &str) -> Failure {
     let said = text
         .lines()
@@ -181,8 +236,13 @@ fn complaint(text: &str) -> Failure {
         .take_while(|line| !line.is_empty())
         .collect::<Vec<_>>()
         .join(" ");
+    let tips = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("tip: "))
+        .filter(|tip| tip.contains("similar"));
+    let tips = tips.fold(String::new(), |tips, tip| tips + tip + "; ");
     Failure::usage(said.trim_start_matches("error: ")).advise(format!(
-        "`{}` shows how it is used, with examples",
+        "{tips}`{}` shows how it is used, with examples",
         help_command()
     ))
 }
@@ -203,14 +263,30 @@ fn help_command() -> String {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
     use crate::codec::CodeId;
 
     #[test]
     fn the_definition_of_the_arguments_is_sound() {
         Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn the_nearest_names_are_proposed() {
+        for (given, nearest) in [
+            (["cauchyfs", "moutn"].as_slice(), "'mount'"),
+            (
+                &["cauchyfs", "mount", "--cache-siz", "1MiB"],
+                "'--cache-size'",
+            ),
+        ] {
+            let error = Arguments::try_parse_from(given).unwrap_err();
+            let proposed = complaint(&error.to_string()).advice.unwrap_or_default();
+            assert!(proposed.contains(nearest), "{proposed}");
+        }
+        let error = Arguments::try_parse_from(["cauchyfs", "mount", "--zzyzx"]).unwrap_err();
+        let proposed = complaint(&error.to_string()).advice.unwrap_or_default();
+        assert!(proposed.starts_with("`cauchyfs "), "{proposed}");
     }
 
     fn mount_arguments(given: &str) -> args::MountArguments {
@@ -235,6 +311,31 @@ mod tests {
         assert_eq!((mount.threads, mount.engine.as_str()), (2, "cpu"));
         let wrong = ["cauchyfs", "mount", "-o", "threads=x", "a", "/mnt"].map(OsString::from);
         assert!(parse(&wrong).is_err());
+    }
+
+    #[test]
+    fn the_file_of_a_volume_has_what_the_command_line_does_not_override() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("photos.conf");
+        let text = "directory = /a\ndirectory = /b\nmountpoint = /mnt\noptions = ro,threads=5\n\
+                    cache-size = 1GiB\nengine = cpu\n";
+        std::fs::write(&path, text).unwrap();
+        let given = format!("cauchyfs mount --engine scalar --volume {}", path.display());
+        let mount = mount_arguments(&given);
+        assert_eq!((mount.cache_size, mount.threads), (1 << 30, 5));
+        assert_eq!(mount.engine, "scalar");
+        assert_eq!(mount.options, ["ro"]);
+        assert_eq!(
+            mount.paths,
+            ["/a", "/b", "/mnt"].map(std::path::PathBuf::from)
+        );
+        for wrong in [
+            "cauchyfs mount --volume /none.conf",
+            "cauchyfs mount --volume a /b /mnt",
+        ] {
+            let words: Vec<OsString> = wrong.split(' ').map(OsString::from).collect();
+            assert!(parse(&words).is_err(), "{wrong}");
+        }
     }
 
     #[test]

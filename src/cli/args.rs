@@ -7,10 +7,15 @@ use std::time::Duration;
 use clap::builder::{PossibleValuesParser, RangedU64ValueParser};
 use clap::{ArgAction, Args, Parser, Subcommand};
 
+use super::alerts::AlertsArguments;
 use super::bench::BenchArguments;
+use super::completions::CompletionsArguments;
+use super::manual::ManArguments;
 use super::sandbox::SandboxArguments;
+use super::service::ServiceArguments;
 use super::size::parse_size;
 use super::time::{Since, Wait, parse_since, parse_time, parse_timeout, parse_wait};
+use super::version;
 use crate::fs::LimitChange;
 
 /// Where an option that every command has stands in its help.
@@ -24,6 +29,7 @@ const MOST_THREADS: u64 = 256;
 #[command(
     name = "cauchyfs",
     version,
+    long_version = version::long(),
     max_term_width = 100,
     disable_help_subcommand = true,
     after_help = "Examples:
@@ -52,6 +58,7 @@ pub(super) enum Command {
     Status(StatusArguments),
     Usage(UsageArguments),
     Events(EventsArguments),
+    Alerts(AlertsArguments),
     Check(CheckArguments),
     Extract(ExtractArguments),
     Scrub(ScrubArguments),
@@ -63,6 +70,8 @@ pub(super) enum Command {
     Quota(QuotaArguments),
     Member(MemberArguments),
     Bench(BenchArguments),
+    Completions(CompletionsArguments),
+    Man(ManArguments),
 }
 
 /// Make a volume over N ≥ K+M directories, which are created if absent and refused unless empty.
@@ -78,7 +87,7 @@ pub(super) struct CreateArguments {
     /// Parity shards of a stripe: how many directories may be lost.
     #[arg(long, value_name = "M")]
     pub(super) parity: u16,
-    /// Bytes that a segment takes in each of its directories. In all sizes, 4M, 4MB and 4MiB are the same, units are
+    /// Bytes that a segment takes in each of its directories [default: 256MiB]. In all sizes, 4M, 4MB and 4MiB are the same, units are
     /// powers of 1024, and 1.5GiB is fine.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) segment_size: Option<u64>,
@@ -112,11 +121,12 @@ pub(super) struct CreateArguments {
 )]
 #[derive(Debug, Args)]
 #[command(
-    override_usage = "cauchyfs mount [OPTIONS] DIR... MOUNTPOINT",
+    override_usage = "cauchyfs mount [OPTIONS] DIR... MOUNTPOINT\n       cauchyfs mount [OPTIONS] --volume NAME",
     args_override_self = true,
     after_help = "Examples:
   cauchyfs mount d0 d1 d2 d3 d4 d5 /mnt/photos
   cauchyfs mount -o ro,noatime d0 d1 d2 d3 /mnt/photos                  # two of six are gone
+  cauchyfs mount --volume photos                        # as /etc/cauchyfs/volumes/photos.conf says
   mount -t cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos -o cache-size=1GiB   # as fstab does
 
 Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime,
@@ -190,6 +200,10 @@ pub(super) struct MountArguments {
     /// `/dev/stderr` keep their modes.
     #[arg(long, value_name = "FILE")]
     pub(super) log_file: Option<PathBuf>,
+    /// Send alerts to the receivers in this file instead of `/etc/cauchyfs/alerts.toml`, or, for an ordinary user,
+    /// `~/.config/cauchyfs/alerts.toml`. `cauchyfs alerts --help` describes it.
+    #[arg(long, value_name = "FILE")]
+    pub(super) alerts: Option<PathBuf>,
     /// Started by mount(8): degraded is no failure.
     #[arg(long, hide = true)]
     pub(super) fstab: bool,
@@ -199,8 +213,10 @@ pub(super) struct MountArguments {
     /// A directory that is known not to answer; for the daemon, whose parent has waited for it.
     #[arg(long, hide = true, value_name = "DIR")]
     pub(super) silent: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(super) service: ServiceArguments,
     /// The directories, then where to mount.
-    #[arg(value_name = "DIR... MOUNTPOINT", required = true, num_args = 2..)]
+    #[arg(value_name = "DIR... MOUNTPOINT", required_unless_present = "volume", num_args = 2..)]
     pub(super) paths: Vec<PathBuf>,
 }
 
@@ -443,11 +459,11 @@ directory itself. A file that is removed counts until the last program closes it
 A quota may lie in another one: everything then counts for both, and the tighter limit decides.
 Renaming and linking from one quota to another fails with EXDEV, so `mv` copies.
 
-New files that are made while less than 64 MiB are left are written past the page cache of the kernel, so
-that a write which is too much is refused at once (Linux 6.6 and later). Into other files programs write through
-the page cache. If the quota is used up by the time the kernel writes that back, fsync tells them, later writes
-do, and close does with EIO. On a mount with -o open_requests all files count as new ones; with -o
-no_writeback every write is refused at once.
+While less than 64 MiB are left, files that are opened for writing bypass the page cache of the kernel, so that
+a write which is too much is refused at once (Linux 6.6 and later). Where the kernel opens files by itself, only
+new files do so until the next mount. Into other files programs write through the page cache. If the quota is
+used up by the time the kernel writes that back, fsync tells them, later writes do, and close does with EIO.
+Bytes that are lost so still count. With -o no_writeback every write is refused at once.
 
 Once a quota was set, versions of cauchyfs without quotas refuse the volume, even after `clear`.")]
 pub(super) struct QuotaArguments {

@@ -23,17 +23,21 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use signal_hook::iterator::Signals;
 
 use super::abandoned;
+use super::alerts::Alerts;
 use super::directories::{Directories, check_mountpoint, hidden_at};
 use super::failure::{Failure, Outcome, warn};
+use super::logging;
 use super::mounts;
 use super::options::{Atime, MountOptions};
 use super::outage::{OutageSurvey, OutageWatch, Reopening};
 use super::sandbox::{self, Confined, Needs};
 use super::sentences::mount_failure;
+use super::service::Supervision;
 use super::superseded;
 use super::unmount;
 use super::volume::VolumeOptions;
 use super::warnings::{self, Warnings};
+use crate::control::alerts::link::AlertFeed;
 use crate::control::ending::{Ending, Event, finish, take_away};
 use crate::control::event_watch::EventWatch;
 use crate::control::failure::DaemonFailure;
@@ -78,6 +82,8 @@ pub(super) struct MountPlan {
     pub(super) full_members: FullMembers,
     pub(super) on_failure: OnFailure,
     pub(super) schedule: Schedule,
+    /// The receivers of alerts.
+    pub(super) alerts: Alerts,
     /// The address at which metrics are served.
     pub(super) metrics: Option<SocketAddr>,
     /// The log file, if one was named.
@@ -207,6 +213,11 @@ impl NewsReceiver {
         self == Self::Terminal || !is_gone
     }
 
+    /// Reports to the manager of services, which may have started a daemon that stays in the foreground.
+    fn supervise(self, mount: &Mount, volume: &Arc<MountedVolume>) -> Option<Supervision> {
+        (self == Self::Terminal).then(|| Supervision::begin(mount.mountpoint(), volume))
+    }
+
     /// Tells that the mount is usable; returns whether that was heard.
     fn tell_ready(self, warnings: Warnings) -> bool {
         match self {
@@ -247,14 +258,25 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
         cache_bytes: plan.cache_bytes,
         read_only: plan.options.read_only,
     };
+    let mut alerts = plan.alerts.start();
     let metrics = plan.metrics.map(bind_metrics).transpose()?;
     let confined = sandbox::begin_daemon(&needs)?;
     let (volume, reopening) = open(plan, &confined, &needs)?;
     let (events, inbox) = mpsc::channel();
     let warnings = warnings::of(&volume);
     let options = serve_options(plan, &volume);
+    logging::name_volume(
+        &volume
+            .transactions
+            .members()
+            .shape()
+            .volume_id()
+            .to_string(),
+    );
     let volume = Arc::new(MountedVolume::new(volume));
+    let feed = alerts.follow(&volume, &plan.mountpoint);
     let started = warnings.and_then(|mut warnings| {
+        warnings.lines.append(&mut alerts.warnings);
         watch_signals(signals, events.clone()).map_err(|error| cannot_start(&error))?;
         let daemon = Daemon {
             plan,
@@ -281,15 +303,17 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             events,
             metrics,
         }) => {
+            let supervision = caller.supervise(&mount, &volume);
             let log = plan.log.as_deref();
             let ending = Ending::new(confined.mounting(), &mount, &connection, &volume, log);
             let waiting = ending.wait(&inbox);
             if let Some(metrics) = metrics {
                 metrics.end();
             }
-            drop(watch);
+            drop((watch, supervision));
             events.end();
             let finished = finish(&volume, socket, waiting, &inbox);
+            feed.into_iter().for_each(AlertFeed::end);
             finished
                 .map(|()| Outcome::Done)
                 .map_err(|failure| failure.at(mount.mountpoint()))
@@ -482,7 +506,8 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         },
         threads: plan.threads,
         writeback: options.writeback,
-        open_requests: options.open_requests,
+        // Only a file whose opening is requested can bypass the page cache, and so be refused at the limit of its quota.
+        open_requests: options.open_requests || volume.fs.quotas().any(),
         transport: plan.transport,
         on_failure: plan.on_failure,
         counts: plan.metrics.map(|_| Arc::default()),

@@ -13,10 +13,12 @@ use tracing_subscriber::layer::SubscriberExt;
 use crate::control::log_file::LogFile;
 use crate::metadata::is_panic_contained;
 use capped::Capped;
+use journal::{Journal, MemberNote};
 use line::{Fields, LineFormat};
 use system::SystemLog;
 
 mod capped;
+mod journal;
 mod line;
 mod system;
 
@@ -43,7 +45,7 @@ fn to_stderr_at(level: LevelFilter) {
         ColorChoice::Never => LineFormat::Plain,
         _ => LineFormat::Colored,
     };
-    install(subscriber(io::stderr, format, level));
+    install(subscriber(io::stderr, format, level, None));
 }
 
 /// Logs to the end of a file, which is made if absent. Returns the log, which can be opened again.
@@ -54,7 +56,8 @@ fn to_stderr_at(level: LevelFilter) {
 pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<Arc<LogFile>> {
     let log = Arc::new(LogFile::open(path)?);
     let level = level(verbosity);
-    install(subscriber(Arc::clone(&log), LineFormat::Plain, level));
+    let writer = Arc::clone(&log);
+    install(subscriber(writer, LineFormat::Plain, level, None));
     Ok(log)
 }
 
@@ -65,8 +68,30 @@ pub(super) fn to_file(path: &Path, verbosity: u8) -> io::Result<Arc<LogFile>> {
 /// If the file cannot be opened.
 pub(super) fn to_capped_file(path: &Path, verbosity: u8) -> io::Result<()> {
     let (writer, level) = (Capped::open(path)?, level(verbosity));
-    install(subscriber(Mutex::new(writer), LineFormat::Plain, level));
+    let writer = Mutex::new(writer);
+    install(subscriber(writer, LineFormat::Plain, level, None));
     Ok(())
+}
+
+/// Logs to the journal of systemd, with fields that name the volume and the member.
+///
+/// # Errors
+///
+/// If there is no journal.
+pub(super) fn to_journal(verbosity: u8) -> io::Result<()> {
+    let (log, level) = (Journal::connect()?, level(verbosity));
+    install(subscriber(log, LineFormat::Bare, level, Some(MemberNote)));
+    Ok(())
+}
+
+/// The same if standard error goes to the journal. Returns whether it does.
+pub(super) fn to_own_journal(verbosity: u8) -> bool {
+    journal::is_stderr() && to_journal(verbosity).is_ok()
+}
+
+/// Names the volume of this daemon in the journal from now on.
+pub(super) fn name_volume(id: &str) {
+    journal::name_volume(id);
 }
 
 /// Logs to the system's log, whether syslog or journald listens there.
@@ -76,15 +101,17 @@ pub(super) fn to_capped_file(path: &Path, verbosity: u8) -> io::Result<()> {
 /// If nothing listens.
 pub(super) fn to_syslog(verbosity: u8) -> Result<(), syslog::Error> {
     let (log, level) = (SystemLog::connect()?, level(verbosity));
-    install(subscriber(log, LineFormat::Bare, level));
+    install(subscriber(log, LineFormat::Bare, level, None));
     Ok(())
 }
 
-/// Returns what turns events up to a level into lines, and writes each with one call of a writer.
+/// Returns what turns events up to a level into lines, and writes each with one call of a writer. A writer that wants to
+/// know the member of an event gets a `note` of it.
 fn subscriber<W>(
     writer: W,
     format: LineFormat,
     level: LevelFilter,
+    note: Option<MemberNote>,
 ) -> impl Subscriber + Send + Sync + 'static
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -95,7 +122,10 @@ where
         .with_writer(writer)
         // Standard error may be gone, and then the program goes on.
         .log_internal_errors(false);
-    tracing_subscriber::registry().with(level).with(lines)
+    tracing_subscriber::registry()
+        .with(level)
+        .with(note)
+        .with(lines)
 }
 
 /// Makes a subscriber that of the program, unless there is one.
@@ -149,7 +179,7 @@ mod tests {
     fn logged(level: LevelFilter, format: LineFormat, work: impl FnOnce()) -> Vec<String> {
         let kept = Kept::default();
         let writer = kept.clone();
-        let subscriber = subscriber(move || writer.clone(), format, level);
+        let subscriber = subscriber(move || writer.clone(), format, level, None);
         tracing::subscriber::with_default(subscriber, work);
         let text = String::from_utf8(kept.0.lock().unwrap().clone()).unwrap();
         text.lines().map(without_time).collect()

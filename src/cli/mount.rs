@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use super::alerts::Alerts;
 use super::args::MountArguments;
 use super::daemon::{self, MountPlan};
 use super::directories::{Directories, check_mountpoint, hidden_at, split_source};
@@ -12,6 +13,7 @@ use super::logging;
 use super::mounts;
 use super::options::MountOptions;
 use super::remount;
+use super::service;
 use super::trust;
 use crate::codec;
 use crate::coding::{self, EngineError};
@@ -23,6 +25,7 @@ use crate::control::server;
 use crate::cuda::DeviceError;
 use crate::fuse::{OnFailure, TransportChoice};
 use crate::maintenance::Schedule;
+use crate::membership::Access;
 use crate::transaction::FullMembers;
 
 /// The least memory for caches that leaves room to work.
@@ -37,6 +40,9 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
     if remount::is_asked_for(arguments) {
         return remount::run(arguments);
     }
+    if service::is_probe(arguments) {
+        return probe(arguments);
+    }
     if arguments.report {
         return Ok(daemon::run_reporting(|| {
             let log = start_log(arguments, verbosity)?;
@@ -47,6 +53,7 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
         process::start_over_as_daemon()
             .map_err(|error| Failure::environment(format!("cannot start over: {error}")))?;
         let log = start_foreground_log(arguments, verbosity)?;
+        service::wait_for_members(arguments, &probe_line(arguments))?;
         let plan = MountPlan {
             log,
             ..plan(arguments)?
@@ -55,6 +62,7 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
         return daemon::run_in_foreground(&plan);
     }
     logging::to_stderr(verbosity);
+    service::wait_for_members(arguments, &probe_line(arguments))?;
     let plan = plan(arguments)?;
     mounts::refuse_held(&plan.directories, plan.member_timeout)?;
     let outcome = daemon::spawn(&command_line(arguments, &plan, verbosity))?;
@@ -66,17 +74,51 @@ pub(super) fn run(arguments: &MountArguments, verbosity: u8) -> Result<Outcome, 
     })
 }
 
+/// Looks whether enough members are there; see [`service::wait_for_members`].
+fn probe(arguments: &MountArguments) -> Result<Outcome, Failure> {
+    let (typed, _, _) = split_paths(arguments)?;
+    let access = if options_of(arguments)?.read_only {
+        Access::ReadOnly
+    } else {
+        Access::ReadWrite
+    };
+    service::probe(&typed, access, arguments.member_timeout)
+}
+
+/// Returns the arguments of the process that looks.
+fn probe_line(arguments: &MountArguments) -> Vec<OsString> {
+    let timeout = format!("{}ms", arguments.member_timeout.as_millis());
+    let mut line: Vec<OsString> = ["mount", "--probe", "--member-timeout", &timeout]
+        .map(OsString::from)
+        .into();
+    if arguments.fstab {
+        line.push("--fstab".into());
+    }
+    for list in &arguments.options {
+        line.extend(["-o".into(), list.into()]);
+    }
+    line.push("--".into());
+    line.extend(arguments.paths.iter().map(Into::into));
+    line
+}
+
+/// Returns the options that were given with `-o`.
+fn options_of(arguments: &MountArguments) -> Result<MountOptions, Failure> {
+    let mut options = MountOptions::new();
+    for list in &arguments.options {
+        options.apply(list)?;
+    }
+    options.trust_members |= arguments.trust_members;
+    Ok(options)
+}
+
 /// Checks everything that can be checked before the volume is touched.
 fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
     if arguments.cache_size < LEAST_CACHE {
         return Err(Failure::usage("--cache-size must be at least 16MiB"));
     }
     coding::check(&arguments.engine).map_err(|error| engine_failure(&error))?;
-    let mut options = MountOptions::new();
-    for list in &arguments.options {
-        options.apply(list)?;
-    }
-    options.trust_members |= arguments.trust_members;
+    let options = options_of(arguments)?;
     let (typed, mountpoint, source) = split_paths(arguments)?;
     let silent = Silent::default();
     let patience = arguments.member_timeout;
@@ -120,6 +162,7 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             bytes_per_second: arguments.background_rate,
             last_order: 0,
         },
+        alerts: Alerts::configured(arguments.alerts.as_deref()),
         metrics: arguments.metrics,
         log: None,
     })
@@ -210,6 +253,10 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         line.extend(["--log-file".into(), file.into()]);
     }
+    if let Some(file) = &arguments.alerts {
+        let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        line.extend(["--alerts".into(), file.into()]);
+    }
     let directories = plan.directories.absent.iter();
     for path in directories.filter(|path| plan.directories.silent.has(path)) {
         line.extend(["--silent".into(), path.into()]);
@@ -228,12 +275,14 @@ fn start_foreground_log(
     if arguments.log_file.is_some() {
         return start_log(arguments, verbosity);
     }
-    logging::to_stderr(verbosity);
+    if !logging::to_own_journal(verbosity) {
+        logging::to_stderr(verbosity);
+    }
     Ok(None)
 }
 
-/// Starts a daemon's log: the file that was named, which is returned, else syslog, else a file beside the control
-/// socket.
+/// Starts a daemon's log: the file that was named, which is returned, else journald, else syslog, else a file beside the
+/// control socket.
 fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<Option<Arc<LogFile>>, Failure> {
     if let Some(path) = &arguments.log_file {
         let log = logging::to_file(path, verbosity).map_err(|error| {
@@ -244,7 +293,7 @@ fn start_log(arguments: &MountArguments, verbosity: u8) -> Result<Option<Arc<Log
         });
         return log.map(Some);
     }
-    if logging::to_syslog(verbosity).is_ok() {
+    if logging::to_journal(verbosity).is_ok() || logging::to_syslog(verbosity).is_ok() {
         return Ok(None);
     }
     let mountpoint = arguments.paths.last().cloned().unwrap_or_default();

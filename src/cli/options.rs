@@ -231,7 +231,7 @@ fn normal(name: &str) -> String {
 }
 
 /// Returns the definition of the command.
-fn mount_command() -> clap::Command {
+pub(super) fn mount_command() -> clap::Command {
     let mut all = Arguments::command();
     all.build();
     let mount = all.find_subcommand("mount").cloned();
@@ -239,11 +239,11 @@ fn mount_command() -> clap::Command {
 }
 
 /// Returns the flags that are options too.
-fn flags(command: &clap::Command) -> impl Iterator<Item = &Arg> {
+pub(super) fn flags(command: &clap::Command) -> impl Iterator<Item = &Arg> {
     let shown = command.get_arguments().filter(|flag| !flag.is_hide_set());
     shown.filter(|flag| {
         let long = flag.get_long();
-        long.is_some_and(|long| !["options", "help", "version"].contains(&long))
+        long.is_some_and(|long| !["options", "help", "version", "volume"].contains(&long))
     })
 }
 

@@ -150,8 +150,15 @@ fn done_line(report: &RebuildReport) -> Option<String> {
         let time = time.max(Duration::from_secs(report.seconds));
         return Some(format!("{} in {}", parts.join(" and "), format_time(time)));
     }
-    (report.kind == RebuildKind::Balance)
-        .then(|| "nothing moved: no move would even out the directories any more".to_owned())
+    let nothing = match report.kind {
+        RebuildKind::Balance => "nothing moved: no move would even out the directories any more",
+        // The lines below say why it stays.
+        RebuildKind::Rebuild if report.bytes_left > 0 || report.bytes_unreadable > 0 => {
+            return None;
+        }
+        RebuildKind::Rebuild => "nothing to rebuild",
+    };
+    Some(nothing.to_owned())
 }
 
 fn for_people(rebuild: &RebuildReport, report: &StatusReport, mountpoint: &Path) -> String {
@@ -258,7 +265,8 @@ mod tests {
             line(3072, 1024, balance),
             said("2.0 KiB rebuilt and 1.0 KiB moved in 0.3 s")
         );
-        assert_eq!(line(0, 0, rebuild), None);
+        assert_eq!(line(0, 0, rebuild), said("nothing to rebuild"));
+        assert_eq!(done_line(&report(0, 1024, 0)), None);
         assert!(line(0, 0, balance).is_some_and(|line| line.starts_with("nothing moved")));
         // A daemon that tells no more yet.
         let old = report(1024, 0, 3);

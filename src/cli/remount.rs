@@ -54,7 +54,18 @@ pub(super) fn run(arguments: &MountArguments) -> Result<Outcome, Failure> {
         Failure::environment(format!("cannot remount {}: {error}", mountpoint.display()))
     };
     let now = rustix::fs::statvfs(mountpoint).map_err(failed)?.f_flag;
-    let flags = changed(current(now), words(arguments));
+    let before = current(now);
+    let flags = changed(before, words(arguments));
+    let allows_writes = (before - flags).contains(MountFlags::RDONLY);
+    // Its daemon writes nothing, whatever the kernel lets through.
+    let is_reader = || mount.report().is_ok_and(|report| report.mounted_read_only);
+    if allows_writes && is_reader() {
+        return Err(Failure::usage(format!(
+            "{} was mounted read-only, and no remount makes it writable",
+            mountpoint.display()
+        ))
+        .advise("unmount it, and mount it without `ro`"));
+    }
     rustix::mount::mount_remount(mountpoint, flags, c"").map_err(failed)?;
     Ok(Outcome::Done)
 }

@@ -48,7 +48,7 @@ const COMMAND_MEMORY: u64 = 4 << 30;
 const SYSTEM: [&str; 3] = ["/proc", "/sys/devices/system/cpu", "/sys/fs/cgroup"];
 
 /// How a command is confined.
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Copy, Debug, Default, Args)]
 pub(super) struct SandboxArguments {
     /// Most memory that the command may take; it ends with code 2 when it needs more. 4 GiB unless given, or half of the
     /// machine's memory if that is more.

@@ -14,7 +14,7 @@ use crate::control::volume_failure::VolumeFailure;
 use crate::fuse::mount::MountError;
 
 mod device;
-mod event;
+pub(super) mod event;
 mod remedy;
 
 pub(super) use remedy::{UNLESS, give_to_root};

@@ -16,21 +16,25 @@ const LONGEST_TIMEOUT: Duration = Duration::from_secs(600);
 ///
 /// A sentence, if it is no span of time, or none that passes.
 pub(super) fn parse_time(text: &str) -> Result<Duration, String> {
-    let parse = || -> Option<Duration> {
-        let span: Span = text.trim().parse().ok()?;
-        let time = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
-        Duration::try_from(time).ok().filter(|time| !time.is_zero())
-    };
-    parse().ok_or_else(|| format!("`{text}` is no time; write it like 30d or 12h"))
+    span(text)
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| format!("`{text}` is no time; write it like 30d or 12h"))
 }
 
-/// Like [`parse_time`], but from a second to [`LONGEST_TIMEOUT`].
+/// Returns the time for which a text stands, if it stands for one.
+fn span(text: &str) -> Option<Duration> {
+    let span: Span = text.trim().parse().ok()?;
+    let time = span.to_duration(SpanRelativeTo::days_are_24_hours()).ok()?;
+    Duration::try_from(time).ok()
+}
+
+/// Parses a time from a second to [`LONGEST_TIMEOUT`].
 ///
 /// # Errors
 ///
-/// As for [`parse_time`], or if it is less or more.
+/// A sentence, if it is no span of time, or a shorter or longer one.
 pub(super) fn parse_timeout(text: &str) -> Result<Duration, String> {
-    let time = parse_time(text)?;
+    let time = span(text).ok_or_else(|| format!("`{text}` is no time; write it like 10s or 2m"))?;
     if time < Duration::from_secs(1) {
         return Err(format!("`{text}` is less than a second"));
     }
@@ -113,7 +117,11 @@ mod tests {
         assert_eq!(parse_time("12h"), hours(12));
         assert_eq!(parse_time("59m 60s"), hours(1));
         assert_eq!(parse_timeout("1500ms"), Ok(Duration::from_millis(1500)));
-        assert!(parse_timeout("900ms").is_err());
+        for text in ["900ms", "0s"] {
+            let refused = parse_timeout(text).unwrap_err();
+            assert!(refused.contains("less than a second"), "{refused}");
+        }
+        assert!(parse_timeout("x").unwrap_err().contains("like 10s"));
         assert_eq!(parse_timeout("10m"), Ok(LONGEST_TIMEOUT));
         let refused = parse_timeout("10m 1ms").unwrap_err();
         assert!(refused.contains("more than 10 minutes"), "{refused}");

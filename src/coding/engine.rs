@@ -39,8 +39,19 @@ pub fn open(name: &str) -> Result<(&'static dyn Engine, Dispatch), EngineError> 
     match name {
         "auto" => Ok((codec::select(name)?, Dispatch::to_fastest(devices))),
         "cuda" => Ok((codec::select("auto")?, Dispatch::to_devices(devices()?)?)),
-        name => Ok((codec::select(name)?, Dispatch::to_cpu())),
+        name => Ok((select(name)?, Dispatch::to_cpu())),
     }
+}
+
+/// Returns the engine of the CPU with this name. The error names those of GPUs as well.
+fn select(name: &str) -> Result<&'static dyn Engine, CodecError> {
+    codec::select(name).map_err(|error| match error {
+        CodecError::UnknownEngine { name, known } => CodecError::UnknownEngine {
+            name,
+            known: format!("{known}, cuda"),
+        },
+        error => error,
+    })
 }
 
 /// Finds out whether this machine has what `name` asks for, without opening it for use.
@@ -58,7 +69,7 @@ pub fn check(name: &str) -> Result<(), EngineError> {
         }
         codec::select(name)?;
     } else {
-        codec::select(name)?;
+        select(name)?;
     }
     Ok(())
 }
@@ -82,6 +93,7 @@ mod tests {
         }
         let unknown = open("abacus").expect_err("there is none").to_string();
         assert!(unknown.contains("abacus"), "{unknown}");
+        assert!(unknown.ends_with(", cuda"), "{unknown}");
         match check("cuda") {
             Ok(()) => assert!(open("cuda").is_ok()),
             Err(error) => {

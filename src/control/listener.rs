@@ -486,7 +486,7 @@ impl Commands {
                 .contains(&old),
             failure: error.into(),
         })?;
-        tracing::info!("member {old} is to be drained for member {member}, and removed");
+        tracing::info!(journal.member = %old, "member {old} is to be drained for member {member}, and removed");
         Ok(())
     }
 
@@ -559,7 +559,7 @@ impl Commands {
         let transactions = self.volume.fs.transactions();
         let kept = self.volume.maintenance.draining().keep(member);
         kept.map_err(VolumeFailure::from)?;
-        tracing::info!("member {member} is kept, and not drained any further");
+        tracing::info!(journal.member = %member, "member {member} is kept, and not drained any further");
         if transactions.members().membership().draining().is_empty() {
             self.orders()?.lift_limit();
         }
@@ -572,7 +572,7 @@ impl Commands {
         let member = member_called(transactions.members(), member)?;
         let removed = self.volume.maintenance.draining().drain(member);
         removed.map_err(VolumeFailure::from)?;
-        tracing::info!("member {member} is to be drained and removed");
+        tracing::info!(journal.member = %member, "member {member} is to be drained and removed");
         let OrderNumber(order) = orders.order(bytes_per_second, false);
         let MemberIndex(member) = member;
         Ok(Answer::Leaving { member, order })

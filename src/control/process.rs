@@ -23,9 +23,10 @@ pub(crate) fn program() -> Command {
 )]
 pub(crate) fn keep_descriptors_to_ourselves() {
     const FIRST: libc::c_uint = 3;
-    let flags = libc::CLOSE_RANGE_CLOEXEC.cast_signed();
+    let (call, last) = (libc::SYS_close_range, libc::c_uint::MAX);
+    // The call by its number, because musl has no function for it.
     // SAFETY: marks descriptors to be closed by a later exec, and closes none.
-    let failed = unsafe { libc::close_range(FIRST, libc::c_uint::MAX, flags) } != 0;
+    let failed = unsafe { libc::syscall(call, FIRST, last, libc::CLOSE_RANGE_CLOEXEC) } != 0;
     if failed {
         tracing::debug!("descriptors stay open: {}", io::Error::last_os_error());
     }

@@ -126,6 +126,7 @@ impl Sum {
             size: self.size,
             allocated_bytes: self.allocated_bytes,
             extents: counted.extents,
+            reserved_bytes: counted.reserved_bytes,
             stripes: counted.losses_tolerated.values().sum(),
             unwritten_stripes: counted.unwritten,
             stripes_without_record: counted.without_record,

@@ -144,7 +144,7 @@ impl Writer {
 
     fn note_failed(&mut self, index: MemberIndex, store: &StoreRef, error: &StoreError) {
         if self.warned.insert(index) {
-            tracing::warn!("member {index} takes no events: {}", chain(error));
+            tracing::warn!(journal.member = %index, "member {index} takes no events: {}", chain(error));
         }
         let (directory, since) = (Arc::downgrade(store), Instant::now());
         self.files

@@ -82,7 +82,7 @@ impl Draining {
             && let Err(error) = self.members.changes().set_draining(member, false)
         {
             tracing::warn!(
-                "member {member} stays draining although that was to be undone: {error}"
+                journal.member = %member, "member {member} stays draining although that was to be undone: {error}"
             );
         }
         begun
@@ -126,7 +126,7 @@ impl Draining {
             self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?;
             if self.replicas.holders().contains(&member) {
                 tracing::warn!(
-                    "member {member} stays: no other has room for the copy of the index that it has"
+                    journal.member = %member, "member {member} stays: no other has room for the copy of the index that it has"
                 );
                 continue;
             }
@@ -139,7 +139,7 @@ impl Draining {
             if let Some(store) = store {
                 self.members.changes().clear(&store);
             }
-            tracing::info!("member {member} is removed");
+            tracing::info!(journal.member = %member, "member {member} is removed");
         }
         Ok(())
     }

@@ -107,7 +107,7 @@ impl Joining {
         match self.commits.checkpoint() {
             Ok(()) => drop(self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?),
             Err(CommitError::NoSpace) => {
-                tracing::warn!("member {index} waits for space in the index");
+                tracing::warn!(journal.member = %index, "member {index} waits for space in the index");
             }
             Err(error) => return Err(error),
         }

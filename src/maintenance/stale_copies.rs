@@ -186,7 +186,7 @@ impl StaleCopies {
                 .max(of_unknown);
             let path = self.members.membership().path(*member);
             tracing::warn!(
-                "member {member} ({path}) is not verified: {shards} shards could not be read, or not be held against any \
+                journal.member = %member, "member {member} ({path}) is not verified: {shards} shards could not be read, or not be held against any \
                  checksum; what it holds counts once a further scrub could do that"
             );
         }

@@ -140,7 +140,7 @@ impl Epochs {
             return Ok(());
         }
         for index in target.difference(&state.admitted) {
-            tracing::info!("member {index} has the index and the journal again, and counts");
+            tracing::info!(journal.member = %index, "member {index} has the index and the journal again, and counts");
         }
         let raised = self.raise(&mut state, target);
         if raised.is_ok() {

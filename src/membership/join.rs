@@ -305,7 +305,7 @@ impl MemberChanges {
         };
         if self.membership.refuse(index, state, &refusal) {
             let path = self.membership.path(index);
-            tracing::info!("member {index} is not back at {path}: {refusal}");
+            tracing::info!(journal.member = %index, "member {index} is not back at {path}: {refusal}");
         }
     }
 

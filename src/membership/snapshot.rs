@@ -369,7 +369,7 @@ impl Membership {
                 MemberState::Missing => "missing",
                 _ => "faulted",
             };
-            tracing::warn!("member {index} is marked {state}: {}", chain(error));
+            tracing::warn!(journal.member = %index, "member {index} is marked {state}: {}", chain(error));
         }
     }
 

@@ -59,7 +59,7 @@ impl StaleCopies {
         // way.
         if self.unverified.add(member) && self.access == Access::ReadWrite {
             tracing::warn!(
-                "member {member} ({}) is from an earlier time: was the directory put back from a backup? \
+                journal.member = %member, "member {member} ({}) is from an earlier time: was the directory put back from a backup? \
                  everything is going to be verified",
                 self.membership.path(member)
             );

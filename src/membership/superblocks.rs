@@ -187,18 +187,18 @@ impl Superblocks {
             Ok(()) if is_locked => {}
             Ok(()) => {
                 tracing::warn!(
-                    "member {member} gets no superblock: no process has locked its directory"
+                    journal.member = %member, "member {member} gets no superblock: no process has locked its directory"
                 );
                 return;
             }
             Err(error) => {
-                tracing::warn!("member {member} gets no superblock: {}", chain(&error));
+                tracing::warn!(journal.member = %member, "member {member} gets no superblock: {}", chain(&error));
                 return;
             }
         }
         self.epochs.writer.create(slice::from_ref(&block));
         if self.membership.is_online(member) {
-            tracing::info!("member {member} has a superblock again");
+            tracing::info!(journal.member = %member, "member {member} has a superblock again");
             state.note_written(block);
         }
     }

@@ -4,6 +4,7 @@
 //! out, as `scripts/test.sh` does aloud where they cannot run.
 
 mod advice;
+mod alerts;
 mod bench;
 mod bench_fs;
 mod birth;
@@ -33,6 +34,7 @@ mod opening;
 mod outage;
 mod overlay;
 mod owners;
+mod packages;
 mod posix;
 mod privileges;
 mod quota;
@@ -40,6 +42,7 @@ mod rebuild;
 mod replace;
 mod sandbox;
 mod scrub;
+mod service;
 mod session;
 mod support;
 mod transport;

@@ -9,7 +9,8 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::support::{
-    CAUCHYFS, Shape, TestVolume, copy_program, drop_caches, must, pattern, run, skip_mounts, text,
+    CAUCHYFS, Shape, TestVolume, copy_program, drop_caches, must, pattern, run, said, skip_mounts,
+    text,
 };
 use rustix::fs::{FallocateFlags, FlockOperation, OFlags, RenameFlags};
 
@@ -703,6 +704,9 @@ fn mount_mounts_a_volume_named_in_fstab() {
         must("mount", &["-t", kind, &source, mountpoint, "-o", "ro"]);
         assert_eq!(fs::read(volume.path("f")).unwrap(), b"x");
         assert!(fs::write(volume.path("f"), "y").is_err());
+        let refused = run("mount", &["-o", "remount,rw", mountpoint]);
+        assert!(!refused.status.success() && said(&refused).contains("was mounted read-only"));
+        must("mount", &["-o", "remount,noexec", mountpoint]);
         volume.unmount();
     }
 }

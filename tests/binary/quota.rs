@@ -143,6 +143,35 @@ fn programs_meet_a_quota_as_they_meet_one_of_xfs() {
 }
 
 #[test]
+fn overwriting_a_file_is_refused_at_the_limit_on_a_mount_that_begins_with_quotas() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    volume.mount();
+    let top = volume.path("top");
+    fs::create_dir(&top).expect("there is room");
+    let before = top.join("before");
+    fs::write(&before, vec![1; 3 << 20]).expect("there is room");
+    set(&top, "20MiB", "none");
+    volume.remount();
+    let mut file = File::options().write(true).open(&before).expect("it opens");
+    let piece = vec![2; 1 << 20];
+    let accepted = (0..40)
+        .take_while(|_| file.write_all(&piece).is_ok())
+        .count();
+    // The directory counts as well.
+    assert_eq!(accepted, 19);
+    assert!(used(&top).0 <= 20 * MIB, "{:?}", used(&top));
+    file.sync_all().expect("all that was accepted is there");
+    drop(file);
+    volume.remount();
+    let read = fs::read(&before).expect("nothing is lost");
+    assert!(read.len() >= 19 << 20 && read.iter().all(|byte| *byte == 2));
+    volume.unmount();
+}
+
+#[test]
 fn the_room_of_a_removed_file_can_be_used_at_once() {
     if skip_mounts() {
         return;

@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::support::{
-    CAUCHYFS, Shape, TestVolume, eventually, pattern, run, said, skip_mounts, text,
+    CAUCHYFS, Shape, TestVolume, eventually, must, pattern, run, said, skip_mounts, text,
 };
 
 const MIB: u64 = 1 << 20;
@@ -248,6 +248,9 @@ fn a_directory_is_shown_as_the_sum_of_the_files_below_it() {
     assert_eq!(found["losses_tolerated"], 2, "{found}");
     let said = said(&run(CAUCHYFS, &["usage", text(&volume.path("dir/small"))]));
     assert!(said.contains("all of it is in the index"), "{said}");
+    must("fallocate", &["-l", "3MiB", text(&volume.path("dir/room"))]);
+    let (found, _) = usage(&volume.path("dir"));
+    assert_eq!(found["reserved_bytes"], 3 * MIB, "{found}");
     volume.unmount();
 }
 

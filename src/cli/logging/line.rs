@@ -114,6 +114,8 @@ impl Parts {
             "message" => self.message = Escaped(value).to_string(),
             // The bridge keeps here which module of a library logs; the head of the line names it.
             name if name.starts_with("log.") => {}
+            // The text names the member already.
+            super::journal::MEMBER => {}
             name => self.add_formatted(&format!("{name}={}", Escaped(value))),
         }
     }

@@ -98,7 +98,7 @@ mod tests {
         let connection = syslog::unix_custom(formatter(), &path).unwrap();
         let log = SystemLog::new(connection);
         tracing::subscriber::with_default(
-            subscriber(log, LineFormat::Bare, LevelFilter::DEBUG),
+            subscriber(log, LineFormat::Bare, LevelFilter::DEBUG, None),
             || {
                 tracing::error!("gone");
                 tracing::warn!(member = 2, "full");

@@ -167,11 +167,21 @@ impl FilesUsageReport {
             self.stripes_without_record,
         ] == [0; 3]
         {
-            return format!("no stripes: all of it is in the index, of which there are {copies}");
+            return match self.reserved_bytes {
+                0 => format!("no stripes: all of it is in the index, of which there are {copies}"),
+                reserved => format!(
+                    "no stripes: room is reserved for {}, and any bytes are in the index, of which there are {copies}",
+                    format_size(reserved)
+                ),
+            };
         }
+        let reserved = match self.reserved_bytes {
+            0 => String::new(),
+            reserved => format!("; room is reserved for {} more", format_size(reserved)),
+        };
         let stripes = format_count(self.stripes, "stripe");
         let extents = format_count(self.extents, "extent");
-        format!("{extents} in {stripes} on the members{unwritten}{without_record}")
+        format!("{extents} in {stripes} on the members{unwritten}{without_record}{reserved}")
     }
 
     fn survival(&self) -> String {
@@ -262,6 +272,7 @@ mod tests {
             size: 5 << 20,
             allocated_bytes: 5 << 20,
             extents: 3,
+            reserved_bytes: 0,
             stripes: rows.iter().map(|(_, stripes)| stripes).sum(),
             unwritten_stripes: 0,
             stripes_without_record: 0,
@@ -320,5 +331,20 @@ mod tests {
         let text = file(&[], 0, 2).for_people(Path::new("/mnt/f"));
         let place = "no stripes: all of it is in the index, of which there are 3 copies";
         assert!(text.contains(place), "{text}");
+    }
+
+    #[test]
+    fn room_that_is_reserved_is_not_said_to_be_in_the_index() {
+        let shown = |rows: &[(i64, u64)]| {
+            let report = FilesUsageReport {
+                reserved_bytes: 1 << 20,
+                ..file(rows, 0, 2)
+            };
+            report.for_people(Path::new("/mnt/f"))
+        };
+        let text = shown(&[]);
+        assert!(text.contains("room is reserved for 1.0 MiB"), "{text}");
+        let text = shown(&[(2, 7)]);
+        assert!(text.contains("room is reserved for 1.0 MiB more"), "{text}");
     }
 }

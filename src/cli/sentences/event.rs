@@ -23,7 +23,7 @@ impl EventReport {
         format!("{time}  {severity:<8}  {member:>3}  {sentence}")
     }
 
-    fn sentence(&self) -> String {
+    pub(in crate::cli) fn sentence(&self) -> String {
         let member = match (self.member, &self.path) {
             (Some(member), Some(path)) => format!("member {member} ({path})"),
             (Some(member), None) => format!("member {member}"),
@@ -34,7 +34,7 @@ impl EventReport {
 }
 
 /// Writes a moment in the zone of the reader. Bytes of a daemon that are no moment stay as they are.
-fn local_time(time: &str, zone: &TimeZone) -> String {
+pub(in crate::cli) fn local_time(time: &str, zone: &TimeZone) -> String {
     match time.parse::<Timestamp>() {
         Ok(moment) => {
             let local = moment.to_zoned(zone.clone());
@@ -244,7 +244,9 @@ fn of_volume(kind: &EventKind, subject: &str) -> String {
         EventKind::DaemonCrashed { last_seen_ms } => {
             let last = Timestamp::from_millisecond(*last_seen_ms);
             let last = last.map_or_else(|_| "an unknown time".to_owned(), |it| format!("{it:.0}"));
-            format!("the daemon crashed, or the machine did, some time after {last}")
+            format!(
+                "the last mount ended without a record of that, some time after {last}: the daemon or the machine crashed, or no member took the record"
+            )
         }
         EventKind::RedundancyReduced {
             losses_tolerated,

@@ -88,6 +88,9 @@ pub(crate) struct FilesUsageReport {
     pub(crate) allocated_bytes: u64,
     /// The runs of bytes of which they consist.
     pub(crate) extents: u64,
+    /// The bytes for which room is reserved, and where nothing is written. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) reserved_bytes: u64,
     /// The stripes on the members that hold them.
     pub(crate) stripes: u64,
     /// The stripes that are in memory, not on the members yet.

@@ -201,6 +201,12 @@ impl DirectoryQuotas {
         Ok(inner)
     }
 
+    /// Returns whether any directory has a quota.
+    #[must_use]
+    pub fn any(&self) -> bool {
+        !self.inodes.quotas().is_empty()
+    }
+
     /// Returns whether a quota has little left for an inode, so that it matters when writes are charged.
     #[must_use]
     pub fn is_tight(&self, ino: Ino) -> bool {

@@ -86,7 +86,7 @@ impl SegmentRebuild {
                 return Ok(SegmentOutcome::Stopped);
             }
             Err(TargetError { member, source }) => {
-                tracing::warn!("member {member} gets no shards: {source}");
+                tracing::warn!(journal.member = %member, "member {member} gets no shards: {source}");
                 round.refusing.insert(member);
                 self.abandon(&job);
                 return Ok(SegmentOutcome::Blocked(match source.kind() {

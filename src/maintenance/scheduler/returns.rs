@@ -174,11 +174,11 @@ impl MemberReturns {
             };
             match joined {
                 Ok(_) => {
-                    tracing::info!("member {member} is back at {path}");
+                    tracing::info!(journal.member = %member, "member {member} is back at {path}");
                     absentee.note_return(Instant::now());
                     if absentee.returns(Instant::now()) == MOST_RETURNS {
                         tracing::warn!(
-                            "member {member} comes and goes; it does not rejoin by itself within an hour"
+                            journal.member = %member, "member {member} comes and goes; it does not rejoin by itself within an hour"
                         );
                     }
                 }

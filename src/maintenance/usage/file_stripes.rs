@@ -16,6 +16,7 @@ pub struct FileStripes {
     inos: HashSet<Ino>,
     stripes: BTreeSet<StripeId>,
     extents: u64,
+    reserved_bytes: u64,
 }
 
 /// The place of some files, and the losses that they survive now.
@@ -23,6 +24,8 @@ pub struct FileStripes {
 pub struct FilesUsage {
     /// The runs of bytes of which the files consist.
     pub extents: u64,
+    /// The bytes for which room is reserved, and where nothing is written.
+    pub reserved_bytes: u64,
     /// The numbers of stripes on the members, by how many more losses each tolerates; negative if bytes of these files are
     /// lost.
     pub losses_tolerated: BTreeMap<i16, u64>,
@@ -49,20 +52,21 @@ impl UsageCounter {
             return Ok(false);
         }
         self.each_extent(ino, |extent| {
-            files.extents += 1;
-            files.stripes.insert(extent.stripe);
+            if Extent::is_stripe(extent.stripe) {
+                files.extents += 1;
+                files.stripes.insert(extent.stripe);
+            } else if extent.stripe == Extent::UNWRITTEN {
+                files.reserved_bytes = files.reserved_bytes.saturating_add(extent.len);
+            }
         })?;
         Ok(true)
     }
 
-    /// Calls `visit` with each extent of a file that names a stripe.
+    /// Calls `visit` with each extent of a file.
     fn each_extent(&self, ino: Ino, mut visit: impl FnMut(&Extent)) -> Result<(), CommitError> {
         let (from, end) = key::extents_from(ino, 0);
         self.catalog.visit(&from, &end, |_, value| {
-            let extent = Extent::decode(value)?;
-            if Extent::is_stripe(extent.stripe) {
-                visit(&extent);
-            }
+            visit(&Extent::decode(value)?);
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })
     }
@@ -75,6 +79,7 @@ impl UsageCounter {
     pub fn count_stripes(&self, files: &FileStripes) -> Result<FilesUsage, CommitError> {
         let mut usage = FilesUsage {
             extents: files.extents,
+            reserved_bytes: files.reserved_bytes,
             ..FilesUsage::default()
         };
         let mut written = Vec::new();

@@ -191,7 +191,7 @@ impl CopyFiles {
             }
         }
         if let Err(error) = self.disk.remove(member, &self.name) {
-            tracing::warn!("member {member} keeps an index file that is of no use: {error}");
+            tracing::warn!(journal.member = %member, "member {member} keeps an index file that is of no use: {error}");
         }
     }
 }

@@ -163,7 +163,7 @@ impl CopyWriter {
             slot: 1,
         });
         self.write_heads(durable)?;
-        tracing::info!("member {member} has a copy of the index");
+        tracing::info!(journal.member = %member, "member {member} has a copy of the index");
         self.reserve.make(member);
         self.give_up_replaced(incoming.replaces);
         Ok(())

@@ -69,7 +69,7 @@ impl Reserve {
             Ok(()) => true,
             Err(error) => {
                 if error.kind() != StoreErrorKind::NoSpace {
-                    tracing::warn!("member {member} keeps no space in reserve: {error}");
+                    tracing::warn!(journal.member = %member, "member {member} keeps no space in reserve: {error}");
                 }
                 false
             }
@@ -93,7 +93,7 @@ impl Reserve {
 
     fn remove_file(&self, member: MemberIndex) {
         if let Err(error) = self.disk.remove(member, &name()) {
-            tracing::warn!("member {member} goes on keeping space in reserve: {error}");
+            tracing::warn!(journal.member = %member, "member {member} goes on keeping space in reserve: {error}");
         }
     }
 }

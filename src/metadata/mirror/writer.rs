@@ -284,7 +284,7 @@ impl CopyWriter {
 
     /// Gives a member no copy after all, and removes what it has of one.
     pub(super) fn cancel_copy(&mut self, member: MemberIndex, error: &StoreError) {
-        tracing::warn!("member {member} gets no copy of the index: {error}");
+        tracing::warn!(journal.member = %member, "member {member} gets no copy of the index: {error}");
         self.incoming = None;
         self.placement.refuse(member);
         if !error.is_member_failure() {
@@ -410,7 +410,7 @@ impl CopyWriter {
                 return undone;
             }
             for member in full {
-                tracing::warn!("member {member} has no space for its copy of the index");
+                tracing::warn!(journal.member = %member, "member {member} has no space for its copy of the index");
                 self.give_up(member);
             }
         }

@@ -241,8 +241,14 @@ pub(super) const SOCKETS: &[i64] = &[
 ];
 
 /// Requests of `ioctl`: whether this is a terminal and how wide it is, and whether a socket waits. `TIOCSTI`, which
-/// types into the terminal, is not among them.
-pub(super) const IOCTLS: [u64; 4] = [TCGETS, TIOCGWINSZ, FIONBIO, FIONREAD];
+/// types into the terminal, is not among them. The type of the names in the crate libc differs between C libraries, so
+/// these are numbers (Linux, `asm-generic/ioctls.h`).
+pub(super) const IOCTLS: [u64; 4] = [
+    0x5401, // TCGETS
+    0x5413, // TIOCGWINSZ
+    0x5421, // FIONBIO
+    0x541b, // FIONREAD
+];
 
 /// Requests of `ioctl` that repairing takes besides: a new file on btrfs is marked to be overwritten where it lies
 /// (`FS_IOC_GETFLAGS` and `FS_IOC_SETFLAGS`).

@@ -1,0 +1,171 @@
+#!/usr/bin/env bash
+# Checks cauchyfs@.service with systemd as the first process of a fresh Debian, in namespaces of its own. It takes minutes.
+#
+#   scripts/check-services.sh             builds the .deb first
+#   scripts/check-services.sh PACKAGE     takes that .deb
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+case "${1:-}" in
+-h | --help)
+    sed -n '2,/^$/s/^# \{0,1\}//p' "$ROOT/scripts/check-services.sh"
+    exit 0
+    ;;
+esac
+
+# Boots the system below $1. This runs in fresh namespaces, with process id 1.
+boot() {
+    local root=$1 device
+    mount --make-rprivate /
+    mount --bind "$root" "$root"
+    mount -t proc proc "$root/proc"
+    mount -t sysfs -o ro sysfs "$root/sys"
+    if [ "$(stat --file-system --format %T /sys/fs/cgroup)" = cgroup2fs ]; then
+        mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup"
+    else
+        mount -t tmpfs -o mode=755 tmpfs "$root/sys/fs/cgroup"
+        mkdir "$root/sys/fs/cgroup/systemd" "$root/sys/fs/cgroup/unified"
+        mount -t cgroup2 cgroup2 "$root/sys/fs/cgroup/unified"
+        mount -t cgroup -o none,name=systemd,xattr systemd "$root/sys/fs/cgroup/systemd"
+    fi
+    mount -t tmpfs -o mode=755 tmpfs "$root/dev"
+    for device in null zero full random urandom tty fuse; do
+        touch "$root/dev/$device"
+        mount --bind "/dev/$device" "$root/dev/$device"
+    done
+    ln -s /proc/self/fd "$root/dev/fd"
+    mkdir "$root/dev/shm" "$root/dev/pts"
+    mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
+    mount -t tmpfs -o mode=755 tmpfs "$root/run"
+    exec chroot "$root" /usr/bin/env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+        /lib/systemd/systemd --unit=multi-user.target
+}
+
+if [ "${1:-}" = --boot ]; then
+    boot "$2"
+fi
+
+[ "$(id -u)" = 0 ] || fail "the check boots a system" "run it as root"
+need unshare=util-linux nsenter=util-linux
+need_fuse
+package=${1:-}
+[ -n "$package" ] || package=$("$ROOT/scripts/package.sh" deb | tail -n1)
+root=$(mktemp -d)
+chmod 755 "$root"
+first=
+# Ends the system, whose processes the kernel then kills, and removes it.
+finish() {
+    [ -z "$first" ] || kill -KILL "$first" 2>/dev/null || true
+    [ -z "$first" ] || wait "$first" 2>/dev/null || true
+    rm -rf --one-file-system "$root" "$root.log"
+}
+trap finish EXIT
+
+say "a fresh system"
+fresh_debian "$root" systemd,systemd-sysv,dbus,fuse3,mount "$root.log"
+cp "$package" "$root/cauchyfs.deb"
+chroot "$root" dpkg --install /cauchyfs.deb
+rm "$root/cauchyfs.deb"
+
+# Each disk is a mount of fstab. systemd makes the source of a bind mount if it is absent, which is an empty disk then.
+mkdir -p "$root"/disks/d{0,1,2,3} "$root"/srv/d{0,1,2,3} "$root/mnt/photos" "$root/etc/cauchyfs/volumes"
+for disk in 0 1 2 3; do
+    echo "/disks/d$disk /srv/d$disk none bind,nofail 0 0"
+done >"$root/etc/fstab"
+{
+    printf 'directory = /srv/d%s/volume\n' 0 1 2 3
+    printf 'mountpoint = /mnt/photos\nwait-for-members = forever\n'
+} >"$root/etc/cauchyfs/volumes/photos.conf"
+# A short watchdog, so that the check need not wait long for it.
+mkdir -p "$root/etc/systemd/system/cauchyfs@.service.d"
+printf '[Service]\nWatchdogSec=9s\n' >"$root/etc/systemd/system/cauchyfs@.service.d/short.conf"
+
+start() {
+    unshare --pid --fork --kill-child --mount --uts --ipc --cgroup "$ROOT/scripts/check-services.sh" --boot "$root" \
+        </dev/null >/dev/null 2>&1 &
+    first=$!
+    eventually "systemd runs" in_system systemctl list-units
+}
+# Runs a command in the system.
+in_system() {
+    local init
+    init=$(pgrep --parent "$first" | head -n1)
+    [ -n "$init" ] && nsenter --target "$init" --mount --pid --uts --ipc --cgroup chroot "$root" \
+        /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "$@"
+}
+# eventually WHAT COMMAND...: waits until the command succeeds.
+eventually() {
+    local what=$1 left=120
+    shift
+    until "$@" >/dev/null 2>&1; do
+        left=$((left - 1))
+        if [ $left = 0 ]; then
+            in_system journalctl --no-pager -n 60 || true
+            fail "not so within two minutes: $what"
+        fi
+        sleep 1
+    done
+    echo "$what"
+}
+state() { [ "$(in_system systemctl show --property "$1" --value cauchyfs@photos)" = "$2" ]; }
+status_text() { in_system systemctl show --property StatusText --value cauchyfs@photos; }
+is_waiting() { status_text | grep -q '^waiting for members: 1 '; }
+main_process() { in_system systemctl show --property MainPID --value cauchyfs@photos; }
+is_other_process() { [ "$(main_process)" != "$1" ] && state SubState running; }
+has_file() { [ "$(in_system cat /mnt/photos/file 2>/dev/null)" = kept ]; }
+is_member_noted() { in_system journalctl --no-pager CAUCHYFS_MEMBER="$1" | grep -q "member $1"; }
+is_volume_noted() { in_system journalctl --no-pager CAUCHYFS_VOLUME="$1" | grep -q 'is mounted'; }
+comes_after() { in_system systemctl show --property After --value cauchyfs@photos | grep -q "$1"; }
+
+say "the first boot"
+start
+in_system systemd-analyze verify --man=no cauchyfs@photos.service
+eventually "the disks are mounted" in_system findmnt /srv/d2
+volume=$(in_system cauchyfs create --data 2 --parity 2 /srv/d0/volume /srv/d1/volume /srv/d2/volume /srv/d3/volume |
+    grep -oE '[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}' | head -n1)
+in_system systemctl enable --now cauchyfs@photos
+has_file || in_system sh -c 'echo kept >/mnt/photos/file && sync /mnt/photos/file'
+eventually "the service orders itself after the disks" comes_after srv-d3.mount
+eventually "the journal knows the volume" is_volume_noted "$volume"
+
+say "a daemon that is killed, and one that hangs"
+before=$(main_process)
+in_system sh -c "kill -KILL $before"
+eventually "a killed daemon is started again" is_other_process "$before"
+eventually "the file is there" has_file
+before=$(main_process)
+in_system sh -c "kill -STOP $before"
+eventually "the watchdog replaces a daemon that hangs" is_other_process "$before"
+eventually "the file is there" has_file
+
+say "a lost member"
+in_system mv /disks/d1/volume /disks/d1/away
+eventually "the journal has its messages by its number" is_member_noted 1
+in_system mv /disks/d1/away /disks/d1/volume
+
+say "stop, and start with too few disks"
+in_system systemctl stop cauchyfs@photos
+! in_system findmnt /mnt/photos >/dev/null || fail "the volume is mounted although its service is stopped"
+for disk in 1 2 3; do
+    in_system systemctl stop "srv-d$disk.mount"
+    in_system mv "/disks/d$disk" "/disks/gone$disk"
+done
+in_system systemctl start --no-block cauchyfs@photos
+eventually "the service waits, and says so" is_waiting
+state SubState start || fail "the service does not wait: $(in_system systemctl show --property SubState cauchyfs@photos)"
+in_system systemctl stop srv-d2.mount
+in_system rmdir /disks/d2
+in_system mv /disks/gone2 /disks/d2
+in_system systemctl start srv-d2.mount
+eventually "it mounts as soon as enough are there" state SubState running
+has_file || fail "the file is not there"
+
+say "the next boot, with two of four disks"
+in_system systemctl stop cauchyfs@photos
+kill -KILL "$first"
+wait "$first" 2>/dev/null || true
+start
+eventually "the service runs again" state SubState running
+has_file || fail "the file is not there"
+in_system systemctl stop cauchyfs@photos
+say "the service waits, serves, is watched and stops as it should"

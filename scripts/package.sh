@@ -1,0 +1,250 @@
+#!/usr/bin/env bash
+# Builds packages below target/packages: a .deb, an .rpm, a static tarball and a container root.
+#
+#   scripts/package.sh [deb|rpm|static|container]...   all of them unless some are named
+#   scripts/package.sh --check                         builds a .deb; installs, upgrades and removes it in a fresh Debian
+#
+# The static program is built with musl. It has no support for CUDA, because it cannot load a driver at run time.
+# The same commit gives the same bytes, with the same compiler and tools.
+
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+OUT=$ROOT/target/packages
+MACHINE=$(uname -m)
+VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n1)
+# All files get the time of the commit.
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.toml)}
+export SOURCE_DATE_EPOCH
+
+case "${1:-}" in
+-h | --help)
+    sed -n '2,/^$/s/^# \{0,1\}//p' "$ROOT/scripts/package.sh"
+    exit 0
+    ;;
+esac
+
+# build TARGET CARGO_ARGUMENT...: builds the program; prints its path.
+build() {
+    local target=$1
+    shift
+    cargo build --release --locked --bin cauchyfs --target "$target" "$@" >&2
+    echo "$ROOT/target/$target/release/cauchyfs"
+}
+
+build_usual() {
+    build "$MACHINE-unknown-linux-gnu"
+}
+
+build_static() {
+    need musl-gcc=musl-tools
+    ! command -v rustup >/dev/null || rustup target add "$MACHINE-unknown-linux-musl" >&2
+    build "$MACHINE-unknown-linux-musl" --no-default-features
+}
+
+# stage PROGRAM DIRECTORY PREFIX: lays out program, links, unit, manual pages, completions and licences.
+stage() {
+    local program=$1 to=$2$3 helper kind name
+    install -D -m 755 "$program" "$to/bin/cauchyfs"
+    install -d "$to/sbin" "$to/lib/systemd/system-generators"
+    for helper in mount umount; do
+        for kind in fuse.cauchyfs cauchyfs; do
+            ln -s ../bin/cauchyfs "$to/sbin/$helper.$kind"
+        done
+    done
+    install -D -m 644 packaging/systemd/cauchyfs@.service "$to/lib/systemd/system/cauchyfs@.service"
+    ln -s ../../../bin/cauchyfs "$to/lib/systemd/system-generators/cauchyfs-generator"
+    "$program" man --to "$to/share/man"
+    find "$to/share/man" -type f -exec gzip -9n {} +
+    for name in bash:bash-completion/completions/cauchyfs fish:fish/vendor_completions.d/cauchyfs.fish \
+        zsh:zsh/site-functions/_cauchyfs; do
+        install -d "$(dirname "$to/share/${name#*:}")"
+        "$program" completions "${name%%:*}" >"$to/share/${name#*:}"
+    done
+    install -D -m 644 -t "$to/share/doc/cauchyfs" README.md CHANGELOG.md MIGRATING.md BENCHMARKS.md SECURITY.md
+    find "$to/share" -type f -exec chmod 644 {} +
+}
+
+# date_files DIRECTORY: gives everything in it the time of the commit.
+date_files() {
+    find "$1" -exec touch --no-dereference --date "@$SOURCE_DATE_EPOCH" {} +
+}
+
+# pack TARBALL DIRECTORY NAME...: packs names in a directory, always in the same way.
+pack() {
+    local tarball=$1 directory=$2
+    shift 2
+    tar --create --sort=name --owner=0 --group=0 --numeric-owner --mtime "@$SOURCE_DATE_EPOCH" \
+        --directory "$directory" "$@" | gzip -9n >"$tarball"
+    echo "$tarball"
+}
+
+# make_deb PROGRAM VERSION: prints the path of the package.
+make_deb() {
+    local program=$1 version=$2 root architecture libraries script
+    need dpkg-deb=dpkg dpkg-shlibdeps=dpkg-dev
+    root=$(mktemp -d)
+    architecture=$(dpkg --print-architecture)
+    stage "$program" "$root" /usr
+    install -d "$root/etc/cauchyfs/volumes" "$root/usr/share/zsh/vendor-completions" "$root/DEBIAN"
+    mv "$root/usr/share/zsh/site-functions/_cauchyfs" "$root/usr/share/zsh/vendor-completions/"
+    rmdir "$root/usr/share/zsh/site-functions"
+    gzip -9n "$root/usr/share/doc/cauchyfs/CHANGELOG.md"
+    mv "$root/usr/share/doc/cauchyfs/CHANGELOG.md.gz" "$root/usr/share/doc/cauchyfs/changelog.gz"
+    # dpkg-shlibdeps wants a source package around it.
+    libraries=$(cd "$root" && install -d debian && touch debian/control &&
+        dpkg-shlibdeps -O usr/bin/cauchyfs 2>/dev/null | sed -n 's/^shlibs:Depends=//p')
+    rm -r "$root/debian"
+    [ -n "$libraries" ] || fail "cannot tell which libraries the program needs"
+    python3 - "$root/usr/share/doc/cauchyfs/copyright" <<'PYTHON'
+import sys
+mit = open("LICENSE-MIT").read().split("\n", 4)[4].rstrip()
+lines = [" " + line if line else " ." for line in mit.split("\n")]
+text = open("packaging/deb/copyright").read()
+open(sys.argv[1], "w").write(text.replace("@MIT@", "\n".join(lines)))
+PYTHON
+    sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$architecture/" -e "s/@LIBRARIES@/$libraries/" \
+        -e "s/@SIZE@/$(du -ks --apparent-size "$root" | cut -f1)/" packaging/deb/control >"$root/DEBIAN/control"
+    for script in postinst prerm postrm; do
+        install -m 755 "packaging/deb/$script" "$root/DEBIAN/$script"
+    done
+    (cd "$root" && find usr -type f -print0 | sort -z | xargs -0 md5sum) >"$root/DEBIAN/md5sums"
+    date_files "$root"
+    chmod 755 "$root"
+    dpkg-deb --root-owner-group -Zxz --build "$root" "$OUT/cauchyfs_${version}_$architecture.deb" >&2
+    rm -r "$root"
+    echo "$OUT/cauchyfs_${version}_$architecture.deb"
+}
+
+make_rpm() {
+    local program=$1 root work
+    need rpmbuild=rpm
+    root=$(mktemp -d) work=$(mktemp -d)
+    stage "$program" "$root" /usr
+    install -d "$root/etc/cauchyfs/volumes"
+    install -D -m 644 -t "$root/usr/share/licenses/cauchyfs" LICENSE-MIT LICENSE-APACHE
+    date_files "$root"
+    rpmbuild -bb --quiet --define "_topdir $work" --define "_rpmdir $work" --define "staged $root" \
+        --define "package_version $VERSION" --define "use_source_date_epoch_as_buildtime 1" \
+        --define "clamp_mtime_to_source_date_epoch 1" --define "_buildhost localhost" \
+        packaging/rpm/cauchyfs.spec >&2
+    cp "$work"/*/cauchyfs-*.rpm "$OUT/"
+    rm -r "$root" "$work"
+    ls "$OUT"/cauchyfs-"$VERSION"-*.rpm
+}
+
+make_static() {
+    local program=$1 work name=cauchyfs-$VERSION-$MACHINE-linux-musl
+    work=$(mktemp -d)
+    stage "$program" "$work/$name" ""
+    install -m 644 -t "$work/$name" LICENSE-MIT LICENSE-APACHE
+    chmod 755 "$work/$name"
+    pack "$OUT/$name.tar.gz" "$work" "$name"
+    rm -r "$work"
+}
+
+# The root has the static program and the places that it uses. It mounts with /dev/fuse and CAP_SYS_ADMIN.
+make_container() {
+    local program=$1 root
+    root=$(mktemp -d)
+    install -D -m 755 "$program" "$root/usr/bin/cauchyfs"
+    install -d "$root"/{dev,etc/cauchyfs/volumes,mnt,proc,run,srv,sys,usr/sbin}
+    install -d -m 1777 "$root/tmp"
+    ln -s usr/bin "$root/bin"
+    ln -s usr/sbin "$root/sbin"
+    echo 'root:x:0:0:root:/root:/usr/bin/cauchyfs' >"$root/etc/passwd"
+    install -D -m 644 -t "$root/usr/share/licenses/cauchyfs" LICENSE-MIT LICENSE-APACHE
+    chmod 755 "$root"
+    pack "$OUT/cauchyfs-$VERSION-$MACHINE-container.tar.gz" "$root" .
+    rm -r "$root"
+}
+
+# Everything that dpkg and a program could leave behind in ROOT, with types, modes, owners, sizes and links.
+list_files() {
+    (cd "$1" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./var/cache -o -path ./var/log \
+        -o -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/lib/systemd -o -path ./tmp -o -path ./check \) \
+        -prune -o -printf '%p %y %m %U %G %l\n' | sort)
+    (cd "$1" && grep -h -A2 '^Package: cauchyfs$' var/lib/dpkg/status || true)
+    (cd "$1" && ls var/lib/dpkg/info | grep cauchyfs || true)
+    cat "$1/etc/passwd" "$1/etc/group"
+}
+
+# in_root ROOT COMMAND: runs a command in a fresh system.
+in_root() {
+    local root=$1
+    shift
+    chroot "$root" /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive \
+        bash -euc "$*"
+}
+
+check() {
+    [ "$(id -u)" = 0 ] || fail "the check mounts and changes roots" "run it as root"
+    if [ "${CAUCHYFS_CHECK_UNSHARED:-}" != 1 ]; then
+        need unshare=util-linux
+        CAUCHYFS_CHECK_UNSHARED=1 exec unshare --mount "$ROOT/scripts/package.sh" --check
+    fi
+    need_fuse
+    local program newer
+    program=$(build_usual)
+    say "packages of two versions"
+    make_deb "$program" "$VERSION"
+    newer=$VERSION+1
+    make_deb "$program" "$newer"
+    # Not local, because the trap runs at the end of the script. Users of the system pass through it.
+    root=$(mktemp -d)
+    chmod 755 "$root"
+    trap 'umount -R "$root/proc" "$root/dev" 2>/dev/null || true; rm -rf --one-file-system "$root"' EXIT
+    say "a fresh system"
+    fresh_debian "$root" fuse3,man-db,bash-completion "$OUT/debootstrap.log"
+    mount -t proc proc "$root/proc"
+    mount --rbind /dev "$root/dev"
+    mkdir "$root/check"
+    cp "$OUT"/cauchyfs_*.deb "$root/check/"
+    list_files "$root" >"$OUT/files-before"
+
+    say "install, create, mount"
+    in_root "$root" "dpkg --install /check/cauchyfs_${VERSION}_*.deb && cauchyfs --version"
+    in_root "$root" 'cauchyfs create --data 2 --parity 1 /check/d0 /check/d1 /check/d2
+        mkdir /check/mnt
+        mount -t cauchyfs /check/d0:/check/d1:/check/d2 /check/mnt
+        cp -a /usr/share/doc /check/mnt/ && rm -rf /check/d1 && diff -r /usr/share/doc /check/mnt/doc'
+    in_root "$root" 'man -w cauchyfs-mount mount.cauchyfs cauchyfs-volumes cauchyfs@.service cauchyfs-member-add >/dev/null
+        man --warnings cauchyfs-mount 2>&1 >/dev/null | { ! grep .; }
+        source /usr/share/bash-completion/completions/cauchyfs
+        COMP_WORDS=(cauchyfs unmount /check/m) COMP_CWORD=2 COMP_TYPE=9
+        _clap_complete_cauchyfs cauchyfs /check/m unmount
+        test "${COMPREPLY[*]}" = /check/mnt'
+
+    say "upgrade while it is mounted"
+    in_root "$root" "dpkg --install /check/cauchyfs_${newer}_*.deb
+        test \"\$(dpkg-query --show --showformat '\${Version}' cauchyfs)\" = $newer
+        diff -r /usr/share/doc/base-files /check/mnt/doc/base-files
+        cauchyfs status /check/mnt >/dev/null || test \$? = 3
+        cauchyfs unmount /check/mnt
+        mount -t fuse.cauchyfs /check/d0:/check/d2 /check/mnt
+        diff -r /usr/share/doc/base-files /check/mnt/doc/base-files
+        umount /check/mnt"
+
+    say "remove"
+    in_root "$root" 'echo "# a volume" >/etc/cauchyfs/volumes/photos.conf
+        dpkg --purge cauchyfs'
+    list_files "$root" >"$OUT/files-after"
+    diff "$OUT/files-before" "$OUT/files-after" || fail "the package left something behind, or took something away"
+    say "the package was installed, used, upgraded and removed without a trace"
+}
+
+need_cargo
+mkdir -p "$OUT"
+if [ "${1:-}" = --check ]; then
+    check
+    exit 0
+fi
+[ $# -gt 0 ] || set -- deb rpm static container
+for kind in "$@"; do
+    case $kind in
+    deb) make_deb "$(build_usual)" "$VERSION" ;;
+    rpm) make_rpm "$(build_usual)" ;;
+    static) make_static "$(build_static)" ;;
+    container) make_container "$(build_static)" ;;
+    *) fail "there is no package '$kind'" "the packages are deb, rpm, static and container" ;;
+    esac
+done

@@ -1,0 +1,241 @@
+//! Notices in words: a subject, the events, and what to type next.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use jiff::tz::TimeZone;
+
+use crate::cli::sentences::event::local_time;
+use crate::cli::shell::quoted_path;
+use crate::cli::size::format_count;
+use crate::cli::terminal::Escaped;
+use crate::control::alerts::notice::{Letter, Notice, NoticeKind};
+use crate::control::event_report::EventReport;
+use crate::format::event::EventKind;
+
+/// The longest subject, and the longest line of a text, in characters.
+const LONGEST_SUBJECT: usize = 180;
+const LONGEST_LINE: usize = 500;
+
+/// Puts a notice into words.
+pub(in crate::cli) fn wording(notice: &Notice) -> Letter {
+    let subject = if notice.kind == NoticeKind::Test {
+        format!("CauchyFS on {}: a test alert", host())
+    } else {
+        format!("Volume {}: {}", name(notice), headline(notice))
+    };
+    Letter {
+        subject: shortened(&subject, LONGEST_SUBJECT),
+        text: text(notice),
+    }
+}
+
+fn host() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
+fn name(notice: &Notice) -> &str {
+    match notice.about.label.as_str() {
+        "" => &notice.about.volume,
+        label => label,
+    }
+}
+
+/// Escapes and shortens a line.
+fn shortened(line: &str, most: usize) -> String {
+    let line = Escaped(line).to_string();
+    if line.chars().count() <= most {
+        return line;
+    }
+    line.chars().take(most).chain(['…']).collect()
+}
+
+fn member_name(event: &EventReport) -> String {
+    match (&event.path, event.member) {
+        (Some(path), _) => format!("member {path}"),
+        (None, Some(number)) => format!("member {number}"),
+        (None, None) => "a member".to_owned(),
+    }
+}
+
+/// Says in one line how things are after the events of a notice.
+fn headline(notice: &Notice) -> String {
+    let mut members: BTreeMap<u16, &EventReport> = BTreeMap::new();
+    let mut redundancy = None;
+    for event in &notice.events {
+        match (&event.kind, event.member) {
+            (
+                EventKind::MemberMissing { .. }
+                | EventKind::MemberFaulted { .. }
+                | EventKind::MemberBack { .. },
+                Some(member),
+            ) => {
+                members.insert(member, event);
+            }
+            (EventKind::RedundancyReduced { .. } | EventKind::RedundancyRestored { .. }, _) => {
+                redundancy = Some(event);
+            }
+            _ => {}
+        }
+    }
+    let is_back = |event: &&&EventReport| matches!(event.kind, EventKind::MemberBack { .. });
+    let (back, lost): (Vec<&EventReport>, Vec<&EventReport>) =
+        members.values().copied().partition(|event| is_back(&event));
+    let first = match (lost.as_slice(), back.as_slice()) {
+        ([one], _) if matches!(one.kind, EventKind::MemberMissing { .. }) => {
+            format!("{} is missing", member_name(one))
+        }
+        ([one], _) => format!("{} failed", member_name(one)),
+        ([], [one]) => format!("{} is back", member_name(one)),
+        ([], []) => return most_severe(notice),
+        ([], several) => format!("{} members are back", several.len()),
+        (several, _) => format!("{} members are missing or failed", several.len()),
+    };
+    match redundancy.and_then(|event| survival(&event.kind)) {
+        Some(survival) => format!("{first}; {survival}"),
+        None => first,
+    }
+}
+
+fn survival(kind: &EventKind) -> Option<String> {
+    match kind {
+        EventKind::RedundancyReduced {
+            losses_tolerated, ..
+        } => Some(match losses_tolerated {
+            ..0 => "some data cannot be read".to_owned(),
+            0 => "the volume survives no further loss".to_owned(),
+            losses => format!("the volume survives the loss of {losses} more"),
+        }),
+        EventKind::RedundancyRestored { .. } => Some("the redundancy is restored".to_owned()),
+        _ => None,
+    }
+}
+
+/// Returns the sentence of the last event of the highest severity.
+fn most_severe(notice: &Notice) -> String {
+    let worst = notice.events.iter().max_by_key(|event| event.severity);
+    worst.map_or_else(
+        || "events that were held back".to_owned(),
+        EventReport::sentence,
+    )
+}
+
+fn text(notice: &Notice) -> String {
+    let mut lines = Vec::new();
+    match notice.kind {
+        NoticeKind::Test => lines.push(format!(
+            "`cauchyfs alerts test` on {} sent this. Alerts reach you.",
+            host()
+        )),
+        NoticeKind::Summary => lines.push("These events were held back until now:".to_owned()),
+        NoticeKind::Problem | NoticeKind::Recovery | NoticeKind::Information => {}
+    }
+    let zone = TimeZone::system();
+    let events = notice.events.iter().map(|event| {
+        let time = local_time(&event.time, &zone);
+        format!("{time}  {}", event.sentence())
+    });
+    lines.extend(events);
+    if notice.events_left_out > 0 {
+        let more = format_count(notice.events_left_out, "more event");
+        lines.push(format!("{more} of the same time are in `cauchyfs events`."));
+    }
+    if notice.notices_lost > 0 {
+        let lost = format_count(notice.notices_lost, "earlier alert");
+        lines.push(format!("{lost} could not be delivered in time."));
+    }
+    for member in &notice.holding_back {
+        lines.push(format!(
+            "Further alerts about member {member} are held back for up to an hour, and a summary follows."
+        ));
+    }
+    if notice.kind != NoticeKind::Test {
+        lines.push(String::new());
+        let host = host();
+        let place = Path::new(&notice.about.mountpoint);
+        lines.push(format!(
+            "Volume {} at {} on {host}.",
+            name(notice),
+            place.display()
+        ));
+        let place = quoted_path(place);
+        lines.push(format!("Next: `cauchyfs status {place}` says what to do; `cauchyfs events {place}` has all events."));
+    }
+    let lines = lines.iter().map(|line| shortened(line, LONGEST_LINE));
+    lines.map(|line| line + "\n").collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::control::alerts::notice::NoticeVolume;
+
+    fn event(member: Option<u16>, kind: EventKind) -> EventReport {
+        EventReport {
+            time: "2026-11-27T00:00:00.000Z".to_owned(),
+            sequence: 1,
+            severity: kind.severity(),
+            volume: "v".to_owned(),
+            member,
+            path: member.map(|member| format!("/disks/d{member}")),
+            kind,
+        }
+    }
+
+    fn missing(member: u16) -> EventReport {
+        let reason = "gone\nBcc: x".to_owned();
+        event(Some(member), EventKind::MemberMissing { reason })
+    }
+
+    fn subject(events: Vec<EventReport>) -> String {
+        let about = NoticeVolume {
+            volume: "v".to_owned(),
+            label: "photos".to_owned(),
+            mountpoint: "/mnt/my photos".to_owned(),
+        };
+        let letter = wording(&Notice::new(NoticeKind::Problem, about, events));
+        assert!(
+            letter.text.contains("cauchyfs status '/mnt/my photos'"),
+            "{letter:?}"
+        );
+        assert!(!letter.text.contains("\nBcc"), "{letter:?}");
+        letter.subject
+    }
+
+    #[test]
+    fn the_subject_says_what_is_missing_and_what_the_volume_survives() {
+        let reduced = |losses_tolerated| {
+            let kind = EventKind::RedundancyReduced {
+                losses_tolerated,
+                losses_promised: 2,
+                stripes: 1,
+                bytes: 1,
+            };
+            event(None, kind)
+        };
+        assert_eq!(
+            subject(vec![missing(3), reduced(1)]),
+            "Volume photos: member /disks/d3 is missing; the volume survives the loss of 1 more"
+        );
+        assert_eq!(
+            subject(vec![missing(3), missing(4), reduced(1), reduced(-1)]),
+            "Volume photos: 2 members are missing or failed; some data cannot be read"
+        );
+        let back = event(Some(3), EventKind::MemberBack { seconds_away: 5 });
+        let restored = EventKind::RedundancyRestored {
+            losses_tolerated: 2,
+        };
+        assert_eq!(
+            subject(vec![missing(3), back, event(None, restored)]),
+            "Volume photos: member /disks/d3 is back; the redundancy is restored"
+        );
+        let low = EventKind::SpaceLow {
+            bytes_free: 1 << 20,
+            bytes_usable: 1 << 30,
+        };
+        assert!(subject(vec![event(None, low)]).starts_with("Volume photos: room is low"));
+    }
+}

@@ -1,0 +1,313 @@
+//! Groups of events that belong together.
+//!
+//! A dying disk has errors, goes missing, and costs redundancy, all within seconds: that is one group. When it returns,
+//! its group waits a while for the redundancy. Nothing here asks a clock, so tests choose the times.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use super::protocol::LogPlace;
+use crate::control::event_report::EventReport;
+use crate::format::event::{EventKind, Severity};
+
+/// The time for which a group waits for more events.
+const WINDOW: Duration = Duration::from_secs(3);
+
+/// The same after the loss of a member, until the count of the redundancy is there.
+const LOSS_WINDOW: Duration = Duration::from_secs(4);
+
+/// The same where errors may precede the loss of a member.
+const SUSPECT_WINDOW: Duration = Duration::from_secs(15);
+
+/// The same where a recovery waits for the redundancy.
+const RECOVERY_WINDOW: Duration = Duration::from_secs(60);
+
+/// Most events of a group. One that is full is closed.
+const MOST_EVENTS: usize = 64;
+
+/// Events that belong together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Group {
+    pub(super) events: Vec<EventReport>,
+    /// True if they are not worth a notice: one has told of their cause.
+    pub(super) is_quiet: bool,
+    /// The place in the log behind all of them.
+    pub(super) place: LogPlace,
+}
+
+/// The state of a volume as events told it. It is kept with the notices.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct VolumeState {
+    /// The members that are away.
+    lost: BTreeSet<u16>,
+    is_reduced: bool,
+}
+
+/// Makes groups of events.
+#[derive(Debug, Default)]
+pub(super) struct Grouper {
+    pub(super) state: VolumeState,
+    open: Option<OpenGroup>,
+    /// When a group with the loss of a member was closed.
+    told_loss: Option<Instant>,
+}
+
+#[derive(Debug)]
+struct OpenGroup {
+    group: Group,
+    opened: Instant,
+    suspect: Option<Instant>,
+    problem: Option<Instant>,
+    loss: Option<Instant>,
+    recovery: Option<Instant>,
+    has_count: bool,
+}
+
+impl OpenGroup {
+    /// Returns when the group is complete.
+    fn due(&self, is_reduced: bool) -> Instant {
+        if let Some(loss) = self.loss.filter(|_| !self.has_count) {
+            return loss + LOSS_WINDOW;
+        }
+        if let Some(problem) = self.problem {
+            return problem + WINDOW;
+        }
+        if let Some(suspect) = self.suspect {
+            return suspect + SUSPECT_WINDOW;
+        }
+        match self.recovery {
+            Some(recovery) if is_reduced => recovery + RECOVERY_WINDOW,
+            _ => self.opened + WINDOW,
+        }
+    }
+}
+
+impl Grouper {
+    /// Goes on after earlier events.
+    pub(super) fn after(state: VolumeState) -> Self {
+        Self {
+            state,
+            ..Self::default()
+        }
+    }
+
+    /// Adds an event. Returns the groups that are complete by that.
+    pub(super) fn add(&mut self, event: EventReport, place: LogPlace, now: Instant) -> Vec<Group> {
+        self.note(&event);
+        if self.open.is_none() && self.is_quiet(&event, now) {
+            return vec![Group {
+                events: vec![event],
+                is_quiet: true,
+                place,
+            }];
+        }
+        let open = self.open.get_or_insert_with(|| OpenGroup {
+            group: Group {
+                events: Vec::new(),
+                is_quiet: false,
+                place,
+            },
+            opened: now,
+            suspect: None,
+            problem: None,
+            loss: None,
+            recovery: None,
+            has_count: false,
+        });
+        let time = match (&event.kind, event.severity) {
+            (EventKind::MemberMissing { .. } | EventKind::MemberFaulted { .. }, _) => {
+                open.problem.get_or_insert(now);
+                &mut open.loss
+            }
+            (
+                EventKind::MemberSlow { .. }
+                | EventKind::IoErrors { .. }
+                | EventKind::ChecksumErrors { .. },
+                _,
+            ) => &mut open.suspect,
+            (_, Severity::Warning | Severity::Critical) => &mut open.problem,
+            (EventKind::MemberBack { .. }, _) => &mut open.recovery,
+            _ => &mut None,
+        };
+        time.get_or_insert(now);
+        open.has_count |= matches!(event.kind, EventKind::RedundancyReduced { .. });
+        open.group.place = open.group.place.furthest(place);
+        open.group.events.push(event);
+        if open.group.events.len() >= MOST_EVENTS {
+            return self.close(now).into_iter().collect();
+        }
+        Vec::new()
+    }
+
+    /// Returns how long to wait for the open group, if there is one.
+    pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
+        let open = self.open.as_ref()?;
+        Some(
+            open.due(self.state.is_reduced)
+                .saturating_duration_since(now),
+        )
+    }
+
+    /// Closes the open group.
+    pub(super) fn close(&mut self, now: Instant) -> Option<Group> {
+        let open = self.open.take()?;
+        if open.loss.is_some() {
+            self.told_loss = Some(now);
+        }
+        Some(open.group)
+    }
+
+    fn note(&mut self, event: &EventReport) {
+        let member = event.member;
+        match event.kind {
+            EventKind::DaemonStarted { .. } => self.state = VolumeState::default(),
+            EventKind::MemberMissing { .. } | EventKind::MemberFaulted { .. } => {
+                self.state.lost.extend(member);
+            }
+            EventKind::MemberBack { .. }
+            | EventKind::MemberReplaced { .. }
+            | EventKind::MemberRemoved { .. } => {
+                self.state.lost.retain(|lost| Some(*lost) != member);
+            }
+            EventKind::RedundancyReduced { .. } => self.state.is_reduced = true,
+            EventKind::RedundancyRestored { .. } => self.state.is_reduced = false,
+            _ => {}
+        }
+    }
+
+    /// Returns whether an event follows from the loss of a member of which a notice has told.
+    fn is_quiet(&self, event: &EventReport, now: Instant) -> bool {
+        match event.kind {
+            EventKind::IoErrors { .. }
+            | EventKind::ChecksumErrors { .. }
+            | EventKind::MemberSlow { .. } => {
+                let lost = &self.state.lost;
+                event.member.is_some_and(|member| lost.contains(&member))
+            }
+            EventKind::RedundancyReduced {
+                losses_tolerated, ..
+            } => {
+                let is_recent = |at: Instant| now < at + RECOVERY_WINDOW;
+                losses_tolerated >= 0 && self.told_loss.is_some_and(is_recent)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn event(member: Option<u16>, kind: EventKind) -> EventReport {
+        EventReport {
+            time: "2026-11-27T00:00:00.000Z".to_owned(),
+            sequence: 1,
+            severity: kind.severity(),
+            volume: "v".to_owned(),
+            member,
+            path: member.map(|member| format!("/disks/d{member}")),
+            kind,
+        }
+    }
+
+    pub(in super::super) fn missing(member: u16) -> EventReport {
+        let reason = "gone".to_owned();
+        event(Some(member), EventKind::MemberMissing { reason })
+    }
+
+    pub(in super::super) fn back(member: u16) -> EventReport {
+        event(Some(member), EventKind::MemberBack { seconds_away: 9 })
+    }
+
+    pub(in super::super) fn reduced() -> EventReport {
+        let kind = EventKind::RedundancyReduced {
+            losses_tolerated: 1,
+            losses_promised: 2,
+            stripes: 1,
+            bytes: 1,
+        };
+        event(None, kind)
+    }
+
+    pub(in super::super) fn restored() -> EventReport {
+        let losses_tolerated = 2;
+        event(None, EventKind::RedundancyRestored { losses_tolerated })
+    }
+
+    fn errors(member: u16) -> EventReport {
+        let kind = EventKind::IoErrors {
+            read: 1,
+            write: 0,
+            seconds: 1,
+        };
+        event(Some(member), kind)
+    }
+
+    /// Lets events happen at times in milliseconds. Returns the groups: when each was closed, and its events.
+    fn groups(script: Vec<(u64, EventReport)>) -> Vec<(u64, usize, bool)> {
+        let began = Instant::now();
+        let mut grouper = Grouper::default();
+        let mut found = Vec::new();
+        let mut script = script.into_iter().peekable();
+        let place = LogPlace {
+            sequence: 0,
+            time_ms: 0,
+        };
+        for ms in 0..200_000 {
+            let now = began + Duration::from_millis(ms);
+            let mut closed = Vec::new();
+            if grouper.wait(now) == Some(Duration::ZERO) {
+                closed.extend(grouper.close(now));
+            }
+            while let Some((_, event)) = script.next_if(|(at, _)| *at == ms) {
+                closed.extend(grouper.add(event, place, now));
+            }
+            found.extend(closed.iter().map(|it| (ms, it.events.len(), it.is_quiet)));
+        }
+        found
+    }
+
+    #[test]
+    fn one_dying_disk_is_one_group_and_its_return_another() {
+        let script = vec![
+            (0, errors(3)),
+            (500, missing(3)),
+            (2500, reduced()),
+            (61_000, errors(3)),
+            (90_000, back(3)),
+            (93_500, restored()),
+        ];
+        // The restored redundancy completes the last group.
+        let expected = [(3500, 3, false), (61_000, 1, true), (93_501, 2, false)];
+        assert_eq!(groups(script), expected);
+    }
+
+    #[test]
+    fn a_loss_without_a_count_waits_four_seconds_and_a_late_count_is_quiet() {
+        let found = groups(vec![(0, missing(3)), (9000, reduced())]);
+        assert_eq!(found, [(4000, 1, false), (9000, 1, true)]);
+    }
+
+    #[test]
+    fn a_recovery_waits_for_the_redundancy_for_a_minute_and_a_loss_ends_the_wait() {
+        let script = vec![(0, missing(3)), (100, reduced()), (10_000, back(3))];
+        assert_eq!(groups(script), [(3000, 2, false), (70_000, 1, false)]);
+        let script = vec![
+            (0, missing(3)),
+            (100, reduced()),
+            (10_000, back(3)),
+            (20_000, missing(3)),
+        ];
+        assert_eq!(groups(script), [(3000, 2, false), (24_000, 2, false)]);
+    }
+
+    #[test]
+    fn a_group_is_bounded() {
+        let script = (0..130).map(|_| (5, missing(1))).collect();
+        let sizes: Vec<usize> = groups(script).iter().map(|it| it.1).collect();
+        assert_eq!(sizes, [64, 64, 2]);
+    }
+}

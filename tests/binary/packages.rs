@@ -1,0 +1,119 @@
+//! Manual pages and completions, which packages install.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::{CAUCHYFS, Shape, TestVolume, must, run, said, skip_mounts, text};
+
+#[test]
+fn every_manual_page_renders_without_a_warning() {
+    let home = tempfile::tempdir().expect("there is room");
+    must(CAUCHYFS, &["man", "--to", text(home.path())]);
+    let mut pages = 0;
+    for section in ["man1", "man5", "man8"] {
+        let directory = fs::read_dir(home.path().join(section)).expect("the section is there");
+        for page in directory {
+            let page = page.expect("it can be listed").path();
+            // Pages refer to others by their place below the directory.
+            let rendered = Command::new("groff")
+                .args([
+                    "-man",
+                    "-ww",
+                    "-Kutf8",
+                    "-Tutf8",
+                    "-P-cbou",
+                    "-I",
+                    text(home.path()),
+                ])
+                .arg(&page)
+                .output()
+                .expect("groff is there: scripts/test.sh installs it");
+            let warnings = String::from_utf8_lossy(&rendered.stderr);
+            assert!(
+                rendered.status.success() && warnings.is_empty(),
+                "{}: {warnings}",
+                page.display()
+            );
+            let shown = String::from_utf8_lossy(&rendered.stdout);
+            assert!(
+                shown.contains("NAME") && shown.contains("SYNOPSIS"),
+                "{}: {shown}",
+                page.display()
+            );
+            pages += 1;
+        }
+    }
+    assert!(pages >= 25, "{pages}");
+}
+
+#[test]
+fn a_page_is_printed_by_its_name_and_an_unknown_one_is_refused_with_all_names() {
+    let page = must(CAUCHYFS, &["man", "cauchyfs-member-add"]);
+    assert!(page.contains(".TH CAUCHYFS-MEMBER-ADD 1"), "{page}");
+    let output = run(CAUCHYFS, &["man", "cauchyfs-none"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(
+        said(&output).contains("cauchyfs-member-add"),
+        "{}",
+        said(&output)
+    );
+}
+
+/// Completes the last of `words` as bash does, with the script that packages install.
+fn completed_by_bash(words: &[&str]) -> Vec<String> {
+    let script = must(CAUCHYFS, &["completions", "bash"]);
+    let directory = std::path::Path::new(CAUCHYFS)
+        .parent()
+        .expect("it lies somewhere");
+    let ask = "COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9
+        _clap_complete_cauchyfs cauchyfs \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
+        printf '%s\\n' \"${COMPREPLY[@]}\"";
+    let path = format!(
+        "{}:{}",
+        directory.display(),
+        std::env::var("PATH").unwrap_or_default()
+    );
+    let output = Command::new("bash")
+        .args(["-euc", &format!("{script}\n{ask}"), "bash"])
+        .args(words)
+        .env("PATH", path)
+        .output()
+        .expect("bash is there");
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).expect("paths of tests are text");
+    text.lines()
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn bash_completes_mountpoints_members_and_codes() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount();
+    let place = text(&volume.mountpoint);
+    for command in [&["status"][..], &["unmount"], &["member", "remove"]] {
+        let words = [&["cauchyfs"], command, &[&place[..place.len() - 1]]].concat();
+        assert_eq!(completed_by_bash(&words), [place], "{words:?}");
+    }
+    let numbers = completed_by_bash(&["cauchyfs", "member", "remove", place, ""]);
+    for (index, path) in volume.members.iter().enumerate() {
+        assert!(numbers.contains(&index.to_string()), "{numbers:?}");
+        assert!(numbers.contains(&text(path).to_owned()), "{numbers:?}");
+    }
+    let home = text(volume.members[2].parent().expect("it lies in a directory"));
+    let second = format!("{home}/d2");
+    let named = completed_by_bash(&["cauchyfs", "member", "replace", place, &second]);
+    assert_eq!(named, [second]);
+    let codes = completed_by_bash(&["cauchyfs", "create", "--code", "rs"]);
+    assert_eq!(codes, ["rs-cauchy", "rs-fft"]);
+    volume.unmount();
+    let gone = completed_by_bash(&["cauchyfs", "member", "remove", place, ""]);
+    assert!(
+        !gone.contains(&text(&volume.members[0]).to_owned()),
+        "{gone:?}"
+    );
+}
