@@ -68,8 +68,14 @@ impl Metrics {
         Ok(Self { sampler, server })
     }
 
-    /// Takes no more connections, and looks at the volume no more.
+    /// Takes no more connections, and looks at the volume no more. A look that is under way is waited for, a second at most.
     pub(crate) fn end(self) {
+        drop(self);
+    }
+}
+
+impl Drop for Metrics {
+    fn drop(&mut self) {
         self.server.end();
         self.sampler.end();
     }

@@ -88,15 +88,20 @@ impl Collector for Numbers {
         let mut out = Out::new(encoder);
         write_operations(self, &mut out)?;
         volume::write_volume(&self.sample, self.transport, &mut out)?;
-        volume::write_members(&self.sample.report, &mut out)?;
+        volume::write_members(&self.sample, &mut out)?;
         volume::write_data(&self.sample, &mut out)?;
-        volume::write_work(&self.sample.report, &mut out)?;
+        volume::write_work(&self.sample, &mut out)?;
         if let Some(coding) = &self.sample.report.coding {
             volume::write_coding(coding, &self.sample.report.engine, &mut out)?;
         }
         if let Some(process) = &self.process {
             write_process(process, &mut out)?;
         }
+        out.gauge(
+            "process_open_fds",
+            "Open file descriptors of the daemon when the state of the volume was asked for.",
+            self.sample.open_files.map(volume::number),
+        )?;
         Ok(())
     }
 }
@@ -158,11 +163,6 @@ fn write_process(process: &ProcessUse, out: &mut Out<'_>) -> fmt::Result {
         "process_threads",
         "Threads of the daemon.",
         process.threads as f64,
-    )?;
-    out.gauge(
-        "process_open_fds",
-        "Open file descriptors of the daemon.",
-        process.open_files.map(|files| files as f64),
     )
 }
 

@@ -20,13 +20,17 @@ fn page(format: Format) -> String {
         callers: 9,
         time: Duration::from_millis(1500),
     };
+    let sample = Sample::from_report(report(), Some(0), Some(commits), Instant::now());
+    page_of(sample, format)
+}
+
+fn page_of(sample: Sample, format: Format) -> String {
     let read = OperationCount {
         name: "read",
         buckets: std::array::from_fn(|bucket| if bucket < 2 { 2 } else { 0 }),
         time: Duration::from_micros(50),
         failed: 1,
     };
-    let sample = Sample::from_report(report(), Some(commits), Instant::now());
     let numbers = Numbers {
         sample: Arc::new(sample),
         transport: Transport::Classic,
@@ -102,6 +106,25 @@ fn a_value_that_is_unknown_has_no_series() {
     // No scrub has finished, and nothing is coded.
     assert!(!text.contains("cauchyfs_scrub_last_finished"));
     assert!(!text.contains("cauchyfs_coding_bytes"));
+}
+
+/// A rate of a counter that falls to zero and comes back would show errors that nothing had.
+#[test]
+fn a_survey_shows_no_counters_and_no_work_that_it_does_not_know() {
+    let mut surveyed = Sample::from_report(report(), None, None, Instant::now());
+    surveyed.is_surveyed = true;
+    let text = page_of(surveyed, Format::Text);
+    for unknown in [
+        "member_errors",
+        "member_full",
+        "member_suspect",
+        "rebuild_",
+        "commits",
+    ] {
+        assert!(!text.contains(&format!("cauchyfs_{unknown}")), "{unknown}");
+    }
+    assert!(!text.contains("cauchyfs_unrecoverable_files"));
+    assert!(text.contains("cauchyfs_member_state{member=\"2\",state=\"missing\"} 1"));
 }
 
 #[test]

@@ -6,7 +6,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::out::{Labels, Out};
 use crate::control::metrics::sampler::Sample;
 use crate::control::report::{
-    CodingReport, MemberReport, MemberState, RedundancyReport, StatusReport, VolumeState,
+    CodingReport, MemberReport, MemberState, RebuildReport, RedundancyReport, StatusReport,
+    VolumeState,
 };
 use crate::fuse::Transport;
 use crate::maintenance::RebuildState;
@@ -29,7 +30,7 @@ const VOLUME_STATES: [(VolumeState, &str); 3] = [
     clippy::cast_precision_loss,
     reason = "Prometheus has no other numbers"
 )]
-fn number(value: u64) -> f64 {
+pub(super) fn number(value: u64) -> f64 {
     value as f64
 }
 
@@ -84,6 +85,11 @@ pub(super) fn write_volume(
         flag(report.read_only),
     )?;
     out.gauge(
+        "cauchyfs_mounted_read_only",
+        "1 if the volume was mounted to be read alone.",
+        flag(report.mounted_read_only),
+    )?;
+    out.gauge(
         "cauchyfs_background_work_paused",
         "1 if background work pauses on order.",
         flag(report.paused),
@@ -123,9 +129,10 @@ pub(super) fn write_volume(
     )
 }
 
-/// Writes each member.
-pub(super) fn write_members(report: &StatusReport, out: &mut Out<'_>) -> fmt::Result {
-    let members = &report.members;
+/// Writes each member. A survey does not count errors, and does not know which member is full or suspect.
+pub(super) fn write_members(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
+    let members = &sample.report.members;
+    let counted: &[MemberReport] = if sample.is_surveyed { &[] } else { members };
     let of = |member: &MemberReport| label("member", &member.index);
     out.gauges(
         "cauchyfs_members",
@@ -154,7 +161,7 @@ pub(super) fn write_members(report: &StatusReport, out: &mut Out<'_>) -> fmt::Re
         "State of a member: 1 for the one that it has.",
         states,
     )?;
-    let errors = members.iter().flat_map(|it| {
+    let errors = counted.iter().flat_map(|it| {
         let counts = [
             ("read", it.errors.read),
             ("write", it.errors.write),
@@ -187,12 +194,12 @@ pub(super) fn write_members(report: &StatusReport, out: &mut Out<'_>) -> fmt::Re
     out.gauges(
         "cauchyfs_member_full",
         "1 if a member has no room for new data.",
-        members.iter().map(|it| (of(it), flag(it.full))),
+        counted.iter().map(|it| (of(it), flag(it.full))),
     )?;
     out.gauges(
         "cauchyfs_member_suspect",
         "1 if bytes of a member were wrong since the last scrub.",
-        members.iter().map(|it| (of(it), flag(it.suspect))),
+        counted.iter().map(|it| (of(it), flag(it.suspect))),
     )
 }
 
@@ -219,7 +226,7 @@ pub(super) fn write_data(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
     }
     out.gauge(
         "cauchyfs_unrecoverable_files",
-        "Files of which bytes are lost.",
+        "Files of which bytes are lost; more than 100000 count as that many.",
         sample.lost_files.map(number),
     )?;
     let Some(index) = &report.index else {
@@ -271,9 +278,17 @@ fn write_redundancy(rows: &[RedundancyReport], full: i64, out: &mut Out<'_>) -> 
     )
 }
 
-/// Writes rebuild and scrub.
-pub(super) fn write_work(report: &StatusReport, out: &mut Out<'_>) -> fmt::Result {
-    let rebuild = &report.rebuild;
+/// Writes rebuild and scrub. A survey knows of neither.
+pub(super) fn write_work(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
+    let report = &sample.report;
+    if sample.is_surveyed {
+        return Ok(());
+    }
+    write_rebuild(&report.rebuild, out)?;
+    write_scrub(report, out)
+}
+
+fn write_rebuild(rebuild: &RebuildReport, out: &mut Out<'_>) -> fmt::Result {
     out.gauge(
         "cauchyfs_rebuild_running",
         "1 while a rebuild, a balance or a move of data runs.",
@@ -303,7 +318,10 @@ pub(super) fn write_work(report: &StatusReport, out: &mut Out<'_>) -> fmt::Resul
         "cauchyfs_rebuild_unreadable_bytes",
         "Bytes of these that keep their place because data beside them cannot be read.",
         number(rebuild.bytes_unreadable),
-    )?;
+    )
+}
+
+fn write_scrub(report: &StatusReport, out: &mut Out<'_>) -> fmt::Result {
     let Some(scrub) = &report.scrub else {
         return Ok(());
     };
