@@ -702,10 +702,15 @@ pub(super) struct ExtractArguments {
 /// Reads the address of a listener: a port of the loopback, or an address with a port. Names are not looked up.
 fn metrics_address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix(':').unwrap_or(text);
-    if let Ok(port) = port.parse::<u16>() {
-        return Ok((Ipv4Addr::LOCALHOST, port).into());
+    let address: SocketAddr = match port.parse::<u16>() {
+        Ok(port) => (Ipv4Addr::LOCALHOST, port).into(),
+        Err(_) => text.parse().map_err(|_| {
+            "give a port, or an IP address with a port: 9464, 127.0.0.1:9464, [::1]:9464".to_owned()
+        })?,
+    };
+    // Nothing would tell which port the system picked.
+    if address.port() == 0 {
+        return Err("give a port other than 0".to_owned());
     }
-    text.parse().map_err(|_| {
-        "give a port, or an IP address with a port: 9464, 127.0.0.1:9464, [::1]:9464".to_owned()
-    })
+    Ok(address)
 }
