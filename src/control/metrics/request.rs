@@ -1,8 +1,8 @@
 //! The one HTTP request that is answered: `GET /metrics`.
 //!
 //! A page in a browser may send requests to addresses of this machine. It cannot leave out the header `Origin` where another
-//! site would read the answer, and its own site has a name. So a request with an origin is refused, and a listener on a
-//! loopback address takes only names of the loopback as its host. A name that is made to point here (DNS rebinding) is none.
+//! site would read the answer, and its own site has a name. So a request with an origin is refused, and only the
+//! local address is taken as its host, or a name of the loopback there. A name made to point here (DNS rebinding) is none.
 
 use std::net::IpAddr;
 
@@ -60,12 +60,12 @@ impl Refusal {
 }
 
 /// Judges the bytes of a request that came so far. Returns the format of the answer, or none if more bytes are to come.
-/// `is_loopback` tells that it was sent to a loopback address.
+/// `local` is the address that it was sent to.
 ///
 /// # Errors
 ///
 /// The reason to refuse it.
-pub(crate) fn judge(bytes: &[u8], is_loopback: bool) -> Result<Option<Format>, Refusal> {
+pub(crate) fn judge(bytes: &[u8], local: IpAddr) -> Result<Option<Format>, Refusal> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
@@ -87,7 +87,7 @@ pub(crate) fn judge(bytes: &[u8], is_loopback: bool) -> Result<Option<Format>, R
         return Err(Refusal::Foreign);
     }
     match named("host")[..] {
-        [host] if is_loopback && !is_name_of_loopback(host) => return Err(Refusal::Foreign),
+        [host] if !is_name_of(host, local) => return Err(Refusal::Foreign),
         [_] => {}
         _ => return Err(Refusal::Malformed),
     }
@@ -112,8 +112,10 @@ pub(crate) fn judge(bytes: &[u8], is_loopback: bool) -> Result<Option<Format>, R
     }))
 }
 
-/// Returns whether the value of a header `Host` names the loopback: `localhost`, or one of its addresses. It may have a port.
-fn is_name_of_loopback(host: &[u8]) -> bool {
+/// Returns whether the value of a header `Host` is a local address: for the loopback `localhost`, or any address of it, too.
+/// It may have a port.
+fn is_name_of(host: &[u8], local: IpAddr) -> bool {
+    let local = local.to_canonical();
     let Ok(host) = std::str::from_utf8(host) else {
         return false;
     };
@@ -126,11 +128,11 @@ fn is_name_of_loopback(host: &[u8]) -> bool {
         return false;
     }
     let bare = name.strip_prefix('[').and_then(|it| it.strip_suffix(']'));
-    name.eq_ignore_ascii_case("localhost")
-        || bare
-            .unwrap_or(name)
-            .parse()
-            .is_ok_and(|it: IpAddr| it.is_loopback() && it.is_ipv6() == bare.is_some())
+    local.is_loopback() && name.eq_ignore_ascii_case("localhost")
+        || bare.unwrap_or(name).parse().is_ok_and(|it: IpAddr| {
+            let is_ours = it == local || local.is_loopback() && it.is_loopback();
+            is_ours && it.is_ipv6() == bare.is_some()
+        })
 }
 
 #[cfg(test)]
@@ -144,15 +146,18 @@ mod tests {
         lines.join("\r\n").into_bytes()
     }
 
+    const LOOPBACK: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
+    const OTHER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 1));
+
     const LINE: &str = "GET /metrics HTTP/1.1";
 
     #[test]
     fn metrics_are_given_in_the_format_that_is_asked_for() {
         let plain = with(LINE, &["Host: localhost:9464"]);
-        assert_eq!(judge(&plain, true), Ok(Some(Format::Text)));
+        assert_eq!(judge(&plain, LOOPBACK), Ok(Some(Format::Text)));
         let accept = "accept: application/openmetrics-text;version=1.0.0,text/plain;q=0.5";
         let open = with(LINE, &["Host: localhost:9464", accept]);
-        assert_eq!(judge(&open, true), Ok(Some(Format::OpenMetrics)));
+        assert_eq!(judge(&open, LOOPBACK), Ok(Some(Format::OpenMetrics)));
     }
 
     #[test]
@@ -180,15 +185,12 @@ mod tests {
             } else {
                 Err(Refusal::Foreign)
             };
-            assert_eq!(judge(&request, true), expected, "{host}");
-            assert_eq!(judge(&request, false), Ok(Some(Format::Text)), "{host}");
+            assert_eq!(judge(&request, LOOPBACK), expected, "{host}");
+            let is_other = judge(&request, OTHER) == Ok(Some(Format::Text));
+            assert_eq!(is_other, host == "10.0.0.1:9464", "{host}");
             let from_page = with(LINE, &[&format!("Host: {host}"), "Origin: null"]);
-            for is_loopback in [true, false] {
-                assert_eq!(
-                    judge(&from_page, is_loopback),
-                    Err(Refusal::Foreign),
-                    "{host}"
-                );
+            for local in [LOOPBACK, OTHER] {
+                assert_eq!(judge(&from_page, local), Err(Refusal::Foreign), "{host}");
             }
         }
     }
@@ -207,7 +209,11 @@ mod tests {
             ("GET /metrics HTTP/2.0", Refusal::Malformed),
             ("GET", Refusal::Malformed),
         ] {
-            assert_eq!(judge(&with(line, &[host]), true), Err(refusal), "{line}");
+            assert_eq!(
+                judge(&with(line, &[host]), LOOPBACK),
+                Err(refusal),
+                "{line}"
+            );
         }
         for fields in [
             &[][..],
@@ -216,22 +222,22 @@ mod tests {
             &[host, "Content-Length: 0", "Content-Length: 7"],
             &[host, "Transfer-Encoding: chunked"],
         ] {
-            let refused = judge(&with(LINE, fields), true);
+            let refused = judge(&with(LINE, fields), LOOPBACK);
             assert_eq!(refused, Err(Refusal::Malformed), "{fields:?}");
         }
         let many = vec![host; MAX_HEADERS + 1];
-        assert_eq!(judge(&with(LINE, &many), true), Err(Refusal::TooLarge));
+        assert_eq!(judge(&with(LINE, &many), LOOPBACK), Err(Refusal::TooLarge));
         let long = format!("{LINE}\r\nA: {}", "a".repeat(MAX_BYTES));
-        assert_eq!(judge(long.as_bytes(), true), Err(Refusal::TooLarge));
+        assert_eq!(judge(long.as_bytes(), LOOPBACK), Err(Refusal::TooLarge));
     }
 
     #[test]
     fn a_request_is_judged_once_its_last_byte_is_there() {
         let whole = with(LINE, &["Host: [::1]:9464", "User-Agent: x"]);
         for len in 0..whole.len() {
-            assert_eq!(judge(&whole[..len], true), Ok(None), "{len}");
+            assert_eq!(judge(&whole[..len], LOOPBACK), Ok(None), "{len}");
         }
-        assert_eq!(judge(&whole, true), Ok(Some(Format::Text)));
+        assert_eq!(judge(&whole, LOOPBACK), Ok(Some(Format::Text)));
     }
 
     proptest! {
@@ -242,11 +248,12 @@ mod tests {
             cut in 0usize..64,
             is_loopback in any::<bool>(),
         ) {
-            let _ = judge(&bytes, is_loopback);
+            let local = if is_loopback { LOOPBACK } else { OTHER };
+            let _ = judge(&bytes, local);
             let mut mixed = with(LINE, &["Host: localhost", "Origin: http://x"]);
             let at = cut.min(mixed.len());
             mixed.splice(at..at, bytes);
-            if let Ok(Some(_)) = judge(&mixed, is_loopback) {
+            if let Ok(Some(_)) = judge(&mixed, local) {
                 let text = String::from_utf8_lossy(&mixed);
                 prop_assert!(!text.ends_with("\r\nOrigin: http://x\r\n\r\n") || at < mixed.len());
             }

@@ -4,7 +4,7 @@
 //! closed at once, so neither many connections nor slow ones take memory or threads from the volume.
 
 use std::io::{self, Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -115,8 +115,8 @@ fn accept_all(listener: &TcpListener, has_ended: &AtomicBool, page: &Page) {
 
 /// Reads a request and answers it.
 fn serve(client: &TcpStream, page: &Page) -> io::Result<()> {
-    let is_loopback = client.local_addr()?.ip().to_canonical().is_loopback();
-    let (status, format, body) = match receive(client, is_loopback)? {
+    let local = client.local_addr()?.ip();
+    let (status, format, body) = match receive(client, local)? {
         Ok(format) => match page(format) {
             Some(text) => ("200 OK", format, text),
             None => ("503 Service Unavailable", Format::Text, String::new()),
@@ -142,7 +142,7 @@ fn serve(client: &TcpStream, page: &Page) -> io::Result<()> {
 }
 
 /// Reads until a request is complete or refused.
-fn receive(mut client: &TcpStream, is_loopback: bool) -> io::Result<Result<Format, Refusal>> {
+fn receive(mut client: &TcpStream, local: IpAddr) -> io::Result<Result<Format, Refusal>> {
     let until = Instant::now() + REQUEST_TIMEOUT;
     let mut bytes = [0; MAX_BYTES];
     let mut len = 0;
@@ -152,7 +152,7 @@ fn receive(mut client: &TcpStream, is_loopback: bool) -> io::Result<Result<Forma
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
             more => len += more,
         }
-        match judge(&bytes[..len], is_loopback) {
+        match judge(&bytes[..len], local) {
             Ok(None) => {}
             Ok(Some(format)) => return Ok(Ok(format)),
             Err(refusal) => return Ok(Err(refusal)),
