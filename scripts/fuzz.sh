@@ -23,7 +23,7 @@ coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 RUSTFLAGS=${coverage//$'\n'/ } CARGO_TARGET_DIR=$ROOT/fuzz/target \
     cargo build --locked --release --manifest-path fuzz/Cargo.toml --target "$(rustc -vV | sed -n 's/^host: //p')"
-for target in decoders acl index_pages control_lines; do
+for target in decoders acl index_pages control_lines http_requests; do
     say "$target"
     mkdir -p "fuzz/artifacts/$target" "fuzz/found/$target"
     fuzz/target/*/release/$target -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=512 -malloc_limit_mb=64 \

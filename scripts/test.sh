@@ -133,6 +133,15 @@ check_dependencies() {
     fi
 }
 
+# Prometheus takes 100 MB with what it depends on, so it is not installed for this alone.
+check_alerts() {
+    if ! command -v promtool >/dev/null; then
+        echo "alert rules were NOT CHECKED: there is no promtool (package prometheus)"
+        return
+    fi
+    promtool test rules contrib/prometheus/alerts_test.yml
+}
+
 # Selects every test program but one: test_programs_without NAME.
 test_programs_without() {
     cargo metadata --locked --no-deps --format-version 1 | python3 -c '
@@ -179,6 +188,8 @@ if cargo clippy --version >/dev/null 2>&1; then
 else
     echo "no clippy here: left out"
 fi
+say "alert rules"
+part "alert rules" check_alerts
 say "check for AArch64"
 part "check for AArch64" check_arm
 

@@ -20,6 +20,7 @@ mod memory;
 pub mod mount;
 pub mod mountinfo;
 mod negotiate;
+mod operation_counts;
 mod page_cache;
 mod pool;
 mod protocol;
@@ -35,6 +36,7 @@ pub mod walk;
 mod without_volume;
 
 pub use kernel_cache::KernelCache;
+pub use operation_counts::{BUCKETS, OperationCount, OperationCounts};
 pub use request::one_line;
 pub use serve::{Connection, Serving, Transport, serve, serve_memory};
 pub use serve_options::{ServeOptions, TransportChoice};

@@ -60,6 +60,7 @@ pub use commits::Commits;
 pub(crate) use commits::MAX_REFILLED_AT_CLOSE;
 pub use copies::IndexCopies;
 pub use error::CommitError;
+pub use group::CommitCounts;
 pub use growth::Growth;
 pub use run::Run;
 
@@ -535,6 +536,12 @@ impl Transactions {
         } else {
             self.stripes.coder().engine_name()
         }
+    }
+
+    /// Returns the counts of commits, and of the calls that wanted one.
+    #[must_use]
+    pub fn commit_counts(&self) -> CommitCounts {
+        self.commits.group.counts()
     }
 
     /// Returns how much was coded since the volume was opened, by which engine, and how fast.

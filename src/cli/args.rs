@@ -1,5 +1,6 @@
 //! Commands, arguments and help.
 
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -176,9 +177,10 @@ pub(super) struct MountArguments {
     #[arg(long, default_value = "error", value_name = "POLICY",
         value_parser = PossibleValuesParser::new(["error", "wait"]))]
     pub(super) on_failure: String,
-    /// Address to serve metrics on (in a later release).
-    #[arg(long, value_name = "ADDR")]
-    pub(super) metrics: Option<String>,
+    /// Serve metrics for Prometheus over HTTP, at the path `/metrics`. A port alone is one of 127.0.0.1: 9464. Another
+    /// address is given with its port: `192.0.2.1:9464` or `[::1]:9464`. All that reach it can read the metrics.
+    #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
+    pub(super) metrics: Option<SocketAddr>,
     /// Scrub again when so much time has passed since the last scrub: 30d, 12h. Off unless given.
     #[arg(long, value_name = "TIME", value_parser = parse_time)]
     pub(super) scrub_interval: Option<Duration>,
@@ -696,4 +698,19 @@ pub(super) struct ExtractArguments {
     /// Where the files go, and after it which ones; all if none is named.
     #[arg(long, value_names = ["OUT", "PATH"], num_args = 1.., required = true)]
     pub(super) to: Vec<PathBuf>,
+}
+/// Reads the address of a listener: a port of the loopback, or an address with a port. Names are not looked up.
+fn metrics_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    let address: SocketAddr = match port.parse::<u16>() {
+        Ok(port) => (Ipv4Addr::LOCALHOST, port).into(),
+        Err(_) => text.parse().map_err(|_| {
+            "give a port, or an IP address with a port: 9464, 127.0.0.1:9464, [::1]:9464".to_owned()
+        })?,
+    };
+    // Nothing would tell which port the system picked.
+    if address.port() == 0 {
+        return Err("give a port other than 0".to_owned());
+    }
+    Ok(address)
 }

@@ -10,6 +10,7 @@
 
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::{ChildStdout, Stdio};
 use std::sync::Arc;
@@ -42,6 +43,7 @@ use crate::control::event_watch::EventWatch;
 use crate::control::failure::DaemonFailure;
 use crate::control::listener;
 use crate::control::log_file::LogFile;
+use crate::control::metrics::{Metrics, MetricsSocket};
 use crate::control::mounted::MountedVolume;
 use crate::control::mounter::Mounting;
 use crate::control::places::RuntimeDirectory;
@@ -82,6 +84,8 @@ pub(super) struct MountPlan {
     pub(super) schedule: Schedule,
     /// The receivers of alerts.
     pub(super) alerts: Alerts,
+    /// The address at which metrics are served.
+    pub(super) metrics: Option<SocketAddr>,
     /// The log file, if one was named.
     pub(super) log: Option<Arc<LogFile>>,
 }
@@ -102,6 +106,7 @@ struct Started {
     connection: Connection,
     watch: OutageWatch,
     events: EventWatch,
+    metrics: Option<Metrics>,
 }
 
 /// A daemon whose volume is about to be mounted.
@@ -111,6 +116,7 @@ struct Daemon<'a> {
     confined: &'a Confined,
     volume: &'a Arc<MountedVolume>,
     reopening: Reopening,
+    metrics: Option<MetricsSocket>,
 }
 
 /// Starts a daemon with `arguments` and waits until its mount is usable.
@@ -253,6 +259,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
         read_only: plan.options.read_only,
     };
     let mut alerts = plan.alerts.start();
+    let metrics = plan.metrics.map(bind_metrics).transpose()?;
     let confined = sandbox::begin_daemon(&needs)?;
     let (volume, reopening) = open(plan, &confined, &needs)?;
     let (events, inbox) = mpsc::channel();
@@ -277,6 +284,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             confined: &confined,
             volume: &volume,
             reopening,
+            metrics,
         };
         let started = daemon.start(runtime, &options, &events, &mut warnings)?;
         confined.end_mounting();
@@ -293,11 +301,15 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             connection,
             watch,
             events,
+            metrics,
         }) => {
             let supervision = caller.supervise(&mount, &volume);
             let log = plan.log.as_deref();
             let ending = Ending::new(confined.mounting(), &mount, &connection, &volume, log);
             let waiting = ending.wait(&inbox);
+            if let Some(metrics) = metrics {
+                metrics.end();
+            }
             drop((watch, supervision));
             events.end();
             let finished = finish(&volume, socket, waiting, &inbox);
@@ -408,6 +420,7 @@ impl Daemon<'_> {
         if let Some(entry) = &dead {
             warnings.lines.extend(clear_place(plan, mounting, entry)?);
         }
+        let surveys = Arc::clone(&survey);
         let served = Arc::clone(self.volume.served());
         let serving = serve(served, mounting, &plan.mountpoint, options)
             .map_err(|error| mount_failure(&error))?;
@@ -417,10 +430,16 @@ impl Daemon<'_> {
             let kernel = (serving.kernel_cache(), serving.waiting());
             let watch = OutageWatch::start(survey, self.reopening, kernel)?;
             let recorded = EventWatch::start(self.volume)?;
+            let metrics = self.metrics.zip(options.counts.clone());
+            let metrics = metrics.map(|(socket, counts)| {
+                let surveyed = Box::new(move |reason: &str| surveys.report(reason));
+                Metrics::start(socket, self.volume, counts, serving.transport(), surveyed)
+            });
+            let metrics = metrics.transpose()?;
             watch_session(serving, events.clone())?;
-            Ok((connection, watch, recorded))
+            Ok((connection, watch, recorded, metrics))
         });
-        let (connection, watch, events) = watched.map_err(|error| {
+        let (connection, watch, events, metrics) = watched.map_err(|error| {
             take_away(mounting, &mount);
             cannot_start(&error)
         })?;
@@ -430,6 +449,7 @@ impl Daemon<'_> {
             connection,
             watch,
             events,
+            metrics,
         })
     }
 
@@ -490,6 +510,7 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         open_requests: options.open_requests || volume.fs.quotas().any(),
         transport: plan.transport,
         on_failure: plan.on_failure,
+        counts: plan.metrics.map(|_| Arc::default()),
     }
 }
 
@@ -514,6 +535,13 @@ fn watch_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> 
 
 fn cannot_start(error: &io::Error) -> Failure {
     Failure::environment(format!("cannot start the daemon: {error}"))
+}
+
+fn bind_metrics(address: SocketAddr) -> Result<MetricsSocket, Failure> {
+    MetricsSocket::bind(address).map_err(|error| {
+        Failure::environment(format!("cannot serve metrics at {address}: {error}"))
+            .advise("give another address or port with `--metrics`")
+    })
 }
 
 fn no_socket(error: &io::Error) -> Failure {

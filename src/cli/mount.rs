@@ -114,10 +114,6 @@ fn options_of(arguments: &MountArguments) -> Result<MountOptions, Failure> {
 
 /// Checks everything that can be checked before the volume is touched.
 fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
-    if arguments.metrics.is_some() {
-        return Err(Failure::usage("--metrics comes with a later release")
-            .advise("leave it out; `cauchyfs status --json` has the numbers"));
-    }
     if arguments.cache_size < LEAST_CACHE {
         return Err(Failure::usage("--cache-size must be at least 16MiB"));
     }
@@ -167,6 +163,7 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             last_order: 0,
         },
         alerts: Alerts::configured(arguments.alerts.as_deref()),
+        metrics: arguments.metrics,
         log: None,
     })
 }
@@ -249,6 +246,9 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
     }
     let rebuild_after = arguments.rebuild_after.to_string();
     line.extend(["--rebuild-after".into(), rebuild_after.into()]);
+    if let Some(address) = arguments.metrics {
+        line.extend(["--metrics".into(), address.to_string().into()]);
+    }
     if let Some(file) = &arguments.log_file {
         let file = std::path::absolute(file).unwrap_or_else(|_| file.clone());
         line.extend(["--log-file".into(), file.into()]);

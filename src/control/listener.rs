@@ -53,7 +53,7 @@ pub(crate) enum EndRequest {
 type End = Box<dyn Fn(EndRequest, UnixStream) + Send + Sync>;
 
 /// Reports on a volume of which nothing can be counted by what its directories alone tell. It gets the reason.
-type Survey = Box<dyn Fn(&str) -> Option<StatusReport> + Send + Sync>;
+pub(crate) type Survey = Box<dyn Fn(&str) -> Option<StatusReport> + Send + Sync>;
 
 /// Answers commands.
 struct Listener {
@@ -245,7 +245,7 @@ impl Listener {
 }
 
 /// Reports on a volume, or by a survey if it cannot serve. Returns none if there is neither.
-fn status_of(volume: Option<&OpenVolume>, survey: &Survey) -> Option<StatusReport> {
+pub(super) fn status_of(volume: Option<&OpenVolume>, survey: &Survey) -> Option<StatusReport> {
     let has_left = volume.is_none_or(is_away);
     if has_left && let Some(report) = survey(TOO_FEW) {
         return Some(report);

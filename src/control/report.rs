@@ -500,7 +500,7 @@ impl StatusReport {
 pub(crate) use tests::report as report_without;
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
 
     fn member(index: u16, state: MemberState) -> MemberReport {

@@ -34,10 +34,39 @@ pub(crate) fn report(
     notes: &[Unusable],
     mounted: bool,
 ) -> StatusReport {
-    let transactions = fs.transactions();
+    report_listing(maintenance, notes, mounted, |counted| {
+        files_in(fs, maintenance.redundancy(), counted)
+    })
+}
+
+/// Says the same of a mounted volume, but counts the lost files instead of naming them: at most 100,000, and none if they
+/// cannot be counted. It needs no filesystem, so that no one who waits for the end of that waits for the count.
+pub(super) fn report_without_names(
+    maintenance: &Maintenance,
+    notes: &[Unusable],
+) -> (StatusReport, Option<u64>) {
+    let mut files = None;
+    let report = report_listing(maintenance, notes, true, |counted| {
+        let inodes = maintenance
+            .redundancy()
+            .inodes_in(&counted.unrecoverable, MOST_LISTED)
+            .map_err(VolumeFailure::from)?;
+        files = Some(inodes.len() as u64);
+        Ok(LostFiles::uncounted())
+    });
+    (report, files)
+}
+
+fn report_listing(
+    maintenance: &Maintenance,
+    notes: &[Unusable],
+    mounted: bool,
+    list: impl FnOnce(&Redundancy) -> Result<LostFiles, VolumeFailure>,
+) -> StatusReport {
+    let transactions = maintenance.transactions();
     let members = transactions.members();
     members.io().probe_hedged();
-    let (rows, lost) = count(fs, maintenance);
+    let (rows, lost) = count(maintenance, list);
     let scrub = maintenance.scrubber().scrub_status();
     let last_finished = scrub.as_ref().map(|scrub| scrub.record.last_finished);
     let mut blank = blank_report(members, notes, last_finished.unwrap_or_default(), TOO_FEW);
@@ -92,8 +121,8 @@ pub(crate) fn report(
 
 /// Counts the redundancy, and lists the files that are lost, each as far as it can be.
 fn count(
-    fs: &Fs,
     maintenance: &Maintenance,
+    list: impl FnOnce(&Redundancy) -> Result<LostFiles, VolumeFailure>,
 ) -> (
     Result<Vec<RedundancyReport>, VolumeFailure>,
     Result<LostFiles, VolumeFailure>,
@@ -101,7 +130,7 @@ fn count(
     match maintenance.redundancy().redundancy() {
         Ok(counted) => (
             Ok(counted.rows.iter().map(row_report).collect()),
-            files_in(fs, maintenance.redundancy(), &counted),
+            list(&counted),
         ),
         Err(error) => {
             let failure = VolumeFailure::from(error);

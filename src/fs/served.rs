@@ -77,6 +77,12 @@ impl ServedFs {
         *self.is_paused.lock() = true;
     }
 
+    /// Returns whether it is closed and opened again on purpose now.
+    #[must_use]
+    pub fn is_paused(&self) -> bool {
+        *self.is_paused.lock()
+    }
+
     /// Has callers of [`Self::present`] go on.
     pub fn resume(&self) {
         *self.is_paused.lock() = false;

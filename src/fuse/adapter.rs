@@ -80,7 +80,7 @@ impl Adapter {
             device,
             opens: agreement.file_opens(),
             closes_by_itself: agreement.closes_by_itself(),
-            in_flight: InFlight::default(),
+            in_flight: InFlight::counting(options.counts.clone()),
             durable: DurableChanges {
                 names: options.flavor.sync || options.flavor.dirsync,
                 all: options.flavor.sync,
@@ -130,7 +130,7 @@ impl Adapter {
         if self.needs_volume(&operation) && self.answers.waits_for(fs) {
             return self.answers.wait(request);
         }
-        let context = self.in_flight.begin(operation.name(), request.header());
+        let context = self.in_flight.begin(operation.kind(), request.header());
         match operation {
             Operation::Forget { .. } | Operation::BatchForget(_) => {
                 let forget_one = |ino, lookups| fs.open_files().forget(ino, lookups);
@@ -313,7 +313,10 @@ impl Adapter {
     fn write(&self, fs: &Arc<Fs>, context: Context, request: Request) {
         let tries_again = self.answers.tries_again();
         match context.attempt(|| write_at_once(fs, &request, tries_again)) {
-            Ok(Some(len)) => request.answer(Ok(written(len as u64))),
+            Ok(Some(len)) => {
+                context.count_written(len);
+                request.answer(Ok(written(len as u64)));
+            }
             Ok(None) => self.write_slowly(fs, context, request),
             Err(errno) => self.answers.give(fs, request, Err(errno)),
         }
@@ -332,7 +335,10 @@ impl Adapter {
             let outcome = outcome.map_err(|errno| with_volume_of(&fs, errno));
             let ino = request.ino();
             match outcome {
-                Ok(len) => request.answer(Ok(written(len as u64))),
+                Ok(len) => {
+                    context.count_written(len);
+                    request.answer(Ok(written(len as u64)));
+                }
                 Err(errno) if answers.failed_with_volume(&fs, errno) => answers.wait(request),
                 Err(errno) if from_page_cache && let Some(lack) = Lack::of(errno) => {
                     page_cache.note_starved(ino, lack);
@@ -390,6 +396,9 @@ impl Adapter {
     ) {
         let out = request.memory(size as usize);
         let outcome = context.attempt(|| fs.reader().read(handle, offset, out));
+        if let Ok(len) = outcome {
+            context.count_read(len);
+        }
         self.answers.give_memory(fs, request, outcome);
     }
 

@@ -148,7 +148,7 @@ impl Service for MemoryService {
             return request.answer(Err(Errno::INVAL));
         };
         let ino = request.ino();
-        let context = self.in_flight.begin(operation.name(), request.header());
+        let context = self.in_flight.begin(operation.kind(), request.header());
         match operation {
             Operation::Forget { .. } | Operation::BatchForget(_) => {
                 context.guard(|| self.forget(ino, operation));

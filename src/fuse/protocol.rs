@@ -8,10 +8,12 @@
 //! - Reading a request never panics, regardless of its bytes: what is too short or lacks a NUL is [`Malformed`].
 
 mod handle;
+mod kind;
 mod layout;
 mod operation;
 
 pub(super) use handle::by_kernel;
+pub(super) use kind::OperationKind;
 pub(super) use layout::{
     Answer, INVALIDATE_INODE, INVALIDATE_NAME, Listing, OpenCache, RETRIEVE, STORE, attributes,
     created, entry, invalidation, name_invalidation, negative_entry, offset_found, opened,

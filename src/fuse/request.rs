@@ -1,5 +1,6 @@
 //! From a request to its one reply, whatever happens in between.
 
+use std::cell::Cell;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -9,7 +10,8 @@ use rustix::io::Errno;
 
 use super::convert::supplementary_groups;
 use super::errno::errno;
-use super::protocol::{Answer, Header, Malformed, Operation};
+use super::operation_counts::OperationCounts;
+use super::protocol::{Answer, Header, Malformed, Operation, OperationKind};
 use crate::format::Ino;
 use crate::fs::{Caller, FsError};
 use crate::rate_limit::RateLimit;
@@ -214,23 +216,38 @@ pub(super) fn contain(work: impl FnOnce()) {
 /// A failure: the operation, the inode, and the reason.
 type Failing = (&'static str, u64, String);
 
-/// The requests of one mount that are not answered yet, and the rate-limited log of those that failed.
+/// The requests of one mount that are not answered yet, the rate-limited log of those that failed, and the counts of all.
 #[derive(Clone, Debug)]
-pub(super) struct InFlight(Arc<RateLimit<Failing>>);
+pub(super) struct InFlight(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    failures: RateLimit<Failing>,
+    /// None if requests are not counted.
+    counts: Option<Arc<OperationCounts>>,
+}
 
 impl Default for InFlight {
     fn default() -> Self {
-        Self(Arc::new(RateLimit::once_a_minute()))
+        Self::counting(None)
     }
 }
 
 impl InFlight {
-    /// Starts a request for `operation`.
-    pub(super) fn begin(&self, operation: &'static str, header: &Header) -> Context {
+    /// Returns no requests. Those to come are counted in `counts`, if that is there.
+    pub(super) fn counting(counts: Option<Arc<OperationCounts>>) -> Self {
+        let failures = RateLimit::once_a_minute();
+        Self(Arc::new(Shared { failures, counts }))
+    }
+
+    /// Starts a request for an operation.
+    pub(super) fn begin(&self, kind: OperationKind, header: &Header) -> Context {
         Context {
-            operation,
+            kind,
             request: header.unique,
             ino: header.ino.0,
+            began: self.0.counts.as_ref().map(|_| Instant::now()),
+            has_failed: Cell::new(false),
             in_flight: self.clone(),
         }
     }
@@ -242,12 +259,25 @@ impl InFlight {
 }
 
 /// A request that is being worked on. The log names it by these fields: `op=read req=981 ino=4711`.
+///
+/// It is dropped once the request is answered, or has to wait for the volume. That ends the time which is counted.
 #[derive(Debug)]
 pub(super) struct Context {
-    operation: &'static str,
+    kind: OperationKind,
     request: u64,
     ino: u64,
+    /// None if requests are not counted.
+    began: Option<Instant>,
+    has_failed: Cell<bool>,
     in_flight: InFlight,
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if let (Some(counts), Some(began)) = (&self.in_flight.0.counts, self.began) {
+            counts.count(self.kind, began.elapsed(), self.has_failed.get());
+        }
+    }
 }
 
 /// Logs an event with the fields of a request.
@@ -256,7 +286,7 @@ pub(super) struct Context {
 macro_rules! log_of {
     ($level:ident, $context:expr, $($message:tt)+) => {
         tracing::$level!(
-            op = $context.operation,
+            op = $context.kind.name(),
             req = $context.request,
             ino = $context.ino,
             $($message)+
@@ -267,9 +297,25 @@ macro_rules! log_of {
 impl Context {
     /// Runs `work` and returns its value, or the errno to reply; errors and panics are logged.
     pub(super) fn attempt<T>(&self, work: impl FnOnce() -> Result<T, FsError>) -> Result<T, Errno> {
-        match self.guard(work) {
+        let outcome = match self.guard(work) {
             Some(result) => result.map_err(|error| self.report(&error)),
             None => Err(Errno::IO),
+        };
+        self.has_failed.set(outcome.is_err());
+        outcome
+    }
+
+    /// Counts bytes of a file that were read.
+    pub(super) fn count_read(&self, bytes: usize) {
+        if let Some(counts) = &self.in_flight.0.counts {
+            counts.count_read(bytes);
+        }
+    }
+
+    /// Counts bytes of a file that were written.
+    pub(super) fn count_written(&self, bytes: usize) {
+        if let Some(counts) = &self.in_flight.0.counts {
+            counts.count_written(bytes);
         }
     }
 
@@ -280,7 +326,7 @@ impl Context {
     pub(super) fn guard<T>(&self, work: impl FnOnce() -> T) -> Option<T> {
         let span = tracing::debug_span!(
             "request",
-            op = self.operation,
+            op = self.kind.name(),
             req = self.request,
             ino = self.ino
         );
@@ -336,8 +382,8 @@ impl Context {
             FsError::FailedWriteback { .. } => String::new(),
             error => one_line(error),
         };
-        let InFlight(limit) = &self.in_flight;
-        limit.admit((self.operation, self.ino, why), now)
+        let failing = (self.kind.name(), self.ino, why);
+        self.in_flight.0.failures.admit(failing, now)
     }
 }
 
@@ -376,9 +422,11 @@ mod tests {
                 .with_writer(Arc::clone(&log));
             tracing::subscriber::with_default(subscriber.finish(), || {
                 let context = Context {
-                    operation: "read",
+                    kind: OperationKind::Read,
                     request: 981,
                     ino: 4711,
+                    began: None,
+                    has_failed: Cell::new(false),
                     in_flight: InFlight::default(),
                 };
                 let outcome = context.attempt::<()>(|| {
@@ -403,10 +451,12 @@ mod tests {
     #[test]
     fn a_file_that_fails_block_by_block_is_named_once_a_minute() {
         let in_flight = InFlight::default();
-        let context = |operation, request, ino| Context {
-            operation,
+        let context = |kind, request, ino| Context {
+            kind,
             request,
             ino,
+            began: None,
+            has_failed: Cell::new(false),
             in_flight: in_flight.clone(),
         };
         let now = Instant::now();
@@ -415,20 +465,78 @@ mod tests {
             let at = now + Duration::from_secs(after);
             context.is_to_be_logged(error, at).is_some()
         };
-        assert!(is_logged(&context("read", 1, 7), &refused(0), 0));
+        assert!(is_logged(
+            &context(OperationKind::Read, 1, 7),
+            &refused(0),
+            0
+        ));
         for request in 2..1000 {
             let offset = request * 4096;
             assert!(!is_logged(
-                &context("read", request, 7),
+                &context(OperationKind::Read, request, 7),
                 &refused(offset),
                 59
             ));
         }
-        assert!(is_logged(&context("read", 1000, 7), &refused(0), 60));
-        assert!(is_logged(&context("read", 1001, 8), &refused(0), 60));
-        assert!(is_logged(&context("write", 1002, 7), &refused(0), 60));
+        assert!(is_logged(
+            &context(OperationKind::Read, 1000, 7),
+            &refused(0),
+            60
+        ));
+        assert!(is_logged(
+            &context(OperationKind::Read, 1001, 8),
+            &refused(0),
+            60
+        ));
+        assert!(is_logged(
+            &context(OperationKind::Write, 1002, 7),
+            &refused(0),
+            60
+        ));
         let what = "its records contradict each other";
         let other = FsError::Corrupt { ino: 7, what };
-        assert!(is_logged(&context("read", 1003, 7), &other, 60));
+        assert!(is_logged(
+            &context(OperationKind::Read, 1003, 7),
+            &other,
+            60
+        ));
+    }
+
+    #[test]
+    fn a_request_counts_once_it_is_over_with_the_outcome_of_its_work() {
+        let counts = Arc::new(OperationCounts::default());
+        let in_flight = InFlight::counting(Some(Arc::clone(&counts)));
+        let context = |kind| Context {
+            kind,
+            request: 1,
+            ino: 7,
+            began: Some(Instant::now()),
+            has_failed: Cell::new(false),
+            in_flight: in_flight.clone(),
+        };
+        let of = |kind: OperationKind| {
+            let all = counts.all();
+            let found = all.into_iter().find(|it| it.name == kind.name()).unwrap();
+            (found.count(), found.failed)
+        };
+        let read = context(OperationKind::Read);
+        read.attempt(|| Ok(())).unwrap();
+        read.count_read(4096);
+        assert_eq!(of(OperationKind::Read), (0, 0), "it is not answered yet");
+        drop(read);
+        let failed = context(OperationKind::Read).attempt(|| Err::<(), _>(FsError::Invalid));
+        assert!(failed.is_err());
+        let panicked = context(OperationKind::Write);
+        assert!(
+            panicked
+                .attempt(|| -> Result<(), FsError> { panic!("as a bug would") })
+                .is_err()
+        );
+        panicked.count_written(3);
+        drop(panicked);
+        assert_eq!(of(OperationKind::Read), (2, 1));
+        assert_eq!(of(OperationKind::Write), (1, 1));
+        assert_eq!(of(OperationKind::Fsync), (0, 0));
+        assert_eq!((counts.bytes_read(), counts.bytes_written()), (4096, 3));
     }
 }

@@ -1,10 +1,13 @@
 //! The options for serving a mount.
 
+use std::sync::Arc;
+
 use super::mount::MountFlavor;
+use super::operation_counts::OperationCounts;
 use super::waiting::OnFailure;
 
 /// The options for serving a mount.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct ServeOptions {
     /// The options of the mount.
     pub flavor: MountFlavor,
@@ -18,6 +21,8 @@ pub struct ServeOptions {
     pub transport: TransportChoice,
     /// The fate of requests of programs while the volume has too few members.
     pub on_failure: OnFailure,
+    /// The place where requests are counted; none if they are not.
+    pub counts: Option<Arc<OperationCounts>>,
 }
 
 impl ServeOptions {

@@ -4,6 +4,7 @@
 //! to wake a thread for each takes longer than most commits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use scopeguard::{ScopeGuard, guard_on_unwind};
@@ -20,6 +21,7 @@ struct CommitState {
     ended: u64,
     /// The last that ended well.
     ended_well: u64,
+    counts: CommitCounts,
     running: bool,
     outcome: Result<(), CommitError>,
     /// The answers that the next commit gives.
@@ -28,6 +30,19 @@ struct CommitState {
     last_answered: usize,
     /// Set once no more answers are left here.
     closed: bool,
+}
+
+/// The commits since the volume was opened, and their callers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommitCounts {
+    /// Commits that ended.
+    pub commits: u64,
+    /// Those of them that failed.
+    pub failed: u64,
+    /// Calls that wanted a commit. Each commit serves all that came before it.
+    pub callers: u64,
+    /// The time that all commits took.
+    pub time: Duration,
 }
 
 /// Lets callers that want the same work share one run of it.
@@ -48,6 +63,7 @@ impl Group {
             begun: 0,
             ended: 0,
             ended_well: 0,
+            counts: CommitCounts::default(),
             running: false,
             outcome: Ok(()),
             answers: Vec::new(),
@@ -68,6 +84,7 @@ impl Group {
         commit: impl FnOnce() -> Result<(), CommitError>,
     ) -> Result<(), CommitError> {
         let mut state = self.state.lock();
+        state.counts.callers += 1;
         let mine = state.begun + 1;
         loop {
             if state.ended >= mine {
@@ -91,6 +108,7 @@ impl Group {
     ) {
         let mut state = self.state.lock();
         state.answers.push(answer);
+        state.counts.callers += 1;
         if state.running {
             return;
         }
@@ -143,17 +161,28 @@ impl Group {
         let answers = std::mem::take(&mut state.answers);
         state.last_answered = answers.len();
         drop(state);
+        let began = Instant::now();
         let unwinding = guard_on_unwind(answers, |answers| {
             let reason = "a commit panicked".into();
-            self.end(number, answers, &Err(CommitError::Poisoned { reason }));
+            let outcome = Err(CommitError::Poisoned { reason });
+            self.end(number, began, answers, &outcome);
         });
         let outcome = commit();
-        self.end(number, ScopeGuard::into_inner(unwinding), &outcome);
+        self.end(number, began, ScopeGuard::into_inner(unwinding), &outcome);
         outcome
     }
 
-    fn end(&self, number: u64, answers: Vec<Answer>, outcome: &Result<(), CommitError>) {
+    fn end(
+        &self,
+        number: u64,
+        began: Instant,
+        answers: Vec<Answer>,
+        outcome: &Result<(), CommitError>,
+    ) {
         let mut state = self.state.lock();
+        state.counts.commits += 1;
+        state.counts.failed += u64::from(outcome.is_err());
+        state.counts.time += began.elapsed();
         state.running = false;
         state.ended = number;
         if outcome.is_ok() {
@@ -178,6 +207,11 @@ impl Group {
     /// Returns whether a commit, or a later one, ended well.
     pub(crate) fn has_ended(&self, number: CommitNumber) -> bool {
         self.state.lock().ended_well >= number.0
+    }
+
+    /// Returns the counts of commits and callers.
+    pub(crate) fn counts(&self) -> CommitCounts {
+        self.state.lock().counts
     }
 
     /// Returns how many commits ended.
@@ -310,6 +344,10 @@ mod tests {
         assert!(group.lead(|| Err(CommitError::NoSpace)), "three are left");
         let told: Vec<_> = answers.try_iter().collect();
         assert_eq!(told, [9, 10, 11].map(|caller| (caller, me, false)));
+        let counts = group.counts();
+        assert_eq!((counts.commits, counts.failed), (5, 1));
+        // 12 left an answer, and two waited on their threads.
+        assert_eq!(counts.callers, 14);
         assert!(!group.lead(|| Ok(())), "none is left");
     }
 

@@ -27,6 +27,7 @@ mod full;
 mod hang;
 mod kinds;
 mod members;
+mod metrics;
 mod misuse;
 mod namespaces;
 mod opening;

@@ -305,7 +305,7 @@ fn mount_refuses_bad_options_places_and_members() {
         (
             &["--metrics", "x:1", d[0], d[1], d[2], &name("mnt")],
             1,
-            "later release",
+            "an IP address with a port",
         ),
         (
             &["--engine", "abacus", d[0], d[1], d[2], &name("mnt")],

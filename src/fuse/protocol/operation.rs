@@ -1,6 +1,7 @@
 //! Operations that the kernel requests.
 
 use super::handle::handle;
+use super::kind::OperationKind;
 use super::{Fields, Malformed, opcode};
 use crate::format::Ino;
 use crate::format::record::Timestamp;
@@ -466,46 +467,46 @@ impl<'a> Operation<'a> {
         })
     }
 
-    /// Returns the name of the operation, as the log has it.
-    pub(in crate::fuse) fn name(&self) -> &'static str {
+    /// Returns the kind of the operation.
+    pub(in crate::fuse) fn kind(&self) -> OperationKind {
         match self {
-            Self::Lookup { .. } => "lookup",
-            Self::Forget { .. } | Self::BatchForget(_) => "forget",
-            Self::GetAttr { .. } => "getattr",
-            Self::Statx { .. } => "statx",
-            Self::SetAttr(_) => "setattr",
-            Self::ReadLink => "readlink",
-            Self::Symlink { .. } => "symlink",
-            Self::MkNod { .. } => "mknod",
-            Self::MkDir { .. } => "mkdir",
-            Self::Unlink { .. } => "unlink",
-            Self::RmDir { .. } => "rmdir",
-            Self::Rename { .. } => "rename",
-            Self::Link { .. } => "link",
-            Self::Open { .. } => "open",
-            Self::Create { .. } => "create",
-            Self::Tmpfile { .. } => "tmpfile",
-            Self::Read { .. } => "read",
-            Self::Write { .. } => "write",
-            Self::StatFs => "statfs",
-            Self::Flush => "flush",
-            Self::Release { .. } => "release",
-            Self::Fsync => "fsync",
-            Self::SetXattr { .. } => "setxattr",
-            Self::GetXattr { .. } => "getxattr",
-            Self::ListXattr { .. } => "listxattr",
-            Self::RemoveXattr { .. } => "removexattr",
-            Self::OpenDir => "opendir",
-            Self::ReadDir { .. } => "readdir",
-            Self::ReadDirPlus { .. } => "readdirplus",
-            Self::ReleaseDir { .. } => "releasedir",
-            Self::FsyncDir => "fsyncdir",
-            Self::Interrupt { .. } => "interrupt",
-            Self::Ioctl => "ioctl",
-            Self::Fallocate { .. } => "fallocate",
-            Self::LSeek { .. } => "lseek",
-            Self::CopyFileRange { .. } => "copy_file_range",
-            Self::Unknown => "unknown",
+            Self::Lookup { .. } => OperationKind::Lookup,
+            Self::Forget { .. } | Self::BatchForget(_) => OperationKind::Forget,
+            Self::GetAttr { .. } => OperationKind::GetAttr,
+            Self::Statx { .. } => OperationKind::Statx,
+            Self::SetAttr(_) => OperationKind::SetAttr,
+            Self::ReadLink => OperationKind::ReadLink,
+            Self::Symlink { .. } => OperationKind::Symlink,
+            Self::MkNod { .. } => OperationKind::MkNod,
+            Self::MkDir { .. } => OperationKind::MkDir,
+            Self::Unlink { .. } => OperationKind::Unlink,
+            Self::RmDir { .. } => OperationKind::RmDir,
+            Self::Rename { .. } => OperationKind::Rename,
+            Self::Link { .. } => OperationKind::Link,
+            Self::Open { .. } => OperationKind::Open,
+            Self::Create { .. } => OperationKind::Create,
+            Self::Tmpfile { .. } => OperationKind::Tmpfile,
+            Self::Read { .. } => OperationKind::Read,
+            Self::Write { .. } => OperationKind::Write,
+            Self::StatFs => OperationKind::StatFs,
+            Self::Flush => OperationKind::Flush,
+            Self::Release { .. } => OperationKind::Release,
+            Self::Fsync => OperationKind::Fsync,
+            Self::SetXattr { .. } => OperationKind::SetXattr,
+            Self::GetXattr { .. } => OperationKind::GetXattr,
+            Self::ListXattr { .. } => OperationKind::ListXattr,
+            Self::RemoveXattr { .. } => OperationKind::RemoveXattr,
+            Self::OpenDir => OperationKind::OpenDir,
+            Self::ReadDir { .. } => OperationKind::ReadDir,
+            Self::ReadDirPlus { .. } => OperationKind::ReadDirPlus,
+            Self::ReleaseDir { .. } => OperationKind::ReleaseDir,
+            Self::FsyncDir => OperationKind::FsyncDir,
+            Self::Interrupt { .. } => OperationKind::Interrupt,
+            Self::Ioctl => OperationKind::Ioctl,
+            Self::Fallocate { .. } => OperationKind::Fallocate,
+            Self::LSeek { .. } => OperationKind::LSeek,
+            Self::CopyFileRange { .. } => OperationKind::CopyFileRange,
+            Self::Unknown => OperationKind::Unknown,
         }
     }
 }

@@ -148,6 +148,7 @@ impl Drop for MemoryMount {
 pub(super) fn serve(mountpoint: &Path, transport: &str, load: &Load) -> Result<Outcome, Failure> {
     refuse_other_mountpoint(mountpoint)?;
     let options = ServeOptions {
+        counts: None,
         on_failure: OnFailure::Error,
         flavor: MountFlavor {
             source: "cauchyfs-bench".into(),

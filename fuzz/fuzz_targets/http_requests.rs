@@ -1,0 +1,31 @@
+//! Requests for metrics under libFuzzer: an input is what a client sends, to a loopback address and to another one.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+#[path = "../../src/control/metrics/request.rs"]
+#[allow(dead_code, reason = "the product needs more of it")]
+mod request;
+
+use request::{MAX_BYTES, Refusal, judge};
+
+fuzz_target!(|input: &[u8]| {
+    let input = &input[..input.len().min(MAX_BYTES)];
+    let (local, remote) = (judge(input, true), judge(input, false));
+    // A name of the loopback is the only further demand.
+    match (local, remote) {
+        (Err(Refusal::Foreign), _) => {}
+        (local, remote) => assert_eq!(local, remote),
+    }
+    if input.len() == MAX_BYTES {
+        assert_ne!(local, Ok(None), "a request without an end is refused");
+    }
+    if let Ok(Some(_)) = remote {
+        assert!(input.windows(8).any(|it| it == b"/metrics"));
+        assert!(input.windows(5).any(|it| it.eq_ignore_ascii_case(b"host:")));
+        // Bytes behind the request change nothing.
+        let longer = [input, b"\0"].concat();
+        assert_eq!(judge(&longer, false), remote);
+    }
+});

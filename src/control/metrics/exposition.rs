@@ -1,0 +1,170 @@
+//! The page of metrics.
+//!
+//! Names follow <https://prometheus.io/docs/practices/naming/>. A value that cannot be measured now is left out. A member is
+//! named by its number. Its path is a label of `cauchyfs_member_info` alone, so that a new path starts no new series.
+
+use std::fmt;
+use std::sync::Arc;
+
+use prometheus_client::collector::Collector;
+use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, prometheus_text, text};
+use prometheus_client::metrics::MetricType;
+use prometheus_client::registry::Registry;
+
+use super::process::ProcessUse;
+use super::request::Format;
+use super::sampler::{PATIENCE, Sample, Sampler};
+use crate::fuse::{BUCKETS, OperationCount, OperationCounts, Transport};
+
+mod out;
+mod volume;
+
+use out::Out;
+
+/// The origin of all numbers.
+pub(super) struct Source {
+    sampler: Arc<Sampler>,
+    counts: Arc<OperationCounts>,
+    transport: Transport,
+}
+
+impl Source {
+    pub(super) fn new(
+        sampler: Arc<Sampler>,
+        counts: Arc<OperationCounts>,
+        transport: Transport,
+    ) -> Self {
+        Self {
+            sampler,
+            counts,
+            transport,
+        }
+    }
+
+    /// Writes the page. Returns none if the volume tells nothing yet.
+    pub(super) fn page(&self, format: Format) -> Option<String> {
+        let sample = self.sampler.latest(PATIENCE)?;
+        let numbers = Numbers {
+            sample,
+            transport: self.transport,
+            operations: self.counts.all(),
+            bytes_read: self.counts.bytes_read(),
+            bytes_written: self.counts.bytes_written(),
+            process: ProcessUse::now(),
+        };
+        let written = numbers.write(format);
+        written
+            .inspect_err(|error| tracing::error!("metrics cannot be written: {error}"))
+            .ok()
+    }
+}
+
+/// All numbers of one page.
+#[derive(Debug)]
+struct Numbers {
+    sample: Arc<Sample>,
+    transport: Transport,
+    operations: Vec<OperationCount>,
+    bytes_read: u64,
+    bytes_written: u64,
+    process: Option<ProcessUse>,
+}
+
+impl Numbers {
+    fn write(self, format: Format) -> Result<String, fmt::Error> {
+        let mut registry = Registry::default();
+        registry.register_collector(Box::new(self));
+        let mut page = String::new();
+        match format {
+            Format::OpenMetrics => text::encode(&mut page, &registry)?,
+            Format::Text => prometheus_text::encode(&mut page, &registry)?,
+        }
+        Ok(page)
+    }
+}
+
+impl Collector for Numbers {
+    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
+        let mut out = Out::new(encoder);
+        write_operations(self, &mut out)?;
+        volume::write_volume(&self.sample, self.transport, &mut out)?;
+        volume::write_members(&self.sample, &mut out)?;
+        volume::write_data(&self.sample, &mut out)?;
+        volume::write_work(&self.sample, &mut out)?;
+        if let Some(coding) = &self.sample.report.coding {
+            volume::write_coding(coding, &self.sample.report.engine, &mut out)?;
+        }
+        if let Some(process) = &self.process {
+            write_process(process, &mut out)?;
+        }
+        out.gauge(
+            "process_open_fds",
+            "Open file descriptors of the daemon when the state of the volume was asked for.",
+            self.sample.open_files.map(volume::number),
+        )?;
+        Ok(())
+    }
+}
+
+fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
+    let of = |operation: &OperationCount| vec![("operation", operation.name.to_owned())];
+    let mut family = out.family(
+        "cauchyfs_operation_duration_seconds",
+        "Time from the start of work on a request of the kernel to its answer, by operation.",
+        MetricType::Histogram,
+    )?;
+    for operation in &numbers.operations {
+        let bounds = BUCKETS.map(|bound| bound.as_secs_f64()).into_iter();
+        let bounds = bounds.chain([f64::INFINITY]);
+        let buckets: Vec<(f64, u64)> = bounds.zip(operation.buckets).collect();
+        let (sum, count) = (operation.time.as_secs_f64(), operation.count());
+        family
+            .encode_family(&of(operation))?
+            .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
+    }
+    out.counters(
+        "cauchyfs_operation_errors",
+        "Requests of the kernel that were answered with an error, those of a program's mistake included.",
+        numbers.operations.iter().map(|it| (of(it), it.failed)),
+    )?;
+    out.counter(
+        "cauchyfs_read_bytes",
+        "Bytes of files that the kernel read from the daemon; the page cache serves more.",
+        &numbers.bytes_read,
+    )?;
+    out.counter(
+        "cauchyfs_written_bytes",
+        "Bytes of files that the kernel wrote to the daemon.",
+        &numbers.bytes_written,
+    )
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "Prometheus has no other numbers"
+)]
+fn write_process(process: &ProcessUse, out: &mut Out<'_>) -> fmt::Result {
+    out.counter(
+        "process_cpu_seconds",
+        "Processor time of the daemon.",
+        &process.cpu_seconds,
+    )?;
+    out.gauge(
+        "process_resident_memory_bytes",
+        "Memory of the daemon that is resident.",
+        process.resident_bytes as f64,
+    )?;
+    out.gauge(
+        "process_virtual_memory_bytes",
+        "Address space of the daemon.",
+        process.virtual_bytes as f64,
+    )?;
+    out.gauge(
+        "process_threads",
+        "Threads of the daemon.",
+        process.threads as f64,
+    )
+}
+
+#[cfg(test)]
+pub(super) mod tests;

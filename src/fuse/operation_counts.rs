@@ -1,0 +1,182 @@
+//! Counts of the requests of one mount, by kind, with the time that they took.
+//!
+//! A request adds to counters of its own thread, so that no threads share a cache line. A reader adds these up. It may see a
+//! part of a request's numbers before the others, but each number only grows.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::protocol::OperationKind;
+use crate::workers::ByThread;
+
+/// The upper bounds of the buckets of times, inclusive. One bucket more has all longer times.
+pub const BUCKETS: [Duration; 13] = [
+    Duration::from_micros(10),
+    Duration::from_micros(30),
+    Duration::from_micros(100),
+    Duration::from_micros(300),
+    Duration::from_millis(1),
+    Duration::from_millis(3),
+    Duration::from_millis(10),
+    Duration::from_millis(30),
+    Duration::from_millis(100),
+    Duration::from_millis(300),
+    Duration::from_secs(1),
+    Duration::from_secs(3),
+    Duration::from_secs(10),
+];
+
+const KINDS: usize = OperationKind::ALL.len();
+
+/// The requests of one mount that were answered.
+#[derive(Debug, Default)]
+pub struct OperationCounts(ByThread<Counters>);
+
+/// The counters of a thread.
+#[derive(Debug)]
+struct Counters {
+    kinds: [KindCounters; KINDS],
+    bytes_read: AtomicU64,
+    bytes_written: AtomicU64,
+}
+
+impl Default for Counters {
+    fn default() -> Self {
+        Self {
+            kinds: std::array::from_fn(|_| KindCounters::default()),
+            bytes_read: AtomicU64::default(),
+            bytes_written: AtomicU64::default(),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct KindCounters {
+    buckets: [AtomicU64; BUCKETS.len() + 1],
+    nanoseconds: AtomicU64,
+    failed: AtomicU64,
+}
+
+/// The requests of one kind that were answered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OperationCount {
+    /// The name of the kind.
+    pub name: &'static str,
+    /// The number of requests in each bucket, and beyond the last.
+    pub buckets: [u64; BUCKETS.len() + 1],
+    /// The sum of their times.
+    pub time: Duration,
+    /// The number of those that were answered with an error.
+    pub failed: u64,
+}
+
+impl OperationCount {
+    /// Returns the number of requests.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.buckets.iter().sum()
+    }
+}
+
+impl OperationCounts {
+    pub(super) fn count(&self, kind: OperationKind, time: Duration, has_failed: bool) {
+        let counters = &self.0.own().kinds[kind as usize];
+        let bucket = BUCKETS.partition_point(|bound| *bound < time);
+        counters.buckets[bucket].fetch_add(1, Ordering::Relaxed);
+        let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        counters
+            .nanoseconds
+            .fetch_add(nanoseconds, Ordering::Relaxed);
+        if has_failed {
+            counters.failed.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn count_read(&self, bytes: usize) {
+        let counter = &self.0.own().bytes_read;
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_written(&self, bytes: usize) {
+        let counter = &self.0.own().bytes_written;
+        counter.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the counts of all kinds.
+    #[must_use]
+    pub fn all(&self) -> Vec<OperationCount> {
+        let kinds = OperationKind::ALL.into_iter();
+        kinds.map(|kind| self.of(kind)).collect()
+    }
+
+    fn of(&self, kind: OperationKind) -> OperationCount {
+        let sum = |counter: &dyn Fn(&KindCounters) -> &AtomicU64| {
+            let all = self.0.all().map(|it| &it.kinds[kind as usize]);
+            all.map(|it| counter(it).load(Ordering::Relaxed)).sum()
+        };
+        OperationCount {
+            name: kind.name(),
+            buckets: std::array::from_fn(|bucket| sum(&move |it| &it.buckets[bucket])),
+            time: Duration::from_nanos(sum(&|it| &it.nanoseconds)),
+            failed: sum(&|it| &it.failed),
+        }
+    }
+
+    /// Returns the bytes of files that were read.
+    #[must_use]
+    pub fn bytes_read(&self) -> u64 {
+        let all = self.0.all().map(|it| &it.bytes_read);
+        all.map(|it| it.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Returns the bytes of files that were written.
+    #[must_use]
+    pub fn bytes_written(&self) -> u64 {
+        let all = self.0.all().map(|it| &it.bytes_written);
+        all.map(|it| it.load(Ordering::Relaxed)).sum()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_counts_in_the_first_bucket_whose_bound_it_does_not_exceed() {
+        let counts = OperationCounts::default();
+        let bounds: Vec<Duration> = BUCKETS.to_vec();
+        for bound in &bounds {
+            counts.count(OperationKind::Read, *bound, false);
+            counts.count(OperationKind::Read, *bound + Duration::from_nanos(1), true);
+        }
+        counts.count(OperationKind::Read, Duration::ZERO, false);
+        let read = counts.of(OperationKind::Read);
+        let mut expected = [2; BUCKETS.len() + 1];
+        expected[BUCKETS.len()] = 1;
+        assert_eq!(read.buckets, expected);
+        assert_eq!(read.failed, bounds.len() as u64);
+        let sum: Duration = bounds.iter().map(|bound| *bound * 2).sum();
+        let extra = Duration::from_nanos(bounds.len() as u64);
+        assert_eq!(read.time, sum + extra);
+        assert_eq!(counts.of(OperationKind::Write).count(), 0);
+    }
+
+    #[test]
+    fn what_all_threads_count_adds_up() {
+        let counts = OperationCounts::default();
+        std::thread::scope(|scope| {
+            for _ in 0..40 {
+                scope.spawn(|| {
+                    counts.count(OperationKind::Write, Duration::from_micros(20), false);
+                    counts.count_written(4096);
+                    counts.count_read(1);
+                });
+            }
+        });
+        assert_eq!(counts.of(OperationKind::Write).count(), 40);
+        assert_eq!(
+            (counts.bytes_written(), counts.bytes_read()),
+            (40 * 4096, 40)
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! `mount --metrics`: what a scrape shows, and what it is refused.
+
+use std::fs;
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use crate::support::{Shape, TestVolume, eventually, said, skip_mounts};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Mounts with metrics on a free port. Returns its address.
+#[track_caller]
+fn mount(volume: &TestVolume) -> SocketAddr {
+    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
+    let address = free.local_addr().expect("it has an address");
+    drop(free);
+    let port = address.port().to_string();
+    let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--metrics", &port]);
+    assert!(mounted.status.success(), "{}", said(&mounted));
+    address
+}
+
+fn send(address: SocketAddr, request: &str) -> io::Result<String> {
+    let mut client = TcpStream::connect(address)?;
+    client.set_read_timeout(Some(PATIENCE))?;
+    client.write_all(request.as_bytes())?;
+    let mut answer = String::new();
+    client.read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+fn ask(address: SocketAddr, line: &str, fields: &str) -> String {
+    send(address, &format!("{line}\r\n{fields}\r\n")).expect("there is an answer")
+}
+
+/// Returns the page of metrics.
+fn scrape(address: SocketAddr) -> String {
+    let answer = ask(address, "GET /metrics HTTP/1.1", "Host: localhost\r\n");
+    let (head, page) = answer.split_once("\r\n\r\n").expect("it has a body");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    page.to_owned()
+}
+
+/// Returns the value of a series.
+#[track_caller]
+fn value(page: &str, series: &str) -> f64 {
+    let mut lines = page.lines();
+    let found = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    let found = found.unwrap_or_else(|| panic!("no {series}: {page}"));
+    found.parse().expect("it is a number")
+}
+
+#[test]
+fn a_scrape_counts_operations_and_shows_a_member_that_vanishes_and_returns() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    let address = mount(&volume);
+    let page = scrape(address);
+    let writes = "cauchyfs_operation_duration_seconds_count{operation=\"write\"}";
+    assert_eq!(value(&page, writes).to_bits(), 0f64.to_bits());
+    let path = volume.path("f");
+    fs::write(&path, vec![7; 1 << 20]).expect("there is room");
+    let file = fs::File::open(&path).expect("it is there");
+    file.sync_all().expect("it is durable");
+    drop(file);
+    let page = scrape(address);
+    assert!(value(&page, writes) > 0.0);
+    assert!(value(&page, "cauchyfs_written_bytes_total") >= f64::from(1 << 20));
+    assert!(fs::read(volume.path("none")).is_err());
+    let lookups = "cauchyfs_operation_duration_seconds_count{operation=\"lookup\"}";
+    assert!(value(&scrape(address), lookups) > 0.0);
+    // A sample serves some seconds.
+    eventually("the commit is counted", || {
+        value(&scrape(address), "cauchyfs_commits_total") > 0.0
+    });
+    let state = |state: &str| format!("cauchyfs_member_state{{member=\"2\",state=\"{state}\"}}");
+    assert!(value(&scrape(address), &state("online")) > 0.0);
+    let (here, away) = (&volume.members[2], volume.members[2].with_file_name("away"));
+    fs::rename(here, &away).expect("it can be renamed");
+    eventually("the member is missing", || {
+        let page = scrape(address);
+        value(&page, &state("missing")) > 0.0
+            && value(&page, "cauchyfs_volume_state{state=\"degraded\"}") > 0.0
+            && value(&page, "cauchyfs_repair_queue_stripes") > 0.0
+    });
+    fs::rename(&away, here).expect("it can be renamed");
+    eventually("the member is back", || {
+        let page = scrape(address);
+        value(&page, &state("missing")) == 0.0
+            && value(&page, "cauchyfs_volume_state{state=\"healthy\"}") > 0.0
+    });
+    let open = "Host: localhost\r\nAccept: application/openmetrics-text\r\n";
+    let open = ask(address, "GET /metrics HTTP/1.1", open);
+    assert!(open.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0"));
+    assert!(open.ends_with("\n# EOF\n"));
+    volume.unmount();
+    assert!(TcpStream::connect(address).is_err(), "the daemon has ended");
+}
+
+#[test]
+fn other_hosts_origins_paths_and_methods_are_refused_and_a_crowd_hurts_neither_files_nor_scrapes() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    let address = mount(&volume);
+    let get = "GET /metrics HTTP/1.1";
+    for (line, fields, status) in [
+        (get, "Host: evil.example\r\n", "403"),
+        (
+            get,
+            "Host: localhost\r\nOrigin: http://localhost\r\n",
+            "403",
+        ),
+        (get, "", "400"),
+        ("GET / HTTP/1.1", "Host: localhost\r\n", "404"),
+        ("POST /metrics HTTP/1.1", "Host: localhost\r\n", "405"),
+    ] {
+        let answer = ask(address, line, fields);
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{line} {fields}: {answer}"
+        );
+        assert!(!answer.contains("cauchyfs_"), "{line} {fields}");
+    }
+    let long = format!("{get}\r\nHost: localhost\r\nA: {}", "a".repeat(8 << 10));
+    // The refusal may come before all was sent.
+    let answer = send(address, &long).unwrap_or_default();
+    assert!(!answer.contains("cauchyfs_"), "{answer}");
+    let crowd: Vec<TcpStream> = (0..100)
+        .map(|_| TcpStream::connect(address).expect("it is taken, and may be closed at once"))
+        .collect();
+    fs::write(volume.path("f"), [7; 4096]).expect("files are served meanwhile");
+    assert_eq!(fs::read(volume.path("f")).expect("it is there"), [7; 4096]);
+    let host = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    eventually("a scrape is served although the crowd stays", || {
+        send(address, host).is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 OK"))
+    });
+    drop(crowd);
+    volume.unmount();
+}
