@@ -66,7 +66,7 @@ fn report_listing(
     let transactions = maintenance.transactions();
     let members = transactions.members();
     members.io().probe_hedged();
-    let (rows, lost) = count(maintenance, list);
+    let (rows, lost_files) = count(maintenance, list);
     let scrub = maintenance.scrubber().scrub_status();
     let last_finished = scrub.as_ref().map(|scrub| scrub.record.last_finished);
     let mut blank = blank_report(members, notes, last_finished.unwrap_or_default(), TOO_FEW);
@@ -80,7 +80,7 @@ fn report_listing(
     };
     let redundancy = rows.map_err(|failure| uncounted("redundancy", &failure));
     let redundancy = redundancy.ok();
-    let lost = lost.unwrap_or_else(|failure| {
+    let lost_files = lost_files.unwrap_or_else(|failure| {
         uncounted("unrecoverable_files", &failure);
         LostFiles::uncounted()
     });
@@ -111,7 +111,7 @@ fn report_listing(
         coding: Some(transactions.coding().into()),
         redundancy,
         index: Some(index),
-        lost,
+        lost: lost_files,
         scrub,
         capacity,
         rebuild: rebuild_report(&maintenance.rebuild().status().progress()),

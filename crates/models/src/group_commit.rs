@@ -5,6 +5,7 @@ use std::sync::Arc;
 use shuttle::thread;
 
 use crate::transaction::CommitError;
+pub use crate::transaction::group::CommitCounts;
 use crate::transaction::group::Group;
 use crate::{Condvar, Mutex};
 
@@ -143,6 +144,9 @@ pub fn callers_share_commits() {
     }
     let ledger = volume.ledger.lock();
     assert_eq!(volume.group.count(), ledger.commits.len() as u64);
+    let counts = volume.group.counts();
+    assert_eq!(counts.commits, ledger.commits.len() as u64);
+    assert_eq!(counts.callers, (CALLERS * CALLS) as u64);
 }
 
 /// Callers leave answers, beside one that waits, and one thread commits for them.

@@ -151,7 +151,8 @@ impl AlertConfig {
     /// it names programs to run.
     pub(crate) fn read(path: &Path) -> Option<Self> {
         match read_trusted(path, LONGEST_FILE, 0o022) {
-            Ok((text, mode)) => Some(Self::parse(path, &text, mode & 0o077 == 0)),
+            // Neither the group nor others may do anything.
+            Ok((text, mode)) => Some(Self::parse(path, &text, mode.trailing_zeros() >= 6)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => Some(Self {
                 problems: vec![ConfigProblem {
