@@ -1,5 +1,7 @@
 //! `cauchyfs quota`.
 
+mod arguments;
+
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +9,6 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use super::args::{QuotaArguments, QuotaCommand, SetQuotaArguments};
 use super::client::LiveMount;
 use super::failure::{Failure, Outcome, warn_and_advise};
 use super::progress;
@@ -17,6 +18,9 @@ use super::terminal;
 use crate::control::protocol::{Answer, Request};
 use crate::control::quota::{QuotaEntry, QuotaRequest};
 use crate::fs::QuotaLimits;
+
+pub(super) use arguments::QuotaArguments;
+use arguments::{QuotaCommand, SetQuotaArguments};
 
 /// The interval at which a count that is under way is looked at.
 const INTERVAL: Duration = Duration::from_millis(100);
