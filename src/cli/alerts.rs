@@ -108,7 +108,7 @@ pub(super) fn run(arguments: &AlertsArguments) -> Result<Outcome, Failure> {
     })
 }
 
-/// What became of the alert to a receiver.
+/// The outcome of the alert to one receiver.
 #[derive(Debug, Serialize)]
 struct Row<'a> {
     receiver: &'a str,

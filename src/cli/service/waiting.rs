@@ -1,7 +1,7 @@
 //! Waiting until as many members are there as a volume needs.
 //!
-//! Whether they suffice is decided by opening the membership, as a mount does. A process of its own does that, because
-//! it confines itself before it reads a member, and a confined process could not become the daemon any more.
+//! Opening the membership decides whether they suffice, as in a mount. A process of its own does that. It confines itself
+//! before it reads a member, and a confined process could not become the daemon any more.
 
 use std::ffi::OsString;
 use std::io::{BufRead as _, BufReader};

@@ -204,7 +204,7 @@ impl Post {
 
 /// The failed attempts to deliver to one receiver.
 struct Attempts {
-    /// What became of the notices that wait and were tried.
+    /// The outcomes for the notices that wait and were tried.
     tried: BTreeMap<Uuid, Tried>,
     /// The notices that waited at the last failure.
     known: BTreeSet<Uuid>,

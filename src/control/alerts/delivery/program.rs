@@ -86,7 +86,7 @@ pub(super) fn run(
     }
 }
 
-/// What a program reads and writes while it runs. A process that it left behind may keep its pipes open for ever, so
+/// The input and output of a program that runs. A process that it left behind may keep its pipes open for ever, so
 /// nothing here blocks.
 struct Talk<'a> {
     stdin: Option<ChildStdin>,
