@@ -5,6 +5,7 @@
 //! might not fit. Removing never asks, because the index's reserve and the room for compaction are kept back for it.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -14,6 +15,7 @@ use super::{CommitError, MAX_REFILLED_AT_CLOSE};
 use crate::format::MemberIndex;
 use crate::membership::Members;
 use crate::metadata::{IndexReplicas, Meta};
+use crate::rate_limit::RateLimit;
 use crate::store::Space;
 use crate::stripes::Stripes;
 
@@ -30,6 +32,21 @@ const FULL_JOURNAL: f32 = 0.95;
 /// Fewer bytes of waiting changes are no reason for a checkpoint.
 const WORTH_A_CHECKPOINT: u64 = 64 << 10;
 
+/// A reason for which nothing may be added to a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+enum Refusal {
+    #[error("accepted data found no space on the members, and waits for some")]
+    StripeWithoutSpace,
+    #[error("the last commit found no space on the members")]
+    CommitWithoutSpace,
+    #[error("the journal is full, and the index cannot take it in")]
+    JournalFull,
+    #[error("a member has no room for the space that its copy of the index keeps in reserve")]
+    NoReserve,
+    #[error("a member has no room for its copy of the index to grow")]
+    IndexWithoutSpace,
+}
+
 /// The room of the index for changes that add to the volume.
 pub struct Growth {
     members: Arc<Members>,
@@ -40,6 +57,7 @@ pub struct Growth {
     allowance: Arc<Allowance>,
     /// Held while the allowance is measured, and while room is made.
     measuring: Mutex<()>,
+    refusals: RateLimit<Refusal>,
 }
 
 impl Growth {
@@ -59,6 +77,7 @@ impl Growth {
             commits,
             allowance,
             measuring: Mutex::default(),
+            refusals: RateLimit::once_a_minute(),
         }
     }
 
@@ -90,7 +109,30 @@ impl Growth {
         if self.may_grow() {
             Ok(())
         } else {
+            self.log_refusal();
             Err(CommitError::NoSpace)
+        }
+    }
+
+    /// Logs the reason for which nothing may be added, and not too often.
+    fn log_refusal(&self) {
+        let refusal = self.refusal();
+        if self.refusals.admit(refusal, Instant::now()).is_some() {
+            tracing::warn!("nothing can be added to the volume: {refusal}");
+        }
+    }
+
+    fn refusal(&self) -> Refusal {
+        if self.stripes.writer().is_stuck() {
+            Refusal::StripeWithoutSpace
+        } else if self.meta.is_full() {
+            Refusal::CommitWithoutSpace
+        } else if self.meta.journal_fill() >= FULL_JOURNAL {
+            Refusal::JournalFull
+        } else if !self.replicas.keep_reserve() {
+            Refusal::NoReserve
+        } else {
+            Refusal::IndexWithoutSpace
         }
     }
 

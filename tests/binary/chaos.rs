@@ -9,6 +9,7 @@
 //!
 //! The events are a function of a seed, as far as threads are: `CAUCHYFS_CHAOS_SEED` replays one, and
 //! `CAUCHYFS_CHAOS_STEPS` says for how long.
+//! `CAUCHYFS_CHAOS_ONLY=Outage` tries one kind of event alone.
 
 mod damage;
 mod exchange;
@@ -32,6 +33,9 @@ const SEED: &str = "CAUCHYFS_CHAOS_SEED";
 /// Set to a number, to try more or less than what is tried each time.
 const STEPS: &str = "CAUCHYFS_CHAOS_STEPS";
 
+/// Set to the name of an event, such as `Outage`, to have no other.
+const ONLY: &str = "CAUCHYFS_CHAOS_ONLY";
+
 /// Steps of each run, unless the environment sets another number.
 const FEW_STEPS: u64 = 12;
 
@@ -42,5 +46,8 @@ fn random_faults_cost_no_byte_and_no_operation() {
     }
     let seed = number(SEED).unwrap_or_else(rand::random);
     let steps = number(STEPS).unwrap_or(FEW_STEPS);
-    run::run(plan::Seed(seed), steps);
+    let only = std::env::var(ONLY)
+        .ok()
+        .map(|name| plan::named(&name).unwrap_or_else(|| panic!("{ONLY} names no event: {name}")));
+    run::run(plan::Seed(seed), steps, only);
 }

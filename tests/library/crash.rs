@@ -4,6 +4,8 @@
 //! A volume of 1+1 is tried with every cut, every policy and every set of lost disks. For larger ones
 //! policies and sets take turns; `CAUCHYFS_EVERY=1` tries them all.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use cauchyfs::store::{CutPolicy, FaultPlan, FaultStore, MemDisk};
 use cauchyfs_testkit::{changing_calls, power_cut_at, subsets};
 
@@ -74,8 +76,8 @@ fn cut_everywhere(count: usize, data: usize, parity: usize, in_turn: bool) {
     let calls = changing_calls(&plan);
     println!("{data}+{parity}: {calls} calls that change a disk");
     assert!(calls > 100);
-    let in_turn = in_turn && std::env::var_os("CAUCHYFS_EVERY").is_none();
-    for call in 1..=calls {
+    let all = std::env::var_os("CAUCHYFS_EVERY").is_some();
+    let cut_at = |call: u64| {
         let disks = forked();
         let plan = FaultPlan::new();
         plan.add(power_cut_at(call));
@@ -86,7 +88,7 @@ fn cut_everywhere(count: usize, data: usize, parity: usize, in_turn: bool) {
                 choices.push((policy, lost));
             }
         }
-        if in_turn {
+        if in_turn && !all {
             let turn = usize::try_from(call * 5).unwrap() % choices.len();
             choices = vec![choices.swap_remove(turn)];
         }
@@ -105,7 +107,27 @@ fn cut_everywhere(count: usize, data: usize, parity: usize, in_turn: bool) {
             }
             recovered(&left, &trees, &ran, &what);
         }
-    }
+    };
+    // The tests of all volumes share the processors. A run of every choice takes them all.
+    let threads = match std::thread::available_parallelism() {
+        Ok(threads) if all => threads.get(),
+        _ => 1,
+    };
+    let next = AtomicU64::new(1);
+    let cut_the_rest = || {
+        loop {
+            let call = next.fetch_add(1, Ordering::Relaxed);
+            if call > calls {
+                return;
+            }
+            cut_at(call);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(cut_the_rest);
+        }
+    });
 }
 
 // After a cut at any call the tree is one that existed and not older than the last sync.

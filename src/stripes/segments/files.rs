@@ -109,6 +109,9 @@ impl Segments {
             }
             self.io.remove(&handle, handle.members());
         }
+        tracing::warn!(
+            "no segment could be created in {MAX_TRIES} tries; members without room for one: {refused:?}"
+        );
         Err(self.no_space())
     }
 

@@ -107,12 +107,21 @@ impl Seed {
     }
 }
 
-/// Draws what happens next.
-pub(super) fn draw(rng: &mut StdRng) -> Event {
+/// Draws what happens next, unless only one event is to happen.
+pub(super) fn draw(rng: &mut StdRng, only: Option<Event>) -> Event {
+    if let Some(event) = only {
+        return event;
+    }
     WEIGHTS
         .choose_weighted(rng, |(_, weight)| *weight)
         .expect("there are some")
         .0
+}
+
+/// Returns the event with a name.
+pub(super) fn named(name: &str) -> Option<Event> {
+    let mut events = WEIGHTS.iter().map(|(event, _)| *event);
+    events.find(|event| format!("{event:?}") == name)
 }
 
 /// Returns the filesystem that a disk gets.

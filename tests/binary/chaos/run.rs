@@ -42,15 +42,15 @@ pub(super) struct Chaos {
     pub(super) seated: usize,
 }
 
-/// Does `steps` steps of the events that a seed stands for, and looks at everything in the end.
-pub(super) fn run(seed: Seed, steps: u64) {
+/// Does `steps` steps of the events that a seed stands for, or of one event only, and looks at everything in the end.
+pub(super) fn run(seed: Seed, steps: u64, only: Option<Event>) {
     let shape = seed.shape();
     let waits = seed.waits();
     eprintln!("seed {}: {shape:?}, {steps} steps, waits: {waits}", seed.0);
     let mut chaos = Chaos::new(shape, waits);
     for step in 1..=steps {
         let mut rng = seed.stream(step, 0);
-        let event = chaos.affordable(plan::draw(&mut rng));
+        let event = chaos.affordable(plan::draw(&mut rng, only));
         eprintln!("seed {} step {step}: {event:?}", seed.0);
         chaos.step(event, seed, step, &mut rng);
     }
