@@ -196,7 +196,8 @@ impl Fs {
     }
 
     /// Makes up for what happened while no volume was open, once this one is served: removes inodes whose last reference
-    /// went, and remembers writebacks that failed. Returns the inodes of these.
+    /// went, and remembers writebacks that failed. Returns the inodes of these. The kernel reports them, so another
+    /// loss of theirs counts as reported as well.
     pub fn make_up(&self) -> BTreeSet<Ino> {
         let meanwhile = self.kept.take_meanwhile();
         for ino in meanwhile.idle {
@@ -209,6 +210,7 @@ impl Fs {
             if let Err(error) = self.failed_writeback.note_lost(ino, &range) {
                 tracing::warn!("lost bytes of inode {ino} may read as zeros: {error}");
             }
+            self.unreported.take(ino);
             failed.insert(ino);
         }
         failed
@@ -326,7 +328,7 @@ impl Fs {
     }
 
     /// Returns the changes that are not durable, of a filesystem that accepts no more of them. Losses that were not
-    /// reported yet are among them.
+    /// reported yet are among them. A failed writeback counts as reported: the kernel tells each open file of it.
     #[must_use]
     pub fn unsynced_changes(&self) -> LostChanges {
         let keys = self.transactions.unsynced_keys();
@@ -338,12 +340,8 @@ impl Fs {
             let ranges = self.failed_writeback.within(ino, &(0..SIZE_MAX));
             lost.failed
                 .extend(ranges.into_iter().map(|range| (ino, range)));
-            lost.touch(ino);
         }
-        for (ino, tail) in self.failed_writeback.tails() {
-            lost.failed.push((ino, tail));
-            lost.touch(ino);
-        }
+        lost.failed.extend(self.failed_writeback.tails());
         // Records that are not in memory can no longer be read, and did not change.
         let record = |ino: &Ino| Some((*ino, read_inode(&self.transactions, *ino).ok()??));
         lost.records = lost.inodes.iter().filter_map(record).collect();
