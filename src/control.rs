@@ -15,6 +15,7 @@
 //!
 //! Reports and failures are data here. The room `cli` asks over the socket, and puts the answers into sentences.
 
+pub(crate) mod activity;
 pub(crate) mod alerts;
 mod code_orders;
 pub(crate) mod dead_mount;

@@ -526,7 +526,19 @@ pub(super) fn live_report(mountpoint: &Path, entry: &MountEntry) -> Result<Statu
 ///
 /// If it is gone, or this user may not talk to it.
 fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<Connection, Failure> {
-    match find_peer(mountpoint, Some(entry), ANSWER_TIMEOUT)? {
+    connected(
+        find_peer(mountpoint, Some(entry), ANSWER_TIMEOUT)?,
+        mountpoint,
+    )
+}
+
+/// Returns the connection to the daemon of a mount of ours that was looked for.
+///
+/// # Errors
+///
+/// If there is none, or it speaks another version.
+pub(super) fn connected(peer: Peer, mountpoint: &Path) -> Result<Connection, Failure> {
+    match peer {
         Peer::Daemon(connection) => Ok(connection),
         Peer::OtherVersion(spoken) => Err(other_version(spoken, mountpoint)),
         Peer::Remains(_) | Peer::None => {

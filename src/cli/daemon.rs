@@ -43,14 +43,14 @@ use crate::control::event_watch::EventWatch;
 use crate::control::failure::DaemonFailure;
 use crate::control::listener;
 use crate::control::log_file::LogFile;
-use crate::control::metrics::{Metrics, MetricsSocket};
+use crate::control::metrics::{Metrics, MetricsSocket, Source};
 use crate::control::mounted::MountedVolume;
 use crate::control::mounter::Mounting;
 use crate::control::places::RuntimeDirectory;
 use crate::control::process::{
     KERNEL_CACHE_OFF, detach, keep_descriptors_to_ourselves, program, raise_descriptor_limit,
 };
-use crate::control::server::{self, ControlSocket, SocketFile};
+use crate::control::server::{self, Announced, ControlSocket, SocketFile};
 use crate::control::volume::Volume;
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{Mount, MountFlavor};
@@ -106,7 +106,7 @@ struct Started {
     connection: Connection,
     watch: OutageWatch,
     events: EventWatch,
-    metrics: Option<Metrics>,
+    metrics: Metrics,
 }
 
 /// A daemon whose volume is about to be mounted.
@@ -307,9 +307,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             let log = plan.log.as_deref();
             let ending = Ending::new(confined.mounting(), &mount, &connection, &volume, log);
             let waiting = ending.wait(&inbox);
-            if let Some(metrics) = metrics {
-                metrics.end();
-            }
+            metrics.end();
             drop((watch, supervision));
             events.end();
             let finished = finish(&volume, socket, waiting, &inbox);
@@ -410,7 +408,10 @@ impl Daemon<'_> {
             .map_err(|error| no_socket(&error))?;
         let announced = control.announced();
         let survey = Arc::new(OutageSurvey::new(self.volume, plan.member_timeout));
-        self.watch_control(control, &survey, events.clone())
+        let mut metrics = self
+            .collect_metrics(&survey, &announced, options)
+            .map_err(|error| cannot_start(&error))?;
+        self.watch_control(control, &survey, metrics.source(), events.clone())
             .map_err(|error| cannot_start(&error))?;
         if !self.caller.is_waiting() {
             return Err(Failure::environment(
@@ -420,7 +421,6 @@ impl Daemon<'_> {
         if let Some(entry) = &dead {
             warnings.lines.extend(clear_place(plan, mounting, entry)?);
         }
-        let surveys = Arc::clone(&survey);
         let served = Arc::clone(self.volume.served());
         let serving = serve(served, mounting, &plan.mountpoint, options)
             .map_err(|error| mount_failure(&error))?;
@@ -430,16 +430,11 @@ impl Daemon<'_> {
             let kernel = (serving.kernel_cache(), serving.waiting());
             let watch = OutageWatch::start(survey, self.reopening, kernel)?;
             let recorded = EventWatch::start(self.volume)?;
-            let metrics = self.metrics.zip(options.counts.clone());
-            let metrics = metrics.map(|(socket, counts)| {
-                let surveyed = Box::new(move |reason: &str| surveys.report(reason));
-                Metrics::start(socket, self.volume, counts, serving.transport(), surveyed)
-            });
-            let metrics = metrics.transpose()?;
+            self.metrics.map_or(Ok(()), |it| metrics.serve(it))?;
             watch_session(serving, events.clone())?;
-            Ok((connection, watch, recorded, metrics))
+            Ok((connection, watch, recorded))
         });
-        let (connection, watch, events, metrics) = watched.map_err(|error| {
+        let (connection, watch, events) = watched.map_err(|error| {
             take_away(mounting, &mount);
             cannot_start(&error)
         })?;
@@ -465,11 +460,25 @@ impl Daemon<'_> {
             .to_string())
     }
 
+    /// Counts requests, and collects metrics when they are asked for.
+    fn collect_metrics(
+        &self,
+        survey: &Arc<OutageSurvey>,
+        announced: &Arc<Announced>,
+        options: &ServeOptions,
+    ) -> io::Result<Metrics> {
+        let survey = Arc::clone(survey);
+        let surveyed = Box::new(move |reason: &str| survey.report(reason));
+        let counts = options.counts.clone().unwrap_or_default();
+        Metrics::start(self.volume, counts, Arc::clone(announced), surveyed)
+    }
+
     /// Answers commands; what ends the daemon becomes an event.
     fn watch_control(
         &self,
         control: ControlSocket,
         survey: &Arc<OutageSurvey>,
+        meters: &Arc<Source>,
         events: Sender<Event>,
     ) -> io::Result<()> {
         let end = move |request, client| send(&events, Event::Asked { request, client });
@@ -479,6 +488,7 @@ impl Daemon<'_> {
             Arc::clone(self.volume),
             self.confined.is_foreign(),
             Box::new(move |reason| survey.report(reason)),
+            Arc::clone(meters),
             Box::new(end),
         )
     }
@@ -510,7 +520,7 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         open_requests: options.open_requests || volume.fs.quotas().any(),
         transport: plan.transport,
         on_failure: plan.on_failure,
-        counts: plan.metrics.map(|_| Arc::default()),
+        counts: Some(Arc::default()),
     }
 }
 

@@ -78,6 +78,16 @@ impl Limits {
                 answer: Some(BRIEF_TIMEOUT),
                 ..bounded
             },
+            Request::Activity => Self {
+                line: Some(BRIEF_TIMEOUT),
+                answer: Some(BRIEF_TIMEOUT),
+                ..bounded
+            },
+            Request::Metrics => Self {
+                answer: Some(ANSWER_TIMEOUT),
+                bytes: 2 * MOST_ANSWER_BYTES,
+                ..bounded
+            },
             Request::Directories => Self {
                 answer: Some(ANSWER_TIMEOUT),
                 ..bounded

@@ -14,6 +14,7 @@ use super::code_orders;
 use super::event_report::EventReport;
 use super::exchange::MOST_LISTED_BYTES;
 use super::failure::DaemonFailure;
+use super::metrics::Source;
 use super::mounted::{MountedVolume, OpenVolume};
 use super::protocol::{Absentee, Answer, Membership, Request};
 use super::quota::QuotaRequest;
@@ -21,7 +22,7 @@ use super::quota_orders;
 use super::report::StatusReport;
 use super::scrub;
 use super::server::{self, Announced, ControlSocket, meanwhile};
-use super::summary::{TOO_FEW, rebuild_report, report};
+use super::summary::{Survey, TOO_FEW, rebuild_report, report};
 use super::usage::{files_usage, volume_usage};
 use super::volume_failure::VolumeFailure;
 use crate::format::event::EventKind;
@@ -52,22 +53,20 @@ pub(crate) enum EndRequest {
 /// Passes a command about the end on, with the connection that waits for the answer.
 type End = Box<dyn Fn(EndRequest, UnixStream) + Send + Sync>;
 
-/// Reports on a volume of which nothing can be counted by what its directories alone tell. It gets the reason.
-pub(crate) type Survey = Box<dyn Fn(&str) -> Option<StatusReport> + Send + Sync>;
-
 /// Answers commands.
 struct Listener {
     /// True if a member belongs to another user: the daemon reaches no directory that it was not mounted with.
     is_foreign: bool,
     volume: Arc<MountedVolume>,
     survey: Survey,
+    meters: Arc<Source>,
     end: End,
     announced: Arc<Announced>,
     busy: AtomicUsize,
 }
 
-/// Starts to listen for a daemon, whose volume may be foreign. `survey` reports on it if it has failed. `end` gets the commands about the end of the daemon, and
-/// the connections on which to answer.
+/// Starts to listen for a daemon, whose volume may be foreign. `survey` reports on it if it has failed. `meters` has its metrics. `end` gets the
+/// commands about the end of the daemon, and the connections on which to answer.
 ///
 /// # Errors
 ///
@@ -77,12 +76,14 @@ pub(crate) fn start(
     volume: Arc<MountedVolume>,
     is_foreign: bool,
     survey: Survey,
+    meters: Arc<Source>,
     end: End,
 ) -> io::Result<()> {
     let listener = Arc::new(Listener {
         is_foreign,
         volume,
         survey,
+        meters,
         end,
         announced: control.announced(),
         busy: AtomicUsize::new(0),
@@ -159,6 +160,15 @@ impl Listener {
             }
             Ok(Request::Events { after, since_ms }) => {
                 server::answer(&client, &self.events(after, since_ms));
+            }
+            Ok(Request::Activity) => {
+                server::answer(&client, &Answer::Activity(self.meters.activity()));
+            }
+            Ok(Request::Metrics) => {
+                let metrics = meanwhile(&client, || self.meters.families());
+                let answer = metrics.map(Answer::Metrics);
+                let answer = answer.unwrap_or(Answer::Failed(DaemonFailure::VolumeAway));
+                server::answer(&client, &answer);
             }
             // It is answered by the time that a request is received.
             Ok(Request::Identify) => {}
@@ -371,6 +381,8 @@ impl Commands {
             | Request::AwaitEnd
             | Request::SetCode { .. }
             | Request::Events { .. }
+            | Request::Activity
+            | Request::Metrics
             | Request::Pause
             | Request::Resume
             | Request::Identify => {}

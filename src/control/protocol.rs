@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::activity::ActivityReport;
 use super::event_report::EventReport;
 use super::failure::{DaemonFailure, NotDurable};
+use super::metrics::families::Family;
 use super::quota::{QuotaEntry, QuotaRequest};
 use super::report::{FilesUsageReport, RebuildReport, StatusReport, VolumeUsageReport};
 use super::scrubbed::{Progress, Scrubbed};
@@ -175,6 +177,10 @@ pub(crate) enum Request {
         /// The time of the first event that is wanted, in milliseconds since 1970.
         since_ms: Option<i64>,
     },
+    /// Asks for the counts of requests and bytes. Answered at once.
+    Activity,
+    /// Asks for all metrics, which are some seconds old.
+    Metrics,
     /// Change the code of the volume, and bring all stripes to it.
     SetCode {
         /// The change.
@@ -259,6 +265,10 @@ pub(crate) enum Answer {
         /// True if there are more.
         has_more: bool,
     },
+    /// The counts of requests and bytes.
+    Activity(ActivityReport),
+    /// The metrics.
+    Metrics(Vec<Family>),
     /// Unmounted; everything is durable.
     Unmounted,
     /// The same, but the kernel lets the process end only when these directories answer.
