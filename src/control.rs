@@ -29,6 +29,7 @@ pub(crate) mod fault;
 pub(crate) mod in_time;
 pub(crate) mod listener;
 pub(crate) mod log_file;
+mod member_names;
 pub(crate) mod metrics;
 pub(crate) mod mount_refusal;
 pub(crate) mod mounted;

@@ -50,7 +50,7 @@ use crate::control::places::RuntimeDirectory;
 use crate::control::process::{
     KERNEL_CACHE_OFF, detach, keep_descriptors_to_ourselves, program, raise_descriptor_limit,
 };
-use crate::control::server::{self, Announced, ControlSocket, SocketFile};
+use crate::control::server::{self, Announced, ControlSocket, GROUP, QuestionSocket, SocketFile};
 use crate::control::volume::Volume;
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{Mount, MountFlavor};
@@ -117,6 +117,7 @@ struct Daemon<'a> {
     volume: &'a Arc<MountedVolume>,
     reopening: Reopening,
     metrics: Option<MetricsSocket>,
+    questions: Option<QuestionSocket>,
 }
 
 /// Starts a daemon with `arguments` and waits until its mount is usable.
@@ -250,6 +251,10 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
     // None of them is to end the process while it opens the volume. They are acted upon once it is mounted.
     let signals = Signals::new([SIGHUP, SIGUSR1, SIGUSR2]).map_err(|error| cannot_start(&error))?;
     let runtime = server::prepare(&plan.mountpoint).map_err(|error| no_socket(&error))?;
+    // Later the daemon may give nothing to a group.
+    let questions = server::open_for_group(&runtime, &plan.mountpoint)
+        .inspect_err(|error| tracing::warn!("no socket for the group {GROUP}: {error}"))
+        .unwrap_or_default();
     let needs = Needs {
         directories: &plan.directories,
         mountpoint: &plan.mountpoint,
@@ -285,6 +290,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             volume: &volume,
             reopening,
             metrics,
+            questions,
         };
         let started = daemon.start(runtime, &options, &events, &mut warnings)?;
         confined.end_mounting();
@@ -395,7 +401,7 @@ impl Daemon<'_> {
     /// the place turns out to be unfit, or if the kernel or `fusermount3` refuses. Nothing is mounted for a caller that
     /// is gone.
     fn start(
-        self,
+        mut self,
         runtime: RuntimeDirectory,
         options: &ServeOptions,
         events: &Sender<Event>,
@@ -411,6 +417,7 @@ impl Daemon<'_> {
         let mut metrics = self
             .collect_metrics(&survey, &announced, options)
             .map_err(|error| cannot_start(&error))?;
+        let control = (control, self.questions.take());
         self.watch_control(control, &survey, metrics.source(), events.clone())
             .map_err(|error| cannot_start(&error))?;
         if !self.caller.is_waiting() {
@@ -476,7 +483,7 @@ impl Daemon<'_> {
     /// Answers commands; what ends the daemon becomes an event.
     fn watch_control(
         &self,
-        control: ControlSocket,
+        (control, questions): (ControlSocket, Option<QuestionSocket>),
         survey: &Arc<OutageSurvey>,
         meters: &Arc<Source>,
         events: Sender<Event>,
@@ -485,6 +492,7 @@ impl Daemon<'_> {
         let survey = Arc::clone(survey);
         listener::start(
             control,
+            questions,
             Arc::clone(self.volume),
             self.confined.is_foreign(),
             Box::new(move |reason| survey.report(reason)),

@@ -97,6 +97,8 @@ pub(crate) enum Refusal {
     },
     /// The request names no mount, or the daemon has not mounted the volume yet.
     Unnamed,
+    /// The request is more than a question, and the socket takes no others.
+    QuestionsOnly,
     /// The request makes no sense in this version.
     Malformed,
 }
@@ -188,6 +190,52 @@ pub(crate) enum Request {
         /// The most bytes in a second, if limited.
         bytes_per_second: Option<u64>,
     },
+}
+
+impl Request {
+    /// Returns whether it asks for what is known, and for no work on the volume.
+    pub(crate) fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::Directories | Self::Membership | Self::Quota(QuotaRequest::List { .. })
+        )
+    }
+
+    /// Returns whether it orders background work.
+    pub(crate) fn is_work(&self) -> bool {
+        matches!(
+            self,
+            Self::Scrub { .. }
+                | Self::Rebuild { .. }
+                | Self::Balance { .. }
+                | Self::Join { .. }
+                | Self::Remove { .. }
+                | Self::SetCode { .. }
+        )
+    }
+
+    /// Returns whether a group may send it that is to see the state of the volume, and to change nothing.
+    pub(crate) fn is_for_group(&self) -> bool {
+        match self {
+            Self::Status | Self::Events { .. } | Self::Activity | Self::Metrics => true,
+            Self::Identify
+            | Self::Directories
+            | Self::Membership
+            | Self::Usage { .. }
+            | Self::Scrub { .. }
+            | Self::Unmount { .. }
+            | Self::AwaitEnd
+            | Self::Rebuild { .. }
+            | Self::Balance { .. }
+            | Self::Join { .. }
+            | Self::Remove { .. }
+            | Self::RebuildProgress { .. }
+            | Self::Quota(_)
+            | Self::Pause
+            | Self::Resume
+            | Self::SetCode { .. } => false,
+        }
+    }
 }
 
 /// The change of the code of a volume. What is not named stays.

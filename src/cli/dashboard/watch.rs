@@ -21,9 +21,10 @@ use crate::cli::client::{self, Connection, Peer, SoughtMount};
 use crate::cli::failure::Failure;
 use crate::control::exchange::Limits;
 use crate::control::metrics::families::{Family, merged};
-use crate::control::places::Places;
+use crate::control::places::{Places, SocketKind};
 use crate::control::protocol::{Answer, Request};
 use crate::control::report::StatusReport;
+use crate::control::server::GROUP;
 use crate::fuse::mountinfo::{self, MountEntry};
 use crate::maintenance::RebuildState;
 
@@ -191,9 +192,12 @@ impl Board {
             }
         };
         let own = geteuid();
+        let sees_root = own.is_root() || Places::of(0).existing().any(|it| it.is_reachable());
         let mut mounted: Vec<MountEntry> = Vec::new();
         for entry in entries {
-            let is_visible = own.is_root() || entry.user() == Some(own.as_raw());
+            let user = entry.user();
+            let is_own = own.is_root() || user == Some(own.as_raw());
+            let is_visible = is_own || user == Some(0) && sees_root;
             // The first mount of a filesystem is the daemon's own. Later ones are bound to other places.
             let is_first = mounted.iter().all(|it| it.device != entry.device);
             if entry.is_ours() && is_visible && is_first {
@@ -363,6 +367,13 @@ impl Watched {
         let peer = client::search(&Places::of(self.user), &target, &limits);
         let peer = peer.map_err(|failure| (failure, false))?;
         let is_gone = matches!(peer, Peer::None | Peer::Remains(_));
+        if is_gone && SocketKind::towards(self.user) == SocketKind::Questions {
+            let failure = Failure::environment(format!(
+                "the daemon is gone, or it was started before there was a group {GROUP}"
+            ))
+            .advise("if it is there, mount the volume again, or run the dashboard as root");
+            return Err((failure, false));
+        }
         client::connected(peer, &self.mountpoint).map_err(|failure| (failure, is_gone))
     }
 
