@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks cauchyfs@.service with systemd as the first process of a fresh Debian, in namespaces of its own. It takes minutes.
+# Checks cauchyfs@.service and cauchyfs-dashboard.service with systemd as the first process of a fresh Debian, in namespaces of its own. It takes minutes.
 #
 #   scripts/check-services.sh             builds the .deb first
 #   scripts/check-services.sh PACKAGE     takes that .deb
@@ -120,7 +120,8 @@ comes_after() { in_system systemctl show --property After --value cauchyfs@photo
 say "the first boot"
 start
 # It writes nothing if all is well. Errors of other units do not count.
-verified=$(in_system systemd-analyze verify --man=no --recursive-errors=no cauchyfs@photos.service 2>&1) ||
+verified=$(in_system systemd-analyze verify --man=no --recursive-errors=no cauchyfs@photos.service \
+    cauchyfs-dashboard.service 2>&1) ||
     fail "systemd refuses the unit: $verified"
 # Versions of systemd that do not know a key yet say so, and go on.
 verified=$(grep -vE 'Unknown key.*(RestartSteps|RestartMaxDelaySec)' <<<"$verified" || true)
@@ -132,6 +133,21 @@ in_system systemctl enable --now cauchyfs@photos
 has_file || in_system sh -c 'echo kept >/mnt/photos/file && sync /mnt/photos/file'
 eventually "the service orders itself after the disks" comes_after srv-d3.mount
 eventually "the journal knows the volume" is_volume_noted "$volume"
+
+say "the dashboard, which is not root"
+in_system systemctl start cauchyfs-dashboard
+ask_dashboard() {
+    in_system bash -c 'exec 3<>/dev/tcp/127.0.0.1/9433
+        printf "GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n" >&3
+        cat <&3'
+}
+shows_volume() { ask_dashboard | grep -q '"mountpoint":"/mnt/photos".*"kind":"healthy"'; }
+eventually "the dashboard shows the volume" shows_volume
+dashboard=$(in_system systemctl show --property MainPID --value cauchyfs-dashboard)
+[ "$(in_system stat -c %u "/proc/$dashboard")" != 0 ] || fail "the dashboard is root"
+exposure=$(in_system systemd-analyze security --no-pager cauchyfs-dashboard.service | tail -n1)
+echo "$exposure"
+awk '{ exit !($(NF - 2) <= 2.5) }' <<<"${exposure#→ }" || fail "the dashboard is too exposed: $exposure"
 
 say "a daemon that is killed, and one that hangs"
 before=$(main_process)

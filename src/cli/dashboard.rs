@@ -20,6 +20,7 @@ use sd_notify::NotifyState;
 use super::failure::{Failure, Outcome};
 use super::terminal;
 
+mod activity;
 mod document;
 mod guard;
 mod history;

@@ -63,7 +63,9 @@ impl Metrics {
         survey: Survey,
     ) -> io::Result<Self> {
         let sampler = Sampler::start(volume, survey)?;
-        let source = Arc::new(Source::new(Arc::clone(&sampler), counts, announced));
+        let volume = Arc::clone(volume);
+        let source = Source::new(Arc::clone(&sampler), counts, announced, volume);
+        let source = Arc::new(source);
         Ok(Self {
             sampler,
             source,

@@ -164,7 +164,13 @@ fn a_lost_member_a_dead_daemon_and_an_unmount_are_shown_with_what_to_do() {
     eventually("the throughput is measured", || {
         fs::write(volume.path("f"), vec![7; 1 << 20]).expect("there is room");
         let shown = dashboard.volume(&volume.mountpoint).unwrap_or_default();
-        shown["traffic"]["written_now"].as_u64() > Some(0)
+        let is_written = |activity: &Value| {
+            activity
+                .as_str()
+                .is_some_and(|it| it.contains("written in"))
+        };
+        let activities = shown["activities"].as_array().cloned().unwrap_or_default();
+        shown["traffic"]["written_now"].as_u64() > Some(0) && activities.iter().any(is_written)
     });
     volume.kill();
     let shown = dashboard.wait_for(&volume, "gone");

@@ -57,6 +57,8 @@ struct VolumeDocument {
     told: Option<i64>,
     #[serde(flatten)]
     state: Option<Arc<StateDocument>>,
+    /// What each member does now, if that is known.
+    activities: Vec<Option<String>>,
     work: Vec<WorkDocument>,
     traffic: TrafficDocument,
     events: Vec<Arc<EventDocument>>,
@@ -215,6 +217,11 @@ impl VolumeDocument {
             kind,
             sentence,
             silence,
+            activities: {
+                let members = state.iter().flat_map(|state| &state.members);
+                let activity = |member: &MemberDocument| known.activity.of(member.index);
+                members.map(activity).collect()
+            },
             told: known.state.as_ref().map(|state| millis(state.taken_at)),
             work: if is_silent {
                 Vec::new()

@@ -40,12 +40,15 @@
     while (parent.childNodes.length > wanted.length) parent.lastChild.remove();
   }
 
-  const clock = (ms) => new Date(ms).toLocaleTimeString();
+  const pad = (number) => String(number).padStart(2, "0");
+  function clock(ms) {
+    const date = new Date(ms);
+    return `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
+  }
   function moment(ms) {
-    const date = new Date(ms), pad = (number) => String(number).padStart(2, "0");
+    const date = new Date(ms);
     const day = `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
-    const time = `${pad(date.getHours())}:${pad(date.getMinutes())}:${pad(date.getSeconds())}`;
-    return el("time", { datetime: date.toISOString() }, `${day} ${time}`);
+    return el("time", { datetime: date.toISOString() }, `${day} ${clock(ms)}`);
   }
   function size(bytes) {
     const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
@@ -76,9 +79,10 @@
   }
 
   // A sentence whose words in backquotes are code.
+  const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
   const prose = (text) => text.split("`").map((part, at) => (at % 2 ? el("code", {}, part) : part));
 
-  function disk(member) {
+  function disk(member, activity) {
     const isWarned = member.notes.length > 0 || member.errors > 0;
     const kind = member.state === "rebuilding" ? "member-rebuilding" : member.state;
     const sign = SIGNS[member.state] || "";
@@ -89,7 +93,7 @@
       el("code", {}, member.path),
       bar(known ? [[member.used / (member.used + member.free), ""]] : []),
       el("span", {}, member.space),
-      member.activity ? el("span", {}, member.activity) : null,
+      activity ? el("span", {}, activity) : null,
       el("span", { class: member.errors ? "why" : "muted" }, member.errors_text),
       member.notes.map((note) => el("span", { class: "why" }, note)));
   }
@@ -107,7 +111,7 @@
 
   function throughput(traffic) {
     const { read, written } = traffic;
-    const pad = (values) => [...Array(Math.max(0, 360 - values.length)).fill(null), ...values];
+    const filled = (values) => [...Array(Math.max(0, 360 - values.length)).fill(null), ...values];
     const top = Math.max(0, ...read.filter(Number.isFinite), ...written.filter(Number.isFinite));
     const now = (value) => (value === null ? "unknown" : `${size(value)}/s`);
     const said = `Throughput of the last hour. Now ${now(traffic.read_now)} read and ${now(traffic.written_now)} written. ` +
@@ -116,7 +120,7 @@
     const age = Date.now() - traffic.since;
     return el("div", { class: "part" }, el("h3", {}, "Throughput of the last hour"),
       svg("svg", { class: "chart", viewBox: "0 0 360 100", preserveAspectRatio: "none", role: "img", "aria-label": said },
-        line(pad(read), top, "read"), line(pad(written), top, "written")),
+        line(filled(read), top, "read"), line(filled(written), top, "written")),
       el("div", { class: "legend small" },
         el("span", {}, sign("read"), `${now(traffic.read_now)} read`),
         el("span", {}, sign("written"), `${now(traffic.written_now)} written`),
@@ -185,10 +189,10 @@
         el("p", { class: "facts small muted" }, facts)),
       silence(volume),
       hasState && !volume.silence ? el("div", { class: "note" }, el("h3", {}, "Next"),
-        el("p", {}, ...prose(volume.next)), volume.commands.map(command)) : null,
+        el("p", {}, ...prose(`${capital(volume.next)}.`)), volume.commands.map(command)) : null,
       hasState ? lost(volume) : null,
       hasState ? el("div", { class: "part" }, el("h3", {}, "Members"),
-        el("ul", { class: "disks" }, volume.members.map(disk))) : null,
+        el("ul", { class: "disks" }, volume.members.map((member, at) => disk(member, volume.activities[at])))) : null,
       hasState ? el("div", { class: "two" }, redundancy(volume), throughput(volume.traffic)) : null,
       hasState ? el("div", { class: "two" }, work(volume), events(volume)) : null);
   }

@@ -14,6 +14,7 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 use rustix::process::geteuid;
 
+use super::activity::Activity;
 use super::document::{EventDocument, StateDocument};
 use super::history::{Bytes, History};
 use super::progress::Progress;
@@ -90,6 +91,7 @@ pub(super) struct Known {
     pub(super) events: VecDeque<Arc<EventDocument>>,
     after: Option<u64>,
     pub(super) history: History,
+    pub(super) activity: Activity,
     pub(super) rebuild: Progress,
     pub(super) scrub: Progress,
     pub(super) silence: Option<Silence>,
@@ -267,6 +269,7 @@ impl Watched {
                 events: VecDeque::new(),
                 after: None,
                 history: History::new(Instant::now(), SystemTime::now()),
+                activity: Activity::default(),
                 rebuild: Progress::default(),
                 scrub: Progress::default(),
                 silence: None,
@@ -425,6 +428,7 @@ impl Watched {
             since: since.unwrap_or_else(SystemTime::now),
             is_gone,
         });
+        known.activity.end();
         // Another daemon may count from the beginning.
         known.after = None;
         self.metrics_came.notify_all();
@@ -473,7 +477,10 @@ impl Watched {
                     read: activity.bytes_read,
                     written: activity.bytes_written,
                 };
-                self.known.lock().history.note(Instant::now(), bytes);
+                let now = Instant::now();
+                let mut known = self.known.lock();
+                known.history.note(now, bytes);
+                known.activity.note(now, &activity.members);
                 Ok(())
             }
             _ => Err(self.beside_the_point()),

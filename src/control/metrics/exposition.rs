@@ -10,9 +10,12 @@ use super::families::{self, Family};
 use super::process::ProcessUse;
 use super::request::Format;
 use super::sampler::{PATIENCE, Sample, Sampler};
-use crate::control::activity::ActivityReport;
+use crate::control::activity::{ActivityReport, MemberActivity};
+use crate::control::mounted::MountedVolume;
 use crate::control::server::Announced;
+use crate::format::MemberIndex;
 use crate::fuse::{BUCKETS, OperationCount, OperationCounts, Transport};
+use crate::store::Operations;
 
 mod out;
 mod volume;
@@ -24,6 +27,7 @@ pub(crate) struct Source {
     sampler: Arc<Sampler>,
     counts: Arc<OperationCounts>,
     announced: Arc<Announced>,
+    volume: Arc<MountedVolume>,
 }
 
 impl Source {
@@ -31,11 +35,13 @@ impl Source {
         sampler: Arc<Sampler>,
         counts: Arc<OperationCounts>,
         announced: Arc<Announced>,
+        volume: Arc<MountedVolume>,
     ) -> Self {
         Self {
             sampler,
             counts,
             announced,
+            volume,
         }
     }
 
@@ -73,7 +79,21 @@ impl Source {
             bytes_written: self.counts.bytes_written(),
             requests: operations.iter().map(OperationCount::count).sum(),
             requests_failed: operations.iter().map(|it| it.failed).sum(),
+            members: self.members(),
         }
+    }
+
+    fn members(&self) -> Vec<MemberActivity> {
+        let Some(open) = self.volume.now() else {
+            return Vec::new();
+        };
+        let traffic = open.maintenance.transactions().members().traffic();
+        let of = |(index, reads, writes): (MemberIndex, Operations, Operations)| MemberActivity {
+            index: index.0,
+            reads: reads.into(),
+            writes: writes.into(),
+        };
+        traffic.into_iter().map(of).collect()
     }
 }
 

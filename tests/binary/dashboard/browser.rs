@@ -29,12 +29,10 @@ impl Drop for Page {
 impl Page {
     /// Opens an address. None if there is no browser.
     fn open(url: &str) -> Option<Self> {
-        let is_there = |name: &&str| {
-            run("sh", &["-c", &format!("command -v {name}")])
-                .status
-                .success()
-        };
-        let name = NAMES.iter().find(is_there)?;
+        let name = NAMES.into_iter().find(|name| {
+            let found = run("sh", &["-c", &format!("command -v {name}")]);
+            found.status.success()
+        })?;
         let profile = tempfile::tempdir().expect("there is room");
         // The browser reads requests from descriptor 3, and writes answers to descriptor 4.
         let script = "exec \"$@\" 3<&0 4>&1 </dev/null >/dev/null 2>&1";
