@@ -38,8 +38,8 @@ impl Activity {
         self.0.clear();
     }
 
-    /// Says what a member does, if that is known.
-    pub(super) fn of(&self, member: u16) -> Option<String> {
+    /// Says what a member does, in a line for each direction, if that is known.
+    pub(super) fn of(&self, member: u16) -> Option<Vec<String>> {
         let (first, before) = self.0.front()?;
         let (last, after) = self.0.back()?;
         let time = last.saturating_duration_since(*first);
@@ -55,9 +55,9 @@ impl Activity {
         let parts: Vec<Option<String>> = parts.collect::<Option<_>>()?;
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         if parts.is_empty() {
-            return Some("idle".to_owned());
+            return Some(vec!["idle".to_owned()]);
         }
-        Some(parts.join(", "))
+        Some(parts)
     }
 }
 
@@ -75,8 +75,11 @@ fn in_words(added: OperationsReport, time: Duration, word: &str) -> String {
     let rate = u128::from(added.bytes) * 1000 / u128::from(millis);
     let rate = format_size(u64::try_from(rate).unwrap_or(u64::MAX));
     let mean = added.microseconds / added.count.max(1);
+    if mean < 100 {
+        return format!("{rate}/s {word}, {mean} µs each");
+    }
     let (whole, tenth) = (mean / 1000, mean % 1000 / 100);
-    format!("{rate}/s {word} in {whole}.{tenth} ms each")
+    format!("{rate}/s {word}, {whole}.{tenth} ms each")
 }
 
 #[cfg(test)]
@@ -104,15 +107,15 @@ mod tests {
         assert_eq!(activity.of(3), None, "one sample tells nothing");
         let later = start + Duration::from_secs(2);
         activity.note(later, &sample((5, 500, 50), (0, 0, 0)));
-        assert_eq!(activity.of(3).as_deref(), Some("idle"));
+        assert_eq!(activity.of(3), Some(vec!["idle".to_owned()]));
         assert_eq!(activity.of(4), None);
         let later = start + Duration::from_secs(4);
         activity.note(
             later,
             &sample((15, 500 + (8 << 20), 50 + 12_340), (4, 0, 8000)),
         );
-        let said = "2.0 MiB/s read in 1.2 ms each, 0 B/s written in 2.0 ms each";
-        assert_eq!(activity.of(3).as_deref(), Some(said));
+        let said = ["2.0 MiB/s read, 1.2 ms each", "0 B/s written, 2.0 ms each"];
+        assert_eq!(activity.of(3), Some(said.map(str::to_owned).to_vec()));
         activity.note(later, &sample((0, 0, 0), (0, 0, 0)));
         assert_eq!(activity.of(3), None, "it was opened anew");
     }
@@ -127,6 +130,6 @@ mod tests {
             start + Duration::from_nanos(1),
             &sample(most, (u64::MAX, 0, 0)),
         );
-        assert!(activity.of(3).is_some_and(|said| said.contains("read")));
+        assert!(activity.of(3).is_some_and(|said| said.len() == 2));
     }
 }

@@ -58,7 +58,7 @@ struct VolumeDocument {
     #[serde(flatten)]
     state: Option<Arc<StateDocument>>,
     /// What each member does now, if that is known.
-    activities: Vec<Option<String>>,
+    activities: Vec<Option<Vec<String>>>,
     work: Vec<WorkDocument>,
     traffic: TrafficDocument,
     events: Vec<Arc<EventDocument>>,
@@ -68,7 +68,7 @@ struct VolumeDocument {
 struct SilenceDocument {
     text: String,
     advice: Option<String>,
-    since: Option<i64>,
+    since: i64,
 }
 
 /// What a daemon tells of its volume.
@@ -245,18 +245,16 @@ impl SilenceDocument {
                 advice: Some(text(format_args!(
                     "to mount it again: `cauchyfs mount DIR... {place}`"
                 ))),
-                since: Some(millis(since)),
+                since: millis(since),
             });
         }
-        let (failure, since) = match (&known.silence, &known.no_state) {
-            (Some(Silence { failure, since, .. }), _) => (failure, Some(millis(*since))),
-            (None, Some(failure)) => (failure, None),
-            (None, None) => return None,
-        };
+        let silences = known.silence.iter().chain(&known.no_state);
+        let mut silences = silences.filter(|silence| silence.is_long());
+        let Silence { failure, since, .. } = silences.next()?;
         Some(Self {
             text: text(&failure.message),
             advice: failure.advice.as_ref().map(text),
-            since,
+            since: millis(*since),
         })
     }
 }

@@ -93,7 +93,7 @@
       el("code", {}, member.path),
       bar(known ? [[member.used / (member.used + member.free), ""]] : []),
       el("span", {}, member.space),
-      activity ? el("span", {}, activity) : null,
+      (activity || []).map((line) => el("span", {}, line)),
       el("span", { class: member.errors ? "why" : "muted" }, member.errors_text),
       member.notes.map((note) => el("span", { class: "why" }, note)));
   }
@@ -111,7 +111,9 @@
 
   function throughput(traffic) {
     const { read, written } = traffic;
-    const filled = (values) => [...Array(Math.max(0, 360 - values.length)).fill(null), ...values];
+    // The axis grows with the data, up to an hour.
+    const steps = Math.max(60, read.length);
+    const filled = (values) => [...Array(steps - values.length).fill(null), ...values];
     const top = Math.max(0, ...read.filter(Number.isFinite), ...written.filter(Number.isFinite));
     const now = (value) => (value === null ? "unknown" : `${size(value)}/s`);
     const said = `Throughput of the last hour. Now ${now(traffic.read_now)} read and ${now(traffic.written_now)} written. ` +
@@ -119,8 +121,10 @@
     const sign = (kind) => svg("svg", { "aria-hidden": "true" }, svg("line", { x1: 0, x2: 24, y1: 4, y2: 4, class: kind }));
     const age = Date.now() - traffic.since;
     return el("div", { class: "part" }, el("h3", {}, "Throughput of the last hour"),
-      svg("svg", { class: "chart", viewBox: "0 0 360 100", preserveAspectRatio: "none", role: "img", "aria-label": said },
+      svg("svg", { class: "chart", viewBox: `0 0 ${steps - 1} 100`, preserveAspectRatio: "none", role: "img", "aria-label": said },
         line(filled(read), top, "read"), line(filled(written), top, "written")),
+      el("div", { class: "axis small muted", "aria-hidden": "true" },
+        el("span", {}, `${Math.round(steps * traffic.step / 60)} minutes ago`), el("span", {}, "now")),
       el("div", { class: "legend small" },
         el("span", {}, sign("read"), `${now(traffic.read_now)} read`),
         el("span", {}, sign("written"), `${now(traffic.written_now)} written`),
@@ -169,7 +173,7 @@
   function silence(volume) {
     const { silence } = volume;
     if (!silence) return null;
-    const since = silence.since === null ? "" : ` Since ${clock(silence.since)}.`;
+    const since = ` Since ${clock(silence.since)}.`;
     const shown = volume.told === null ? "" : ` What is below is as it was at ${clock(volume.told)}.`;
     return el("div", { class: "note" }, el("h3", {}, "The state of now is not known"),
       el("p", {}, `${silence.text}.`.replace(/\.\.$/, "."), since, shown),

@@ -44,6 +44,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 /// The time that a daemon may take to answer these.
 const PATIENCE: Duration = Duration::from_secs(2);
 
+/// The time after which a silence is shown.
+const LONG_SILENCE: Duration = Duration::from_secs(3);
+
 /// The time that a daemon may take for its state, as long as it gives signs of life.
 const STATUS_PATIENCE: Duration = Duration::from_secs(120);
 
@@ -53,8 +56,11 @@ const LEAST_SHARE: u32 = 20;
 /// The longest interval at which the state is asked for, and the interval while no page is open.
 const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
 
-/// The shortest time between two questions for the state.
+/// The shortest time between an answer and the next question for the state.
 const SHORTEST_INTERVAL: Duration = Duration::from_millis(300);
+
+/// The longest of these times: an answer that took longer is not waited for as long again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
 
 /// The time after which a page that was not asked for counts as closed.
 const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
@@ -77,6 +83,23 @@ pub(super) struct Silence {
     pub(super) is_gone: bool,
 }
 
+impl Silence {
+    /// Returns a silence that began now, or with the one before.
+    fn of(failure: Failure, is_gone: bool, before: Option<&Self>) -> Self {
+        Self {
+            failure,
+            since: before.map_or_else(SystemTime::now, |it| it.since),
+            is_gone,
+        }
+    }
+
+    /// Returns whether it is worth a word. A daemon on a busy machine may answer late once.
+    pub(super) fn is_long(&self) -> bool {
+        let passed = self.since.elapsed().unwrap_or_default();
+        self.is_gone || passed >= LONG_SILENCE
+    }
+}
+
 /// The state of a volume.
 #[derive(Clone, Debug)]
 pub(super) struct State {
@@ -96,7 +119,7 @@ pub(super) struct Known {
     pub(super) scrub: Progress,
     pub(super) silence: Option<Silence>,
     /// The reason why the state was not told, while the daemon answers otherwise.
-    pub(super) no_state: Option<Failure>,
+    pub(super) no_state: Option<Silence>,
     pub(super) unmounted: Option<(Instant, SystemTime)>,
     volume: Option<String>,
     metrics: Option<(Instant, Vec<Family>)>,
@@ -422,12 +445,8 @@ impl Watched {
             }
             return;
         };
-        let since = known.silence.as_ref().map(|it| it.since);
-        known.silence = Some(Silence {
-            failure,
-            since: since.unwrap_or_else(SystemTime::now),
-            is_gone,
-        });
+        let before = known.silence.take();
+        known.silence = Some(Silence::of(failure, is_gone, before.as_ref()));
         known.activity.end();
         // Another daemon may count from the beginning.
         known.after = None;
@@ -504,7 +523,7 @@ impl Watched {
             self.known.lock().wants_state = false;
             let began = Instant::now();
             let asked = self.ask(&Request::Status, STATUS_PATIENCE);
-            let took = began.elapsed();
+            let (took, answered) = (began.elapsed(), Instant::now());
             match asked {
                 Ok(Answer::Status(report)) => self.note_state(&report),
                 Ok(_) => self.note_no_state(self.beside_the_point().0),
@@ -522,7 +541,9 @@ impl Watched {
                 && !self.state_wanted.wait_until(&mut known, until).timed_out()
             {}
             drop(known);
-            std::thread::sleep(SHORTEST_INTERVAL.saturating_sub(began.elapsed()));
+            // Many events must not keep the daemon busy with its state.
+            let pause = took.clamp(SHORTEST_INTERVAL, LONGEST_PAUSE);
+            std::thread::sleep(pause.saturating_sub(answered.elapsed()));
         }
     }
 
@@ -548,7 +569,9 @@ impl Watched {
     }
 
     fn note_no_state(&self, failure: Failure) {
-        self.known.lock().no_state = Some(failure);
+        let mut known = self.known.lock();
+        let before = known.no_state.take();
+        known.no_state = Some(Silence::of(failure, false, before.as_ref()));
     }
 }
 
