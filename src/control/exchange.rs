@@ -73,12 +73,7 @@ impl Limits {
         match request {
             Request::Identify => Self::of_identity(ANSWER_TIMEOUT),
             // Answered without a look at anything. Commands ask every mount, also those of users who mean no good.
-            Request::Membership => Self {
-                line: Some(BRIEF_TIMEOUT),
-                answer: Some(BRIEF_TIMEOUT),
-                ..bounded
-            },
-            Request::Activity => Self {
+            Request::Membership | Request::Activity => Self {
                 line: Some(BRIEF_TIMEOUT),
                 answer: Some(BRIEF_TIMEOUT),
                 ..bounded

@@ -8,6 +8,8 @@ use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use rand::rngs::StdRng;
+use rand::{RngExt, SeedableRng};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 
@@ -331,7 +333,7 @@ fn a_thousand_connections_and_slow_readers_take_neither_the_page_nor_memory() {
     let limit = getrlimit(Resource::Nofile);
     let raised = rustix::process::Rlimit {
         current: limit.maximum,
-        ..limit.clone()
+        ..limit
     };
     setrlimit(Resource::Nofile, raised).expect("up to the hard limit is allowed");
     let dashboard = Dashboard::start(&[]);
@@ -367,6 +369,65 @@ fn a_thousand_connections_and_slow_readers_take_neither_the_page_nor_memory() {
     let answer = send(dashboard.address, &many).unwrap_or_default();
     assert!(!answer.contains("volumes"), "{answer}");
     drop(crowd);
+    dashboard.get("/state");
+}
+
+/// Changed copies of a request get a refusal, or an answer if they still name our host, and the dashboard goes on.
+#[test]
+fn changed_requests_end_nothing_and_get_nothing_without_our_host() {
+    let seed = std::env::var("CAUCHYFS_SEED").ok();
+    let seed = seed.and_then(|seed| seed.parse().ok());
+    let seed: u64 = seed.unwrap_or_else(rand::random);
+    println!("CAUCHYFS_SEED={seed}");
+    let mut random = StdRng::seed_from_u64(seed);
+    let dashboard = Dashboard::start(&[]);
+    let whole = format!("{GET}\r\nHost: localhost\r\nAccept: */*\r\nX-A: b\r\n\r\n");
+    let pieces: [&[u8]; 8] = [
+        b"\r\n",
+        b"\0",
+        b"Host: evil.example\r\n",
+        b"Content-Length: 18446744073709551616\r\n",
+        b"Transfer-Encoding: chunked\r\n",
+        b"\xff\xfe",
+        b" HTTP/1.1",
+        b"GET / HTTP/1.1\r\n\r\n",
+    ];
+    for case in 0..400 {
+        let mut request = whole.clone().into_bytes();
+        for _ in 0..random.random_range(1..4) {
+            let at = random.random_range(0..request.len());
+            match random.random_range(0..4) {
+                0 => request[at] = random.random(),
+                1 => {
+                    let piece = pieces[random.random_range(0..pieces.len())];
+                    request.splice(at..at, piece.iter().copied());
+                }
+                2 => drop(request.remove(at)),
+                _ => request.truncate(at.max(1)),
+            }
+        }
+        let Ok(mut client) = TcpStream::connect(dashboard.address) else {
+            panic!("case {case}: it takes no connection");
+        };
+        client
+            .set_read_timeout(Some(PATIENCE))
+            .expect("it takes a time");
+        // It may be refused before all is sent.
+        let _ = client.write_all(&request);
+        let _ = client.shutdown(std::net::Shutdown::Write);
+        let mut answer = Vec::new();
+        let _ = client.read_to_end(&mut answer);
+        if answer.starts_with(b"HTTP/1.1 200") {
+            let sent = String::from_utf8_lossy(&request).to_lowercase();
+            // What comes after the head is not read.
+            let ends = ["\n\r\n", "\n\n"]
+                .into_iter()
+                .filter_map(|end| sent.find(end));
+            let head = &sent[..ends.min().unwrap_or(sent.len())];
+            assert!(head.contains("localhost"), "case {case}: {sent:?}");
+            assert!(!head.contains("\nhost: evil"), "case {case}: {sent:?}");
+        }
+    }
     dashboard.get("/state");
 }
 

@@ -282,7 +282,7 @@ impl StateDocument {
         Self {
             name: text(name),
             kind: kind_of(report),
-            sentence: text(format_args!("is {}", report.headline())),
+            sentence: sentence_of(report),
             id: text(&report.volume),
             details: details_of(report),
             capacity: CapacityDocument::of(report),
@@ -301,6 +301,15 @@ impl StateDocument {
             commands,
         }
     }
+}
+
+/// Says how the volume is; its name stands before.
+fn sentence_of(report: &StatusReport) -> String {
+    let verb = match report.state {
+        VolumeState::Healthy | VolumeState::Degraded => "is",
+        VolumeState::Failed => "has",
+    };
+    text(format_args!("{verb} {}", report.headline()))
 }
 
 fn kind_of(report: &StatusReport) -> &'static str {
@@ -322,8 +331,11 @@ fn details_of(report: &StatusReport) -> Vec<String> {
         Some(Transport::Classic) => "mounted over /dev/fuse",
         None => "mounted",
     };
-    let mut details = vec![text(code), text(format_args!("engine {}", report.engine))];
-    details.push(transport.to_owned());
+    let mut details = vec![text(code), transport.to_owned()];
+    // A volume that is away has no engine.
+    if report.coding.is_some() {
+        details.push(text(format_args!("engine {}", report.engine)));
+    }
     if report.read_only {
         details.push("takes no writes".to_owned());
     }

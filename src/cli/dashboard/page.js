@@ -175,9 +175,9 @@
     if (!silence) return null;
     const since = ` Since ${clock(silence.since)}.`;
     const shown = volume.told === null ? "" : ` What is below is as it was at ${clock(volume.told)}.`;
-    return el("div", { class: "note" }, el("h3", {}, "The state of now is not known"),
-      el("p", {}, `${silence.text}.`.replace(/\.\.$/, "."), since, shown),
-      silence.advice ? el("p", {}, ...prose(silence.advice)) : null);
+    return el("div", { class: "note" }, el("h3", {}, "The present state is unknown"),
+      el("p", {}, `${capital(silence.text)}.`.replace(/\.\.$/, "."), since, shown),
+      silence.advice ? el("p", {}, ...prose(`${capital(silence.advice)}.`)) : null);
   }
 
   function section(volume, at) {
@@ -197,8 +197,9 @@
       hasState ? lost(volume) : null,
       hasState ? el("div", { class: "part" }, el("h3", {}, "Members"),
         el("ul", { class: "disks" }, volume.members.map((member, at) => disk(member, volume.activities[at])))) : null,
-      hasState ? el("div", { class: "two" }, redundancy(volume), throughput(volume.traffic)) : null,
-      hasState ? el("div", { class: "two" }, work(volume), events(volume)) : null);
+      hasState ? el("div", { class: "two" }, el("div", { class: "stack" }, redundancy(volume), work(volume)),
+        throughput(volume.traffic)) : null,
+      hasState ? events(volume) : null);
   }
 
   const lastSaid = new Map();

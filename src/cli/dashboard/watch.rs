@@ -35,6 +35,9 @@ pub(super) const MOST_VOLUMES: usize = 64;
 /// The events of a volume that are remembered.
 pub(super) const MOST_EVENTS: usize = 60;
 
+/// The longest identity of a volume that is remembered, in characters.
+const LONGEST_IDENTITY: usize = 64;
+
 /// Most answers with events that are taken at once.
 const MOST_ANSWERS: usize = 64;
 
@@ -127,6 +130,43 @@ pub(super) struct Known {
     wants_state: bool,
 }
 
+impl Known {
+    fn nothing() -> Self {
+        Self {
+            state: None,
+            events: VecDeque::new(),
+            after: None,
+            history: History::new(Instant::now(), SystemTime::now()),
+            activity: Activity::default(),
+            rebuild: Progress::default(),
+            scrub: Progress::default(),
+            silence: None,
+            no_state: None,
+            unmounted: None,
+            volume: None,
+            metrics: None,
+            wants_metrics: false,
+            wants_state: true,
+        }
+    }
+
+    /// Notes which volume a daemon serves. Of another than before nothing is known.
+    fn note_volume(&mut self, volume: &str) {
+        let volume: String = volume.chars().take(LONGEST_IDENTITY).collect();
+        if self
+            .volume
+            .as_deref()
+            .is_some_and(|before| before != volume)
+        {
+            *self = Self {
+                wants_metrics: self.wants_metrics,
+                ..Self::nothing()
+            };
+        }
+        self.volume = Some(volume);
+    }
+}
+
 /// A mounted volume.
 #[derive(Debug)]
 pub(super) struct Watched {
@@ -196,7 +236,9 @@ impl Board {
         let volumes = self.volumes.lock();
         let shown: Vec<_> = volumes.shown.values().cloned().collect();
         if before.is_none_or(|before| before.elapsed() >= PAGE_TIMEOUT) {
-            shown.iter().for_each(|volume| volume.want_state());
+            for volume in &shown {
+                volume.want_state();
+            }
         }
         (shown, volumes.left_out, volumes.failure.clone())
     }
@@ -269,7 +311,9 @@ impl Board {
         let _one_at_a_time = self.scraping.lock();
         let shown: Vec<_> = self.volumes.lock().shown.values().cloned().collect();
         let until = Instant::now() + METRICS_PATIENCE;
-        shown.iter().for_each(|volume| volume.want_metrics());
+        for volume in &shown {
+            volume.want_metrics();
+        }
         let mut families = Vec::new();
         for volume in shown {
             let place = volume.mountpoint.display().to_string();
@@ -287,22 +331,7 @@ impl Watched {
             mountpoint: entry.mountpoint.clone(),
             device: entry.device.clone(),
             user: entry.user().unwrap_or(0),
-            known: Mutex::new(Known {
-                state: None,
-                events: VecDeque::new(),
-                after: None,
-                history: History::new(Instant::now(), SystemTime::now()),
-                activity: Activity::default(),
-                rebuild: Progress::default(),
-                scrub: Progress::default(),
-                silence: None,
-                no_state: None,
-                unmounted: None,
-                volume: None,
-                metrics: None,
-                wants_metrics: false,
-                wants_state: true,
-            }),
+            known: Mutex::new(Known::nothing()),
             wanted: Condvar::new(),
             state_wanted: Condvar::new(),
             metrics_came: Condvar::new(),
@@ -405,8 +434,7 @@ impl Watched {
 
     fn ask(&self, request: &Request, patience: Duration) -> Result<Answer, (Failure, bool)> {
         let connection = self.connect()?;
-        let volume = connection.identity().volume.clone();
-        self.known.lock().volume = Some(volume);
+        self.known.lock().note_volume(&connection.identity().volume);
         let limits = Limits::of(request, false);
         let limits = Limits {
             line: limits.line.map(|limit| limit.min(patience)),
@@ -593,4 +621,24 @@ fn up(is_up: bool) -> Family {
         FamilyKind::Gauge,
         vec![series],
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel gives the number of a device to the next mount at once.
+    #[test]
+    fn nothing_of_a_volume_is_shown_for_another_in_its_place() {
+        let mut known = Known::nothing();
+        known.note_volume("a");
+        known.after = Some(7);
+        known.wants_metrics = true;
+        known.note_volume("a");
+        assert_eq!(known.after, Some(7));
+        known.note_volume("b");
+        assert_eq!((known.after, known.wants_state), (None, true));
+        assert!(known.wants_metrics, "a scrape waits");
+        assert_eq!(known.volume.as_deref(), Some("b"));
+    }
 }

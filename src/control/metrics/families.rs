@@ -3,7 +3,7 @@
 //! Families of a daemon may be of another user's, and say anything. So [`merged`] takes names that Prometheus allows, and
 //! no others, and tells the series of volumes apart by labels that no daemon chooses.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use prometheus_client::collector::Collector;
@@ -169,9 +169,12 @@ pub(crate) fn page(families: Vec<Family>, format: Format) -> Result<String, fmt:
     Ok(page)
 }
 
+/// The labels that tell the series of one volume from those of others.
+pub(crate) type OwnLabels = Vec<(&'static str, String)>;
+
 /// Puts the families of several volumes together. Every series gets the labels of its volume, in the place of any that it
 /// has by these names. Families and series that no daemon of ours sends are left out.
-pub(crate) fn merged(volumes: Vec<(Vec<(&'static str, String)>, Vec<Family>)>) -> Vec<Family> {
+pub(crate) fn merged(volumes: Vec<(OwnLabels, Vec<Family>)>) -> Vec<Family> {
     let mut all: BTreeMap<String, Family> = BTreeMap::new();
     for (own, families) in volumes {
         let mut left = MOST_SERIES;
@@ -188,7 +191,7 @@ pub(crate) fn merged(volumes: Vec<(Vec<(&'static str, String)>, Vec<Family>)>) -
             if merged.kind != family.kind {
                 continue;
             }
-            let mut seen = std::collections::BTreeSet::new();
+            let mut seen = BTreeSet::new();
             for series in family.series {
                 let Some(series) = labelled(series, &own).filter(|it| it.value.is_of(merged.kind))
                 else {

@@ -61,21 +61,21 @@ impl Page {
         };
         let target = page.ask(
             "Target.createTarget",
-            serde_json::json!({"url": "about:blank"}),
+            &serde_json::json!({"url": "about:blank"}),
         );
         let attach = serde_json::json!({"targetId": target["targetId"], "flatten": true});
-        let session = page.ask("Target.attachToTarget", attach);
+        let session = page.ask("Target.attachToTarget", &attach);
         page.session = session["sessionId"].as_str().map(str::to_owned);
-        page.ask("Runtime.enable", serde_json::json!({}));
-        page.ask("Log.enable", serde_json::json!({}));
-        page.ask("Page.enable", serde_json::json!({}));
-        page.ask("Page.navigate", serde_json::json!({"url": url}));
+        page.ask("Runtime.enable", &serde_json::json!({}));
+        page.ask("Log.enable", &serde_json::json!({}));
+        page.ask("Page.enable", &serde_json::json!({}));
+        page.ask("Page.navigate", &serde_json::json!({"url": url}));
         Some(page)
     }
 
     /// Sends a request, and waits for its answer.
     #[track_caller]
-    fn ask(&mut self, method: &str, params: Value) -> Value {
+    fn ask(&mut self, method: &str, params: &Value) -> Value {
         self.number += 1;
         let mut request =
             serde_json::json!({"id": self.number, "method": method, "params": params});
@@ -106,7 +106,7 @@ impl Page {
     #[track_caller]
     fn value(&mut self, expression: &str) -> Value {
         let params = serde_json::json!({"expression": expression, "returnByValue": true});
-        let result = self.ask("Runtime.evaluate", params);
+        let result = self.ask("Runtime.evaluate", &params);
         assert!(
             result["exceptionDetails"].is_null(),
             "{expression}: {result}"
@@ -127,7 +127,7 @@ impl Page {
             let params = serde_json::json!({
                 "type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code
             });
-            self.ask("Input.dispatchKeyEvent", params);
+            self.ask("Input.dispatchKeyEvent", &params);
         }
     }
 }
@@ -157,7 +157,7 @@ fn check_looks(page: &mut Page) {
         let features = serde_json::json!([{"name": "prefers-color-scheme", "value": scheme}]);
         page.ask(
             "Emulation.setEmulatedMedia",
-            serde_json::json!({"features": features}),
+            &serde_json::json!({"features": features}),
         );
         let least = page.value(LEAST_CONTRAST);
         assert!(least[0].as_f64() >= Some(4.5), "{scheme}: {least}");
@@ -166,7 +166,7 @@ fn check_looks(page: &mut Page) {
         let metrics = serde_json::json!({
             "width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500
         });
-        page.ask("Emulation.setDeviceMetricsOverride", metrics);
+        page.ask("Emulation.setDeviceMetricsOverride", &metrics);
         let overflow = page.value("document.documentElement.scrollWidth - innerWidth");
         assert!(overflow.as_i64() <= Some(0), "{width}: {overflow}");
     }
