@@ -121,9 +121,8 @@ say "the first boot"
 start
 # It writes nothing if all is well. Errors of other units do not count.
 verified=$(in_system systemd-analyze verify --man=no --recursive-errors=no cauchyfs@photos.service \
-    cauchyfs-dashboard.service 2>&1) ||
-    fail "systemd refuses the unit: $verified"
-# Versions of systemd that do not know a key yet say so, and go on.
+    cauchyfs-dashboard.service 2>&1) || true
+# Versions of systemd that do not know a key yet say so, some with an error, and go on.
 verified=$(grep -vE 'Unknown key.*(RestartSteps|RestartMaxDelaySec)' <<<"$verified" || true)
 [ -z "$verified" ] || fail "systemd has doubts about the unit: $verified"
 eventually "the disks are mounted" in_system findmnt /srv/d2
@@ -135,7 +134,10 @@ eventually "the service orders itself after the disks" comes_after srv-d3.mount
 eventually "the journal knows the volume" is_volume_noted "$volume"
 
 say "the dashboard, which is not root"
-in_system systemctl start cauchyfs-dashboard
+in_system systemctl start cauchyfs-dashboard || {
+    in_system journalctl --no-pager -n 40 -u cauchyfs-dashboard
+    fail "the dashboard does not start"
+}
 ask_dashboard() {
     in_system bash -c 'exec 3<>/dev/tcp/127.0.0.1/9433
         printf "GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n" >&3

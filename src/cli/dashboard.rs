@@ -44,10 +44,11 @@ use watch::Board;
 Root sees all volumes of the machine, and any other user its own. Members of the group cauchyfs see those that root
 mounted, too.
 
-With --token-file, every request must have the token: as the password of any user name, for which a browser asks, or as
-`Authorization: Bearer TOKEN`. It has at least 16 characters, for example those of `openssl rand -hex 16`. The file is one
-that other users cannot read. The token passes the network as it is: beyond this machine, put a proxy with HTTPS before the
-dashboard, or use a tunnel such as `ssh -L 9433:127.0.0.1:9433 HOST`, for which no token is needed.
+Every user of this machine can reach the loopback. With --token-file, every request must have the token: as the
+password of any user name, for which a browser asks, or as `Authorization: Bearer TOKEN`. It has at least 16
+characters, for example those of `openssl rand -hex 16`. The file is one that other users cannot read. The token
+passes the network as it is: beyond this machine, put a proxy with HTTPS before the dashboard, or use a tunnel such as
+`ssh -L 9433:127.0.0.1:9433 HOST`, for which no token is needed.
 
 Metrics are in the OpenMetrics format, or in that of Prometheus. Every series has the labels `volume` and `mountpoint`.")]
 pub(super) struct DashboardArguments {

@@ -1,4 +1,4 @@
-//! What members do at this moment: their throughput, and how long they take to answer.
+//! The activity of members at this moment: their throughput, and the time in which they answer.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};

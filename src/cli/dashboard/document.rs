@@ -35,7 +35,7 @@ const MOST_LINES: usize = 64;
 pub(super) struct Document {
     version: &'static str,
     host: String,
-    /// Whose volumes these are.
+    /// The owner of these volumes, in words.
     scope: String,
     began: i64,
     now: i64,
@@ -57,7 +57,7 @@ struct VolumeDocument {
     told: Option<i64>,
     #[serde(flatten)]
     state: Option<Arc<StateDocument>>,
-    /// What each member does now, if that is known.
+    /// The activity of each member now, in words, if that is known.
     activities: Vec<Option<Vec<String>>>,
     work: Vec<WorkDocument>,
     traffic: TrafficDocument,
@@ -71,7 +71,7 @@ struct SilenceDocument {
     since: i64,
 }
 
-/// What a daemon tells of its volume.
+/// The part of the document that a daemon tells.
 #[derive(Debug, Serialize)]
 pub(super) struct StateDocument {
     #[serde(skip)]
@@ -100,7 +100,7 @@ struct WorkState {
     name: &'static str,
     text: String,
     progress: f64,
-    /// What is left, in bytes for a rebuild and as a part of all for a scrub.
+    /// The rest, in bytes for a rebuild and as a part of all for a scrub.
     left: f64,
 }
 

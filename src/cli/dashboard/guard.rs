@@ -12,7 +12,7 @@ use hyper::{Method, Uri};
 use super::token::Token;
 use crate::control::metrics::request::is_name_of;
 
-/// What is shown.
+/// The subject of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
     /// The page.

@@ -110,7 +110,7 @@ pub(super) struct State {
     pub(super) taken_at: SystemTime,
 }
 
-/// What is known of a volume.
+/// The knowledge of a volume.
 #[derive(Debug)]
 pub(super) struct Known {
     pub(super) state: Option<State>,

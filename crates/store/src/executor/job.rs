@@ -59,7 +59,7 @@ impl RequestInFlight {
         }
     }
 
-    /// Returns what counts the request once it has answered.
+    /// Returns the counter of the request, for when it has answered.
     pub(super) fn meter(&self) -> Meter {
         Meter {
             store: StoreRef::clone(&self.store),
