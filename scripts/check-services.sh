@@ -34,6 +34,8 @@ boot() {
         mount --bind "/dev/$device" "$root/dev/$device"
     done
     ln -s /proc/self/fd "$root/dev/fd"
+    # A service with devices of its own begins with this one.
+    ln -s pts/ptmx "$root/dev/ptmx"
     mkdir "$root/dev/shm" "$root/dev/pts"
     mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
     mount -t tmpfs -o mode=755 tmpfs "$root/run"

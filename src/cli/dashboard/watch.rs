@@ -32,6 +32,9 @@ use crate::maintenance::RebuildState;
 /// The volumes that are shown at most.
 pub(super) const MOST_VOLUMES: usize = 64;
 
+/// Those of them that root shows of other users, who must not crowd out the volumes of root.
+const MOST_OF_OTHERS: usize = 32;
+
 /// The events of a volume that are remembered.
 pub(super) const MOST_EVENTS: usize = 60;
 
@@ -295,7 +298,10 @@ impl Board {
             if volumes.shown.contains_key(&key) {
                 continue;
             }
-            if volumes.shown.len() >= MOST_VOLUMES {
+            let others = volumes.shown.values().filter(|it| it.user != 0).count();
+            let is_of_other = own.is_root() && entry.user() != Some(0);
+            let is_beyond = is_of_other && others >= MOST_OF_OTHERS;
+            if is_beyond || volumes.shown.len() >= MOST_VOLUMES {
                 volumes.left_out += 1;
                 continue;
             }
