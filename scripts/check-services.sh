@@ -39,7 +39,12 @@ boot() {
     mkdir "$root/dev/shm" "$root/dev/pts"
     mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
     mount -t tmpfs -o mode=755 tmpfs "$root/run"
-    exec chroot "$root" /usr/bin/env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    # The kernel gives no user namespace to a service whose root is not that of its mount namespace.
+    cd "$root"
+    pivot_root . .
+    umount --lazy .
+    cd /
+    exec /usr/bin/env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         /lib/systemd/systemd --unit=multi-user.target
 }
 
@@ -92,7 +97,7 @@ start() {
 in_system() {
     local init
     init=$(pgrep --parent "$first" | head -n1)
-    [ -n "$init" ] && nsenter --target "$init" --mount --pid --uts --ipc --cgroup chroot "$root" \
+    [ -n "$init" ] && nsenter --target "$init" --mount --root --wd --pid --uts --ipc --cgroup \
         /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "$@"
 }
 # eventually WHAT COMMAND...: waits until the command succeeds.
