@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks cauchyfs@.service with systemd as the first process of a fresh Debian, in namespaces of its own. It takes minutes.
+# Checks cauchyfs@.service and cauchyfs-dashboard.service with systemd as the first process of a fresh Debian, in namespaces of its own. It takes minutes.
 #
 #   scripts/check-services.sh             builds the .deb first
 #   scripts/check-services.sh PACKAGE     takes that .deb
@@ -34,10 +34,17 @@ boot() {
         mount --bind "/dev/$device" "$root/dev/$device"
     done
     ln -s /proc/self/fd "$root/dev/fd"
+    # A service with devices of its own begins with this one.
+    ln -s pts/ptmx "$root/dev/ptmx"
     mkdir "$root/dev/shm" "$root/dev/pts"
     mount -t devpts -o newinstance,ptmxmode=666 devpts "$root/dev/pts"
     mount -t tmpfs -o mode=755 tmpfs "$root/run"
-    exec chroot "$root" /usr/bin/env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+    # The kernel gives no user namespace to a service whose root is not that of its mount namespace.
+    cd "$root"
+    pivot_root . .
+    umount --lazy .
+    cd /
+    exec /usr/bin/env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         /lib/systemd/systemd --unit=multi-user.target
 }
 
@@ -90,7 +97,7 @@ start() {
 in_system() {
     local init
     init=$(pgrep --parent "$first" | head -n1)
-    [ -n "$init" ] && nsenter --target "$init" --mount --pid --uts --ipc --cgroup chroot "$root" \
+    [ -n "$init" ] && nsenter --target "$init" --mount --root --wd --pid --uts --ipc --cgroup \
         /usr/bin/env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8 "$@"
 }
 # eventually WHAT COMMAND...: waits until the command succeeds.
@@ -120,9 +127,9 @@ comes_after() { in_system systemctl show --property After --value cauchyfs@photo
 say "the first boot"
 start
 # It writes nothing if all is well. Errors of other units do not count.
-verified=$(in_system systemd-analyze verify --man=no --recursive-errors=no cauchyfs@photos.service 2>&1) ||
-    fail "systemd refuses the unit: $verified"
-# Versions of systemd that do not know a key yet say so, and go on.
+verified=$(in_system systemd-analyze verify --man=no --recursive-errors=no cauchyfs@photos.service \
+    cauchyfs-dashboard.service 2>&1) || true
+# Versions of systemd that do not know a key yet say so, some with an error, and go on.
 verified=$(grep -vE 'Unknown key.*(RestartSteps|RestartMaxDelaySec)' <<<"$verified" || true)
 [ -z "$verified" ] || fail "systemd has doubts about the unit: $verified"
 eventually "the disks are mounted" in_system findmnt /srv/d2
@@ -132,6 +139,24 @@ in_system systemctl enable --now cauchyfs@photos
 has_file || in_system sh -c 'echo kept >/mnt/photos/file && sync /mnt/photos/file'
 eventually "the service orders itself after the disks" comes_after srv-d3.mount
 eventually "the journal knows the volume" is_volume_noted "$volume"
+
+say "the dashboard, which is not root"
+in_system systemctl start cauchyfs-dashboard || {
+    in_system journalctl --no-pager -n 40 -u cauchyfs-dashboard
+    fail "the dashboard does not start"
+}
+ask_dashboard() {
+    in_system bash -c 'exec 3<>/dev/tcp/127.0.0.1/9433
+        printf "GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n" >&3
+        cat <&3'
+}
+shows_volume() { ask_dashboard | grep -q '"mountpoint":"/mnt/photos".*"kind":"healthy"'; }
+eventually "the dashboard shows the volume" shows_volume
+dashboard=$(in_system systemctl show --property MainPID --value cauchyfs-dashboard)
+[ "$(in_system stat -c %u "/proc/$dashboard")" != 0 ] || fail "the dashboard is root"
+exposure=$(in_system systemd-analyze security --no-pager cauchyfs-dashboard.service | tail -n1)
+echo "$exposure"
+awk '{ exit !($(NF - 2) <= 2.5) }' <<<"${exposure#→ }" || fail "the dashboard is too exposed: $exposure"
 
 say "a daemon that is killed, and one that hangs"
 before=$(main_process)

@@ -44,7 +44,7 @@ build_static() {
     build "$MACHINE-unknown-linux-musl" --no-default-features
 }
 
-# stage PROGRAM DIRECTORY PREFIX: lays out program, links, unit, manual pages, completions and licences.
+# stage PROGRAM DIRECTORY PREFIX: lays out program, links, units, manual pages, completions and licences.
 stage() {
     local program=$1 to=$2$3 helper kind name
     install -D -m 755 "$program" "$to/bin/cauchyfs"
@@ -54,7 +54,9 @@ stage() {
             ln -s ../bin/cauchyfs "$to/sbin/$helper.$kind"
         done
     done
-    install -D -m 644 packaging/systemd/cauchyfs@.service "$to/lib/systemd/system/cauchyfs@.service"
+    install -D -m 644 -t "$to/lib/systemd/system" packaging/systemd/cauchyfs@.service \
+        packaging/systemd/cauchyfs-dashboard.service
+    install -D -m 644 packaging/systemd/cauchyfs.sysusers "$to/lib/sysusers.d/cauchyfs.conf"
     ln -s ../../../bin/cauchyfs "$to/lib/systemd/system-generators/cauchyfs-generator"
     "$program" man --to "$to/share/man"
     find "$to/share/man" -type f -exec gzip -9n {} +

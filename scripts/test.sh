@@ -82,6 +82,10 @@ install() {
         echo "no ISA-L here: parity is not compared with it"
     [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] || return 0
     need_fuse
+    # A browser, which shows the page of the dashboard. Ubuntu has one only as a snap.
+    command -v chromium >/dev/null || command -v google-chrome >/dev/null ||
+        [ "$(. /etc/os-release && echo "$ID")" != debian ] || try_packages chromium ||
+        echo "no Chromium here: the page of the dashboard is not tested in a browser"
     # A mail server, which gets alerts.
     /usr/bin/python3 -c 'import aiosmtpd' 2>/dev/null || add_packages python3-aiosmtpd
     need mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs setfattr=attr setfacl=acl \

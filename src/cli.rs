@@ -15,6 +15,7 @@ mod client;
 mod completions;
 mod create;
 mod daemon;
+mod dashboard;
 mod devices;
 mod directories;
 mod events;
@@ -71,7 +72,7 @@ use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
 /// Commands by name, to tell them from the source in `cauchyfs SOURCE MOUNTPOINT -o OPTIONS`.
-const COMMANDS: [&str; 20] = [
+const COMMANDS: [&str; 21] = [
     "create",
     "mount",
     "unmount",
@@ -79,6 +80,7 @@ const COMMANDS: [&str; 20] = [
     "usage",
     "events",
     "alerts",
+    "dashboard",
     "check",
     "extract",
     "scrub",
@@ -191,6 +193,7 @@ fn dispatch(arguments: Arguments) -> Result<Outcome, Failure> {
         Command::Usage(usage) => usage::run(&usage),
         Command::Events(events) => events::run(&events),
         Command::Alerts(alerts) => alerts::run(&alerts),
+        Command::Dashboard(dashboard) => dashboard::run(&dashboard),
         Command::Check(check) => check::run(&check),
         Command::Extract(extract) => extract::run(&extract),
         Command::Scrub(scrub) => scrub::run(&scrub),

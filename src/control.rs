@@ -15,6 +15,7 @@
 //!
 //! Reports and failures are data here. The room `cli` asks over the socket, and puts the answers into sentences.
 
+pub(crate) mod activity;
 pub(crate) mod alerts;
 mod code_orders;
 pub(crate) mod dead_mount;
@@ -28,6 +29,7 @@ pub(crate) mod fault;
 pub(crate) mod in_time;
 pub(crate) mod listener;
 pub(crate) mod log_file;
+mod member_names;
 pub(crate) mod metrics;
 pub(crate) mod mount_refusal;
 pub(crate) mod mounted;

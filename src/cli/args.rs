@@ -10,6 +10,7 @@ use clap::{ArgAction, Args, Parser, Subcommand};
 use super::alerts::AlertsArguments;
 use super::bench::BenchArguments;
 use super::completions::CompletionsArguments;
+use super::dashboard::DashboardArguments;
 use super::manual::ManArguments;
 use super::quota::QuotaArguments;
 use super::sandbox::SandboxArguments;
@@ -59,6 +60,7 @@ pub(super) enum Command {
     Usage(UsageArguments),
     Events(EventsArguments),
     Alerts(AlertsArguments),
+    Dashboard(DashboardArguments),
     Check(CheckArguments),
     Extract(ExtractArguments),
     Scrub(ScrubArguments),

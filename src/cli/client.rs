@@ -19,8 +19,7 @@ use crate::control::exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, Limits, Lines, exc
 use crate::control::failure::{DaemonFailure, NotDurable};
 use crate::control::in_time::ask_each;
 use crate::control::peer::peer_of;
-use crate::control::places::Places;
-use crate::control::places::file_stem;
+use crate::control::places::{Places, SocketKind, file_stem};
 use crate::control::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
 use crate::control::report::StatusReport;
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -140,7 +139,7 @@ pub(super) fn search(
     let patience = limits.answer.unwrap_or(ANSWER_TIMEOUT);
     let (mut asked, mut remains, mut other, mut doubt) = (0, None, None, None);
     'places: for directory in places.existing() {
-        for name in directory.sockets_of(&stem) {
+        for name in directory.sockets_of(&stem, SocketKind::towards(target.user)) {
             // One to which nothing listens, or that is no socket of the user, is none.
             let connected = directory.open_socket(&name, target.user);
             let connected = connected.and_then(|socket| socket.connect(patience));
@@ -276,6 +275,9 @@ fn refused(refusal: &Refusal, mountpoint: &Path) -> Failure {
             served.device, served.volume, served.mountpoint
         )),
         Refusal::Unnamed => Failure::environment("the daemon has not mounted the volume yet"),
+        Refusal::QuestionsOnly => {
+            Failure::environment("the daemon takes no orders on its socket for questions")
+        }
         Refusal::Malformed => Failure::environment("the daemon does not know this request"),
     }
 }
@@ -526,7 +528,19 @@ pub(super) fn live_report(mountpoint: &Path, entry: &MountEntry) -> Result<Statu
 ///
 /// If it is gone, or this user may not talk to it.
 fn connect_to(mountpoint: &Path, entry: &MountEntry) -> Result<Connection, Failure> {
-    match find_peer(mountpoint, Some(entry), ANSWER_TIMEOUT)? {
+    connected(
+        find_peer(mountpoint, Some(entry), ANSWER_TIMEOUT)?,
+        mountpoint,
+    )
+}
+
+/// Returns the connection to the daemon of a mount of ours that was looked for.
+///
+/// # Errors
+///
+/// If there is none, or it speaks another version.
+pub(super) fn connected(peer: Peer, mountpoint: &Path) -> Result<Connection, Failure> {
+    match peer {
         Peer::Daemon(connection) => Ok(connection),
         Peer::OtherVersion(spoken) => Err(other_version(spoken, mountpoint)),
         Peer::Remains(_) | Peer::None => {

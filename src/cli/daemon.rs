@@ -43,14 +43,14 @@ use crate::control::event_watch::EventWatch;
 use crate::control::failure::DaemonFailure;
 use crate::control::listener;
 use crate::control::log_file::LogFile;
-use crate::control::metrics::{Metrics, MetricsSocket};
+use crate::control::metrics::{Metrics, MetricsSocket, Source};
 use crate::control::mounted::MountedVolume;
 use crate::control::mounter::Mounting;
 use crate::control::places::RuntimeDirectory;
 use crate::control::process::{
     KERNEL_CACHE_OFF, detach, keep_descriptors_to_ourselves, program, raise_descriptor_limit,
 };
-use crate::control::server::{self, ControlSocket, SocketFile};
+use crate::control::server::{self, Announced, ControlSocket, GROUP, QuestionSocket, SocketFile};
 use crate::control::volume::Volume;
 use crate::fs::{AtimePolicy, FsOptions};
 use crate::fuse::mount::{Mount, MountFlavor};
@@ -106,7 +106,7 @@ struct Started {
     connection: Connection,
     watch: OutageWatch,
     events: EventWatch,
-    metrics: Option<Metrics>,
+    metrics: Metrics,
 }
 
 /// A daemon whose volume is about to be mounted.
@@ -117,6 +117,7 @@ struct Daemon<'a> {
     volume: &'a Arc<MountedVolume>,
     reopening: Reopening,
     metrics: Option<MetricsSocket>,
+    questions: Option<QuestionSocket>,
 }
 
 /// Starts a daemon with `arguments` and waits until its mount is usable.
@@ -250,6 +251,10 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
     // None of them is to end the process while it opens the volume. They are acted upon once it is mounted.
     let signals = Signals::new([SIGHUP, SIGUSR1, SIGUSR2]).map_err(|error| cannot_start(&error))?;
     let runtime = server::prepare(&plan.mountpoint).map_err(|error| no_socket(&error))?;
+    // Later the daemon may give nothing to a group.
+    let questions = server::open_for_group(&runtime, &plan.mountpoint)
+        .inspect_err(|error| tracing::warn!("no socket for the group {GROUP}: {error}"))
+        .unwrap_or_default();
     let needs = Needs {
         directories: &plan.directories,
         mountpoint: &plan.mountpoint,
@@ -285,6 +290,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             volume: &volume,
             reopening,
             metrics,
+            questions,
         };
         let started = daemon.start(runtime, &options, &events, &mut warnings)?;
         confined.end_mounting();
@@ -307,9 +313,7 @@ fn run(plan: &MountPlan, caller: NewsReceiver) -> Result<Outcome, Failure> {
             let log = plan.log.as_deref();
             let ending = Ending::new(confined.mounting(), &mount, &connection, &volume, log);
             let waiting = ending.wait(&inbox);
-            if let Some(metrics) = metrics {
-                metrics.end();
-            }
+            metrics.end();
             drop((watch, supervision));
             events.end();
             let finished = finish(&volume, socket, waiting, &inbox);
@@ -397,7 +401,7 @@ impl Daemon<'_> {
     /// the place turns out to be unfit, or if the kernel or `fusermount3` refuses. Nothing is mounted for a caller that
     /// is gone.
     fn start(
-        self,
+        mut self,
         runtime: RuntimeDirectory,
         options: &ServeOptions,
         events: &Sender<Event>,
@@ -410,7 +414,11 @@ impl Daemon<'_> {
             .map_err(|error| no_socket(&error))?;
         let announced = control.announced();
         let survey = Arc::new(OutageSurvey::new(self.volume, plan.member_timeout));
-        self.watch_control(control, &survey, events.clone())
+        let mut metrics = self
+            .collect_metrics(&survey, &announced, options)
+            .map_err(|error| cannot_start(&error))?;
+        let control = (control, self.questions.take());
+        self.watch_control(control, &survey, metrics.source(), events.clone())
             .map_err(|error| cannot_start(&error))?;
         if !self.caller.is_waiting() {
             return Err(Failure::environment(
@@ -420,7 +428,6 @@ impl Daemon<'_> {
         if let Some(entry) = &dead {
             warnings.lines.extend(clear_place(plan, mounting, entry)?);
         }
-        let surveys = Arc::clone(&survey);
         let served = Arc::clone(self.volume.served());
         let serving = serve(served, mounting, &plan.mountpoint, options)
             .map_err(|error| mount_failure(&error))?;
@@ -430,16 +437,11 @@ impl Daemon<'_> {
             let kernel = (serving.kernel_cache(), serving.waiting());
             let watch = OutageWatch::start(survey, self.reopening, kernel)?;
             let recorded = EventWatch::start(self.volume)?;
-            let metrics = self.metrics.zip(options.counts.clone());
-            let metrics = metrics.map(|(socket, counts)| {
-                let surveyed = Box::new(move |reason: &str| surveys.report(reason));
-                Metrics::start(socket, self.volume, counts, serving.transport(), surveyed)
-            });
-            let metrics = metrics.transpose()?;
+            self.metrics.map_or(Ok(()), |it| metrics.serve(it))?;
             watch_session(serving, events.clone())?;
-            Ok((connection, watch, recorded, metrics))
+            Ok((connection, watch, recorded))
         });
-        let (connection, watch, events, metrics) = watched.map_err(|error| {
+        let (connection, watch, events) = watched.map_err(|error| {
             take_away(mounting, &mount);
             cannot_start(&error)
         })?;
@@ -465,20 +467,36 @@ impl Daemon<'_> {
             .to_string())
     }
 
+    /// Counts requests, and collects metrics when they are asked for.
+    fn collect_metrics(
+        &self,
+        survey: &Arc<OutageSurvey>,
+        announced: &Arc<Announced>,
+        options: &ServeOptions,
+    ) -> io::Result<Metrics> {
+        let survey = Arc::clone(survey);
+        let surveyed = Box::new(move |reason: &str| survey.report(reason));
+        let counts = options.counts.clone().unwrap_or_default();
+        Metrics::start(self.volume, counts, Arc::clone(announced), surveyed)
+    }
+
     /// Answers commands; what ends the daemon becomes an event.
     fn watch_control(
         &self,
-        control: ControlSocket,
+        (control, questions): (ControlSocket, Option<QuestionSocket>),
         survey: &Arc<OutageSurvey>,
+        meters: &Arc<Source>,
         events: Sender<Event>,
     ) -> io::Result<()> {
         let end = move |request, client| send(&events, Event::Asked { request, client });
         let survey = Arc::clone(survey);
         listener::start(
             control,
+            questions,
             Arc::clone(self.volume),
             self.confined.is_foreign(),
             Box::new(move |reason| survey.report(reason)),
+            Arc::clone(meters),
             Box::new(end),
         )
     }
@@ -510,7 +528,7 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
         open_requests: options.open_requests || volume.fs.quotas().any(),
         transport: plan.transport,
         on_failure: plan.on_failure,
-        counts: plan.metrics.map(|_| Arc::default()),
+        counts: Some(Arc::default()),
     }
 }
 

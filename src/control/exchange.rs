@@ -73,9 +73,14 @@ impl Limits {
         match request {
             Request::Identify => Self::of_identity(ANSWER_TIMEOUT),
             // Answered without a look at anything. Commands ask every mount, also those of users who mean no good.
-            Request::Membership => Self {
+            Request::Membership | Request::Activity => Self {
                 line: Some(BRIEF_TIMEOUT),
                 answer: Some(BRIEF_TIMEOUT),
+                ..bounded
+            },
+            Request::Metrics => Self {
+                answer: Some(ANSWER_TIMEOUT),
+                bytes: 2 * MOST_ANSWER_BYTES,
                 ..bounded
             },
             Request::Directories => Self {

@@ -14,14 +14,15 @@ use super::code_orders;
 use super::event_report::EventReport;
 use super::exchange::MOST_LISTED_BYTES;
 use super::failure::DaemonFailure;
+use super::member_names::{member_called, member_to_replace};
+use super::metrics::Source;
 use super::mounted::{MountedVolume, OpenVolume};
-use super::protocol::{Absentee, Answer, Membership, Request};
-use super::quota::QuotaRequest;
+use super::protocol::{Absentee, Answer, Membership, Refusal, Request};
 use super::quota_orders;
 use super::report::StatusReport;
 use super::scrub;
-use super::server::{self, Announced, ControlSocket, meanwhile};
-use super::summary::{TOO_FEW, rebuild_report, report};
+use super::server::{self, Announced, ControlSocket, QuestionSocket, meanwhile};
+use super::summary::{Survey, TOO_FEW, rebuild_report, report};
 use super::usage::{files_usage, volume_usage};
 use super::volume_failure::VolumeFailure;
 use crate::format::event::EventKind;
@@ -33,6 +34,9 @@ use crate::transaction::CommitError;
 
 /// Commands that are answered at once at most; more are refused.
 const MOST_AT_ONCE: usize = 64;
+
+/// Questions of a group that are answered at once at most.
+const MOST_QUESTIONS: usize = 16;
 
 /// Most events in one answer.
 const MOST_EVENTS: usize = 1000;
@@ -52,41 +56,50 @@ pub(crate) enum EndRequest {
 /// Passes a command about the end on, with the connection that waits for the answer.
 type End = Box<dyn Fn(EndRequest, UnixStream) + Send + Sync>;
 
-/// Reports on a volume of which nothing can be counted by what its directories alone tell. It gets the reason.
-pub(crate) type Survey = Box<dyn Fn(&str) -> Option<StatusReport> + Send + Sync>;
-
 /// Answers commands.
 struct Listener {
     /// True if a member belongs to another user: the daemon reaches no directory that it was not mounted with.
     is_foreign: bool,
     volume: Arc<MountedVolume>,
     survey: Survey,
+    meters: Arc<Source>,
     end: End,
     announced: Arc<Announced>,
+    /// Commands that are being answered.
     busy: AtomicUsize,
+    /// Questions of the group that are being answered.
+    asked: AtomicUsize,
 }
 
-/// Starts to listen for a daemon, whose volume may be foreign. `survey` reports on it if it has failed. `end` gets the commands about the end of the daemon, and
-/// the connections on which to answer.
+/// Starts to listen for a daemon, whose volume may be foreign. `survey` reports on it if it has failed. A group may ask on the socket
+/// `questions`. `meters` has its metrics. `end` gets the
+/// commands about the end of the daemon, and the connections on which to answer.
 ///
 /// # Errors
 ///
 /// If the system has no thread left to give.
 pub(crate) fn start(
     control: ControlSocket,
+    questions: Option<QuestionSocket>,
     volume: Arc<MountedVolume>,
     is_foreign: bool,
     survey: Survey,
+    meters: Arc<Source>,
     end: End,
 ) -> io::Result<()> {
     let listener = Arc::new(Listener {
         is_foreign,
         volume,
         survey,
+        meters,
         end,
         announced: control.announced(),
         busy: AtomicUsize::new(0),
+        asked: AtomicUsize::new(0),
     });
+    if let Some(questions) = questions {
+        listener.answer_questions(questions)?;
+    }
     std::thread::Builder::new()
         .name("control".to_owned())
         .spawn(move || {
@@ -100,32 +113,34 @@ pub(crate) fn start(
         .map(drop)
 }
 
-/// One of the commands that are being answered, until it is dropped.
-struct ActiveCommand {
+/// One of the commands or questions that are being answered, until it is dropped.
+struct Active {
     listener: Arc<Listener>,
-    /// The number of commands with this one.
+    count: fn(&Listener) -> &AtomicUsize,
+    /// The number of those of its kind with this one.
     number: usize,
 }
 
-impl ActiveCommand {
-    fn take(listener: &Arc<Listener>) -> Self {
+impl Active {
+    fn take(listener: &Arc<Listener>, count: fn(&Listener) -> &AtomicUsize) -> Self {
         Self {
-            number: listener.busy.fetch_add(1, Ordering::Relaxed) + 1,
+            number: count(listener).fetch_add(1, Ordering::Relaxed) + 1,
             listener: Arc::clone(listener),
+            count,
         }
     }
 }
 
-impl Drop for ActiveCommand {
+impl Drop for Active {
     fn drop(&mut self) {
-        self.listener.busy.fetch_sub(1, Ordering::Relaxed);
+        (self.count)(&self.listener).fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl Listener {
     /// Answers a client on a thread of its own, unless there are too many already.
     fn attend_to(self: &Arc<Self>, client: UnixStream) -> io::Result<()> {
-        let place = ActiveCommand::take(self);
+        let place = Active::take(self, |it| &it.busy);
         if place.number > MOST_AT_ONCE {
             return server::refuse_one_too_many(&client);
         }
@@ -135,36 +150,79 @@ impl Listener {
             .map(drop)
     }
 
+    /// Answers questions of a group from now on, each on a thread of its own, and no more at once than commands can spare.
+    fn answer_questions(self: &Arc<Self>, questions: QuestionSocket) -> io::Result<()> {
+        let listener = Arc::clone(self);
+        let attend_to = move |client: UnixStream| {
+            let place = Active::take(&listener, |it| &it.asked);
+            if place.number > MOST_QUESTIONS {
+                return server::refuse_one_too_many(&client);
+            }
+            let thread = std::thread::Builder::new().name("question".to_owned());
+            let answering = move || match server::receive(&client, &place.listener.announced) {
+                Ok(request) if request.is_for_group() => place.listener.obey(request, client),
+                Ok(_) => server::answer(&client, &Answer::Refused(Refusal::QuestionsOnly)),
+                Err(error) => server::note_dropped("a question", &error),
+            };
+            thread.spawn(answering).map(drop)
+        };
+        let thread = std::thread::Builder::new().name("questions".to_owned());
+        let listening = move || {
+            loop {
+                if let Err(error) = questions.accept().and_then(&attend_to) {
+                    server::note_dropped("a question", &error);
+                }
+            }
+        };
+        thread.spawn(listening).map(drop)
+    }
+
     fn serve(&self, client: UnixStream) {
         match server::receive(&client, &self.announced) {
-            Ok(Request::Status) => {
+            Ok(request) => self.obey(request, client),
+            Err(error) => server::note_dropped("a request", &error),
+        }
+    }
+
+    fn obey(&self, request: Request, client: UnixStream) {
+        match request {
+            Request::Status => {
                 let answer = meanwhile(&client, || self.status());
                 server::answer(&client, &answer);
             }
-            Ok(Request::Unmount { lazy }) => (self.end)(EndRequest::Unmount { lazy }, client),
-            Ok(Request::AwaitEnd) => (self.end)(EndRequest::Await, client),
+            Request::Unmount { lazy } => (self.end)(EndRequest::Unmount { lazy }, client),
+            Request::AwaitEnd => (self.end)(EndRequest::Await, client),
             // Such work would not begin.
-            Ok(request) if self.volume.is_paused() && is_work(&request) => {
+            request if self.volume.is_paused() && request.is_work() => {
                 server::answer(&client, &Answer::Failed(DaemonFailure::Paused));
             }
-            Ok(Request::Pause) => server::answer(&client, &self.pause()),
-            Ok(Request::Resume) => server::answer(&client, &self.resume()),
-            Ok(Request::SetCode {
+            Request::Pause => server::answer(&client, &self.pause()),
+            Request::Resume => server::answer(&client, &self.resume()),
+            Request::SetCode {
                 change,
                 bytes_per_second,
-            }) => {
+            } => {
                 let change = || code_orders::change(&self.volume, &change, bytes_per_second);
                 let answer = meanwhile(&client, || change().unwrap_or_else(Answer::Failed));
                 server::answer(&client, &answer);
             }
-            Ok(Request::Events { after, since_ms }) => {
+            Request::Events { after, since_ms } => {
                 server::answer(&client, &self.events(after, since_ms));
             }
+            Request::Activity => {
+                server::answer(&client, &Answer::Activity(self.meters.activity()));
+            }
+            Request::Metrics => {
+                let metrics = meanwhile(&client, || self.meters.families());
+                let answer = metrics.map(Answer::Metrics);
+                let answer = answer.unwrap_or(Answer::Failed(DaemonFailure::VolumeAway));
+                server::answer(&client, &answer);
+            }
             // It is answered by the time that a request is received.
-            Ok(Request::Identify) => {}
-            Ok(request) => match self.volume.open() {
+            Request::Identify => {}
+            request => match self.volume.open() {
                 // Any work on the volume would fail.
-                Some(volume) if !is_question(&request) && is_away(&volume) => {
+                Some(volume) if !request.is_question() && is_away(&volume) => {
                     server::answer(&client, &Answer::Failed(DaemonFailure::VolumeAway));
                 }
                 Some(volume) => {
@@ -173,7 +231,6 @@ impl Listener {
                 }
                 None => server::answer(&client, &Answer::Failed(DaemonFailure::VolumeAway)),
             },
-            Err(error) => server::note_dropped("a request", &error),
         }
     }
 
@@ -258,27 +315,6 @@ pub(super) fn status_of(volume: Option<&OpenVolume>, survey: &Survey) -> Option<
         .filter(|_| is_away(volume));
     let surveyed = reason.and_then(survey);
     Some(surveyed.unwrap_or(report))
-}
-
-/// Returns whether a request asks for what is known, and for no work on the volume.
-fn is_question(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Directories | Request::Membership | Request::Quota(QuotaRequest::List { .. })
-    )
-}
-
-/// Returns whether a request orders background work.
-fn is_work(request: &Request) -> bool {
-    matches!(
-        request,
-        Request::Scrub { .. }
-            | Request::Rebuild { .. }
-            | Request::Balance { .. }
-            | Request::Join { .. }
-            | Request::Remove { .. }
-            | Request::SetCode { .. }
-    )
 }
 
 /// Returns whether a rebuild or a scrub is under way.
@@ -371,6 +407,8 @@ impl Commands {
             | Request::AwaitEnd
             | Request::SetCode { .. }
             | Request::Events { .. }
+            | Request::Activity
+            | Request::Metrics
             | Request::Pause
             | Request::Resume
             | Request::Identify => {}
@@ -621,41 +659,6 @@ fn own_place(error: &MembersError) -> Option<MemberIndex> {
         MembersError::OwnMember { index, .. } => Some(*index),
         _ => None,
     }
-}
-
-/// Returns the member with a number, or at a path.
-fn member_called(members: &Members, name: &str) -> Result<MemberIndex, DaemonFailure> {
-    if let Ok(number) = name.parse() {
-        return Ok(MemberIndex(number));
-    }
-    let found = members.membership().at(&spellings_of(name));
-    found.ok_or_else(|| DaemonFailure::NoSuchMember {
-        name: name.to_owned(),
-    })
-}
-
-/// Returns the member that is to be replaced. If that was done, and `own` is the one that has its data, it is that
-/// one: a user who gives the command once more names a directory that is gone by then.
-fn member_to_replace(
-    members: &Members,
-    name: &str,
-    own: Option<MemberIndex>,
-) -> Result<MemberIndex, DaemonFailure> {
-    let successor = match name.parse() {
-        Ok(number) => members.membership().successor_of(MemberIndex(number)),
-        Err(_) => members.membership().successor_at(&spellings_of(name)),
-    };
-    match successor {
-        Some(successor) if own == Some(successor) => Ok(successor),
-        _ => member_called(members, name),
-    }
-}
-
-/// Returns a path as it was given, and as it is without links.
-fn spellings_of(path: &str) -> Vec<String> {
-    let canonical = Path::new(path).canonicalize().ok();
-    let canonical = canonical.map(|path| path.to_string_lossy().into_owned());
-    [path.to_owned()].into_iter().chain(canonical).collect()
 }
 
 /// Says whether a member is yet to leave although another, which has come to replace it, is here: the daemon ended

@@ -14,17 +14,19 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
 mod exposition;
+pub(crate) mod families;
 mod process;
 pub(crate) mod request;
 mod sampler;
 mod server;
 
-use exposition::Source;
+pub(crate) use exposition::Source;
 use sampler::Sampler;
 
-use super::listener::Survey;
 use super::mounted::MountedVolume;
-use crate::fuse::{OperationCounts, Transport};
+use super::server::Announced;
+use super::summary::Survey;
+use crate::fuse::OperationCounts;
 
 /// The socket for metrics, before anything is served on it.
 #[derive(Debug)]
@@ -44,28 +46,49 @@ impl MetricsSocket {
 /// The metrics of a mount, until they are ended.
 pub(crate) struct Metrics {
     sampler: Arc<Sampler>,
-    server: server::Server,
+    source: Arc<Source>,
+    server: Option<server::Server>,
 }
 
 impl Metrics {
-    /// Serves metrics of a mounted volume. `survey` reports on it during an outage.
+    /// Collects metrics of a volume that is about to be mounted. `survey` reports on it during an outage.
     ///
     /// # Errors
     ///
     /// If the system has no thread left to give.
     pub(crate) fn start(
-        socket: MetricsSocket,
         volume: &Arc<MountedVolume>,
         counts: Arc<OperationCounts>,
-        transport: Transport,
+        announced: Arc<Announced>,
         survey: Survey,
     ) -> io::Result<Self> {
         let sampler = Sampler::start(volume, survey)?;
-        let source = Source::new(Arc::clone(&sampler), counts, transport);
+        let volume = Arc::clone(volume);
+        let source = Source::new(Arc::clone(&sampler), counts, announced, volume);
+        let source = Arc::new(source);
+        Ok(Self {
+            sampler,
+            source,
+            server: None,
+        })
+    }
+
+    /// Returns the origin of the numbers.
+    pub(crate) fn source(&self) -> &Arc<Source> {
+        &self.source
+    }
+
+    /// Serves them over HTTP from now on.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread left to give.
+    pub(crate) fn serve(&mut self, socket: MetricsSocket) -> io::Result<()> {
+        let source = Arc::clone(&self.source);
         let MetricsSocket(listener) = socket;
-        let server = server::Server::start(listener, Arc::new(move |format| source.page(format)));
-        let server = server.inspect_err(|_| sampler.end())?;
-        Ok(Self { sampler, server })
+        let page = Arc::new(move |format| source.page(format));
+        self.server = Some(server::Server::start(listener, page)?);
+        Ok(())
     }
 
     /// Takes no more connections, and looks at the volume no more. A look that is under way is waited for, a second at most.
@@ -76,7 +99,9 @@ impl Metrics {
 
 impl Drop for Metrics {
     fn drop(&mut self) {
-        self.server.end();
+        if let Some(server) = &self.server {
+            server.end();
+        }
         self.sampler.end();
     }
 }

@@ -11,6 +11,7 @@ use std::io;
 use std::iter;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{SocketAddr, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,8 +25,34 @@ use uuid::Uuid;
 use super::in_time::ask_each;
 use crate::fuse::walk;
 
-/// The end of a socket's name.
-const SOCKET_END: &[u8] = b".sock";
+/// The kinds of sockets of a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SocketKind {
+    /// For commands of the mount's user and of the superuser.
+    Commands,
+    /// For questions of a group about root's mounts.
+    Questions,
+}
+
+impl SocketKind {
+    /// Returns the kind by which this process reaches the daemons of a user.
+    pub(crate) fn towards(user: u32) -> Self {
+        let own = rustix::process::geteuid();
+        if user == 0 && !own.is_root() {
+            Self::Questions
+        } else {
+            Self::Commands
+        }
+    }
+
+    /// Returns the end of a socket's name.
+    pub(crate) fn end(self) -> &'static str {
+        match self {
+            Self::Commands => ".sock",
+            Self::Questions => ".questions",
+        }
+    }
+}
 
 /// Directories of one user in the shared directory, and sockets of one mount in a directory, that are looked at.
 const MOST_LISTED: usize = 64;
@@ -272,20 +299,48 @@ impl RuntimeDirectory {
     }
 
     /// Returns the names of the sockets whose names begin with `stem`, not more than are looked at for one mount.
-    pub(crate) fn sockets_of(&self, stem: &str) -> Vec<OsString> {
-        let mut names = self.sockets();
+    pub(crate) fn sockets_of(&self, stem: &str, kind: SocketKind) -> Vec<OsString> {
+        let mut names = self.sockets(kind);
         names.retain(|name| name.as_bytes().starts_with(stem.as_bytes()));
         names.truncate(MOST_LISTED);
         names
     }
 
-    /// Returns the names of all sockets. Daemons that were killed have left theirs.
-    pub(crate) fn sockets(&self) -> Vec<OsString> {
+    /// Returns the names of all sockets of a kind. Daemons that were killed have left theirs.
+    pub(crate) fn sockets(&self, kind: SocketKind) -> Vec<OsString> {
         let mut names = names_in(&self.handle);
-        names.retain(|name| name.as_bytes().ends_with(SOCKET_END));
+        names.retain(|name| name.as_bytes().ends_with(kind.end().as_bytes()));
         // So that what is tried does not depend on the filesystem.
         names.sort();
         names
+    }
+
+    /// Returns whether this process can list it, and reach its sockets as far as they allow that.
+    pub(crate) fn is_reachable(&self) -> bool {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        rustix::fs::openat(&self.handle, ".", flags, Mode::empty()).is_ok()
+    }
+
+    /// Lets a group list it and reach its sockets, each of which has an owner and a mode of its own.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be given to the group.
+    pub(crate) fn open_to_group(&self, group: u32) -> io::Result<()> {
+        std::os::unix::fs::chown(&self.path, None, Some(group))?;
+        fs::set_permissions(&self.path, fs::Permissions::from_mode(0o750))
+    }
+
+    /// Returns another handle on it.
+    ///
+    /// # Errors
+    ///
+    /// If there are no descriptors left.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            path: self.path.clone(),
+            handle: self.handle.try_clone()?,
+        })
     }
 
     /// Opens a socket of `user`, so that no other can come in its place.

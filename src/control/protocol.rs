@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::activity::ActivityReport;
 use super::event_report::EventReport;
 use super::failure::{DaemonFailure, NotDurable};
+use super::metrics::families::Family;
 use super::quota::{QuotaEntry, QuotaRequest};
 use super::report::{FilesUsageReport, RebuildReport, StatusReport, VolumeUsageReport};
 use super::scrubbed::{Progress, Scrubbed};
@@ -95,6 +97,8 @@ pub(crate) enum Refusal {
     },
     /// The request names no mount, or the daemon has not mounted the volume yet.
     Unnamed,
+    /// The request is more than a question, and the socket takes no others.
+    QuestionsOnly,
     /// The request makes no sense in this version.
     Malformed,
 }
@@ -175,6 +179,10 @@ pub(crate) enum Request {
         /// The time of the first event that is wanted, in milliseconds since 1970.
         since_ms: Option<i64>,
     },
+    /// Asks for the counts of requests and bytes. Answered at once.
+    Activity,
+    /// Asks for all metrics, which are some seconds old.
+    Metrics,
     /// Change the code of the volume, and bring all stripes to it.
     SetCode {
         /// The change.
@@ -182,6 +190,52 @@ pub(crate) enum Request {
         /// The most bytes in a second, if limited.
         bytes_per_second: Option<u64>,
     },
+}
+
+impl Request {
+    /// Returns whether it asks for what is known, and for no work on the volume.
+    pub(crate) fn is_question(&self) -> bool {
+        matches!(
+            self,
+            Self::Directories | Self::Membership | Self::Quota(QuotaRequest::List { .. })
+        )
+    }
+
+    /// Returns whether it orders background work.
+    pub(crate) fn is_work(&self) -> bool {
+        matches!(
+            self,
+            Self::Scrub { .. }
+                | Self::Rebuild { .. }
+                | Self::Balance { .. }
+                | Self::Join { .. }
+                | Self::Remove { .. }
+                | Self::SetCode { .. }
+        )
+    }
+
+    /// Returns whether a group may send it that is to see the state of the volume, and to change nothing.
+    pub(crate) fn is_for_group(&self) -> bool {
+        match self {
+            Self::Status | Self::Events { .. } | Self::Activity | Self::Metrics => true,
+            Self::Identify
+            | Self::Directories
+            | Self::Membership
+            | Self::Usage { .. }
+            | Self::Scrub { .. }
+            | Self::Unmount { .. }
+            | Self::AwaitEnd
+            | Self::Rebuild { .. }
+            | Self::Balance { .. }
+            | Self::Join { .. }
+            | Self::Remove { .. }
+            | Self::RebuildProgress { .. }
+            | Self::Quota(_)
+            | Self::Pause
+            | Self::Resume
+            | Self::SetCode { .. } => false,
+        }
+    }
 }
 
 /// The change of the code of a volume. What is not named stays.
@@ -259,6 +313,10 @@ pub(crate) enum Answer {
         /// True if there are more.
         has_more: bool,
     },
+    /// The counts of requests and bytes.
+    Activity(ActivityReport),
+    /// The metrics.
+    Metrics(Vec<Family>),
     /// Unmounted; everything is durable.
     Unmounted,
     /// The same, but the kernel lets the process end only when these directories answer.

@@ -9,6 +9,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use nix::unistd::Group;
 use parking_lot::{Condvar, Mutex};
 use serde::Serialize;
 use uuid::Uuid;
@@ -18,7 +19,7 @@ use super::exchange::{BRIEF_TIMEOUT, Lines, send};
 use super::failure::DaemonFailure;
 use super::in_time::ask_each;
 use super::peer::peer_of;
-use super::places::{Places, RuntimeDirectory, file_stem};
+use super::places::{Places, RuntimeDirectory, SocketKind, file_stem};
 use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION, Versioned};
 use crate::fuse::Transport;
 use crate::fuse::mount::Mount;
@@ -40,6 +41,13 @@ const MAX_REQUEST_BYTES: usize = 32 << 10;
 pub(crate) struct ControlSocket {
     listener: UnixListener,
     announced: Arc<Announced>,
+}
+
+/// The socket of a mount of root on which a group asks questions. The kernel lets no other user connect to it.
+#[derive(Debug)]
+pub(crate) struct QuestionSocket {
+    listener: UnixListener,
+    _file: SocketFile,
 }
 
 /// The mount that a daemon serves, once it is mounted.
@@ -165,6 +173,56 @@ pub(crate) fn open(
     ))
 }
 
+/// The group whose members may ask how root's volumes are.
+pub(crate) const GROUP: &str = "cauchyfs";
+
+/// Opens the socket for questions of the group, if this is root's mount and there is such a group.
+///
+/// # Errors
+///
+/// If it cannot be made.
+pub(crate) fn open_for_group(
+    directory: &RuntimeDirectory,
+    mountpoint: &Path,
+) -> io::Result<Option<QuestionSocket>> {
+    if !rustix::process::geteuid().is_root() {
+        return Ok(None);
+    }
+    let Some(group) = Group::from_name(GROUP).map_err(io::Error::from)? else {
+        return Ok(None);
+    };
+    let group = group.gid.as_raw();
+    let stem = file_stem(mountpoint);
+    let end = SocketKind::Questions.end();
+    let name = format!("{stem}-{}{end}", Uuid::new_v4().simple());
+    let path = directory.short_path(&name);
+    let listener = UnixListener::bind(&path)?;
+    let file = SocketFile {
+        directory: directory.try_clone()?,
+        name: name.into(),
+    };
+    std::os::unix::fs::chown(&path, None, Some(group))?;
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o660))?;
+    directory.open_to_group(group)?;
+    Ok(Some(QuestionSocket {
+        listener,
+        _file: file,
+    }))
+}
+
+impl QuestionSocket {
+    /// Waits for a connection.
+    ///
+    /// # Errors
+    ///
+    /// If none can be taken.
+    pub(crate) fn accept(&self) -> io::Result<UnixStream> {
+        let (stream, _) = self.listener.accept()?;
+        stream.set_write_timeout(Some(PIECE_TIMEOUT))?;
+        Ok(stream)
+    }
+}
+
 /// Removes the sockets that daemons of ours left at `mountpoint` when they died.
 pub(crate) fn clear(mountpoint: &Path) {
     clear_in(&own_places(), mountpoint, BRIEF_TIMEOUT);
@@ -180,7 +238,9 @@ fn clear_in(places: &Places, mountpoint: &Path, patience: Duration) {
 fn clear_each(places: &Places, mountpoint: &Path) {
     let stem = file_stem(mountpoint);
     for directory in places.existing() {
-        for name in directory.sockets_of(&stem) {
+        let kinds = [SocketKind::Commands, SocketKind::Questions];
+        let names = kinds.map(|kind| directory.sockets_of(&stem, kind));
+        for name in names.into_iter().flatten() {
             let Ok(socket) = directory.open_socket(&name, places.user) else {
                 continue;
             };

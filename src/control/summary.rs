@@ -26,6 +26,9 @@ const MOST_LISTED: usize = 100_000;
 /// The reason why nothing can be counted of a volume with too few members.
 pub(crate) const TOO_FEW: &str = "too few members are online to read the records of the volume";
 
+/// Reports on a volume of which nothing can be counted by what its directories alone tell. It gets the reason.
+pub(crate) type Survey = Box<dyn Fn(&str) -> Option<StatusReport> + Send + Sync>;
+
 /// Says how an open volume is, counted and not remembered; `notes` say why directories were left out. A value that cannot
 /// be counted is left out, with the reason.
 pub(crate) fn report(

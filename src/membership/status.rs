@@ -6,6 +6,8 @@ use super::Members;
 use super::access::Access;
 use super::health::{MemberState, MemberStatus};
 use super::reason::AbsenceReason;
+use crate::format::MemberIndex;
+use crate::store::Operations;
 
 impl Members {
     /// Returns the status of each member, by index, and asks each how much it holds; for a slow one, the last answer
@@ -31,6 +33,17 @@ impl Members {
         let mut members = self.known_status();
         members.retain(|member| member.state != MemberState::Online);
         members
+    }
+
+    /// Returns the operations of each member that is online since its directory was opened: reads, and writes with syncs.
+    #[must_use]
+    pub fn traffic(&self) -> Vec<(MemberIndex, Operations, Operations)> {
+        let snapshot = self.membership.snapshot();
+        let counted = snapshot.members().filter_map(|(index, member)| {
+            let traffic = member.store()?.traffic()?;
+            Some((index, traffic.reads(), traffic.writes()))
+        });
+        counted.collect()
     }
 
     /// Returns the directories that are open and locked.

@@ -16,6 +16,7 @@ mod codes;
 mod control;
 mod crash;
 mod daemon;
+mod dashboard;
 mod direct;
 mod disks;
 mod events;

@@ -25,7 +25,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::name::{Name, invalid, is_dir};
 use super::{
     ALIGNMENT, Hold, PageCacheUse, RawUse, Space, Store, StoreError, StoreErrorKind, StoreLock,
-    Visitor,
+    Traffic, Visitor,
 };
 use calls::retry;
 use filesystems::{DURABLE_WRITE_FILESYSTEMS, LOCAL_FILESYSTEMS, MEMORY_FILESYSTEMS};
@@ -76,6 +76,7 @@ pub struct DirStore {
     reported: Mutex<BTreeSet<String>>,
     /// Held while names disappear, so that [`Store::probe`] can tell our removals from others'.
     removing: Mutex<()>,
+    traffic: Traffic,
 }
 
 impl DirStore {
@@ -112,6 +113,7 @@ impl DirStore {
             reserves: AtomicBool::new(true),
             reported: Mutex::default(),
             removing: Mutex::new(()),
+            traffic: Traffic::default(),
         })
     }
 
@@ -421,6 +423,10 @@ impl DirStore {
 }
 
 impl Store for DirStore {
+    fn traffic(&self) -> Option<&Traffic> {
+        Some(&self.traffic)
+    }
+
     fn label(&self) -> String {
         self.label.clone()
     }

@@ -28,6 +28,7 @@ pub mod executor;
 pub mod fault;
 pub mod memory;
 mod name;
+mod traffic;
 
 pub use buffer::{Buffer, Pinner, Pool, Unpinner};
 pub use dir::holders::{Holder, is_held_up};
@@ -36,6 +37,7 @@ pub use error::{StoreError, StoreErrorKind};
 pub use executor::{Executor, ExecutorKind, Op, Outcome, StoreRequest};
 pub use fault::{Call, CallKind, Effect, Fault, FaultPlan, FaultStore, Scope};
 pub use memory::{CutPolicy, MemDisk, MemStore};
+pub use traffic::{Operations, Traffic};
 
 /// Alignment, in bytes, of offsets, lengths and memory for I/O past the page cache; also the size
 /// of a page of [`Buffer`].
@@ -348,6 +350,11 @@ pub trait Store: Send + Sync + Debug {
     /// bytes lie in memory. [`Executor`] then does so on the calling thread, which such an operation cannot hang.
     fn is_in_memory(&self) -> bool {
         false
+    }
+
+    /// Returns the counts of operations that an [`Executor`] ran here. None where nothing counts them.
+    fn traffic(&self) -> Option<&Traffic> {
+        None
     }
 
     /// Returns a descriptor of the file fit for `usage`, if one is available without blocking. With it

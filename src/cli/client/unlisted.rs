@@ -8,8 +8,7 @@ use super::{Connection, Peer, SoughtMount, other_version, question, search_in_ti
 use crate::cli::failure::Failure;
 use crate::control::exchange::Limits;
 use crate::control::in_time::ask_each;
-use crate::control::places::Places;
-use crate::control::places::file_stem;
+use crate::control::places::{Places, SocketKind, file_stem};
 use crate::control::protocol::Identity;
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -76,7 +75,7 @@ pub(super) fn unlisted_in(
     let mut found = Vec::new();
     let mut asked = 0;
     for directory in places.existing() {
-        for name in directory.sockets() {
+        for name in directory.sockets(SocketKind::Commands) {
             let is_listed = |stem: &String| name.to_string_lossy().starts_with(stem.as_str());
             if stems.iter().any(is_listed) {
                 continue;

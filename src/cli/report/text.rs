@@ -96,7 +96,8 @@ impl StatusReport {
         text
     }
 
-    fn headline(&self) -> String {
+    /// Says in one line how the volume is.
+    pub(in crate::cli) fn headline(&self) -> String {
         let gone = self.absentees().count();
         let members = self.members.len();
         match self.state {
@@ -212,6 +213,23 @@ impl StatusReport {
             self.push_index(&mut text);
         }
         text.lines().map(str::to_owned).collect()
+    }
+
+    /// Qualifies the redundancy: shared devices, values that were not counted, and copies of the index.
+    pub(in crate::cli) fn redundancy_notes(&self) -> Vec<String> {
+        let mut text = String::new();
+        self.push_shared_devices(&mut text);
+        self.push_uncounted(&mut text);
+        self.push_index(&mut text);
+        text.lines().map(str::to_owned).collect()
+    }
+
+    /// Says which background work is under way, or was last.
+    pub(in crate::cli) fn work_lines(&self) -> [Vec<String>; 2] {
+        let (mut rebuild, mut scrub) = (String::new(), String::new());
+        self.push_rebuild(&mut rebuild);
+        self.push_scrub(&mut scrub);
+        [rebuild, scrub].map(|text| text.lines().map(str::to_owned).collect())
     }
 
     fn push_rebuild(&self, text: &mut String) {
@@ -420,7 +438,7 @@ impl fmt::Display for RedundancyReport {
 }
 
 impl MemberState {
-    fn word(self) -> &'static str {
+    pub(in crate::cli) fn word(self) -> &'static str {
         match self {
             Self::Online => "online",
             Self::Missing => "missing",

@@ -6,15 +6,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, prometheus_text, text};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
-
+use super::families::{self, Family};
 use super::process::ProcessUse;
 use super::request::Format;
 use super::sampler::{PATIENCE, Sample, Sampler};
+use crate::control::activity::{ActivityReport, MemberActivity};
+use crate::control::mounted::MountedVolume;
+use crate::control::server::Announced;
+use crate::format::MemberIndex;
 use crate::fuse::{BUCKETS, OperationCount, OperationCounts, Transport};
+use crate::store::Operations;
 
 mod out;
 mod volume;
@@ -22,40 +23,77 @@ mod volume;
 use out::Out;
 
 /// The origin of all numbers.
-pub(super) struct Source {
+pub(crate) struct Source {
     sampler: Arc<Sampler>,
     counts: Arc<OperationCounts>,
-    transport: Transport,
+    announced: Arc<Announced>,
+    volume: Arc<MountedVolume>,
 }
 
 impl Source {
     pub(super) fn new(
         sampler: Arc<Sampler>,
         counts: Arc<OperationCounts>,
-        transport: Transport,
+        announced: Arc<Announced>,
+        volume: Arc<MountedVolume>,
     ) -> Self {
         Self {
             sampler,
             counts,
-            transport,
+            announced,
+            volume,
         }
     }
 
     /// Writes the page. Returns none if the volume tells nothing yet.
     pub(super) fn page(&self, format: Format) -> Option<String> {
+        let written = families::page(self.families()?, format);
+        written
+            .inspect_err(|error| tracing::error!("metrics cannot be written: {error}"))
+            .ok()
+    }
+
+    /// Returns all metrics. None if the volume tells nothing yet.
+    pub(crate) fn families(&self) -> Option<Vec<Family>> {
+        let transport = self.announced.transport()?;
         let sample = self.sampler.latest(PATIENCE)?;
         let numbers = Numbers {
             sample,
-            transport: self.transport,
+            transport,
             operations: self.counts.all(),
             bytes_read: self.counts.bytes_read(),
             bytes_written: self.counts.bytes_written(),
             process: ProcessUse::now(),
         };
-        let written = numbers.write(format);
-        written
-            .inspect_err(|error| tracing::error!("metrics cannot be written: {error}"))
+        let collected = numbers.families();
+        collected
+            .inspect_err(|_| tracing::error!("a metric has a name that another has"))
             .ok()
+    }
+
+    /// Returns the counts that cost no look at the volume.
+    pub(crate) fn activity(&self) -> ActivityReport {
+        let operations = self.counts.all();
+        ActivityReport {
+            bytes_read: self.counts.bytes_read(),
+            bytes_written: self.counts.bytes_written(),
+            requests: operations.iter().map(OperationCount::count).sum(),
+            requests_failed: operations.iter().map(|it| it.failed).sum(),
+            members: self.members(),
+        }
+    }
+
+    fn members(&self) -> Vec<MemberActivity> {
+        let Some(open) = self.volume.now() else {
+            return Vec::new();
+        };
+        let traffic = open.maintenance.transactions().members().traffic();
+        let of = |(index, reads, writes): (MemberIndex, Operations, Operations)| MemberActivity {
+            index: index.0,
+            reads: reads.into(),
+            writes: writes.into(),
+        };
+        traffic.into_iter().map(of).collect()
     }
 }
 
@@ -71,21 +109,9 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn write(self, format: Format) -> Result<String, fmt::Error> {
-        let mut registry = Registry::default();
-        registry.register_collector(Box::new(self));
-        let mut page = String::new();
-        match format {
-            Format::OpenMetrics => text::encode(&mut page, &registry)?,
-            Format::Text => prometheus_text::encode(&mut page, &registry)?,
-        }
-        Ok(page)
-    }
-}
-
-impl Collector for Numbers {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut out = Out::new(encoder);
+    fn families(&self) -> Result<Vec<Family>, fmt::Error> {
+        let mut families = Vec::new();
+        let mut out = Out::new(&mut families);
         write_operations(self, &mut out)?;
         volume::write_volume(&self.sample, self.transport, &mut out)?;
         volume::write_members(&self.sample, &mut out)?;
@@ -102,26 +128,25 @@ impl Collector for Numbers {
             "Open file descriptors of the daemon when the state of the volume was asked for.",
             self.sample.open_files.map(volume::number),
         )?;
-        Ok(())
+        Ok(families)
     }
 }
 
 fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
     let of = |operation: &OperationCount| vec![("operation", operation.name.to_owned())];
-    let mut family = out.family(
+    out.histograms(
         "cauchyfs_operation_duration_seconds",
         "Time from the start of work on a request of the kernel to its answer, by operation.",
-        MetricType::Histogram,
+        numbers.operations.iter().map(|operation| {
+            let bounds = BUCKETS.map(|bound| Some(bound.as_secs_f64())).into_iter();
+            let buckets = bounds.chain([None]).zip(operation.buckets);
+            (
+                of(operation),
+                operation.time.as_secs_f64(),
+                buckets.collect(),
+            )
+        }),
     )?;
-    for operation in &numbers.operations {
-        let bounds = BUCKETS.map(|bound| bound.as_secs_f64()).into_iter();
-        let bounds = bounds.chain([f64::INFINITY]);
-        let buckets: Vec<(f64, u64)> = bounds.zip(operation.buckets).collect();
-        let (sum, count) = (operation.time.as_secs_f64(), operation.count());
-        family
-            .encode_family(&of(operation))?
-            .encode_histogram::<NoLabelSet>(sum, count, &buckets, None)?;
-    }
     out.counters(
         "cauchyfs_operation_errors",
         "Requests of the kernel that were answered with an error, those of a program's mistake included.",

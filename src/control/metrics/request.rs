@@ -114,7 +114,7 @@ pub(crate) fn judge(bytes: &[u8], local: IpAddr) -> Result<Option<Format>, Refus
 
 /// Returns whether the value of a header `Host` is a local address: for the loopback `localhost`, or any address of it, too.
 /// It may have a port.
-fn is_name_of(host: &[u8], local: IpAddr) -> bool {
+pub(crate) fn is_name_of(host: &[u8], local: IpAddr) -> bool {
     let local = local.to_canonical();
     let Ok(host) = std::str::from_utf8(host) else {
         return false;

@@ -11,10 +11,9 @@ use std::time::{Duration, Instant, SystemTime};
 use parking_lot::{Condvar, Mutex};
 
 use super::process::open_files;
-use crate::control::listener::Survey;
 use crate::control::mounted::MountedVolume;
 use crate::control::report::StatusReport;
-use crate::control::summary::{TOO_FEW, report_without_names};
+use crate::control::summary::{Survey, TOO_FEW, report_without_names};
 use crate::maintenance::Maintenance;
 use crate::membership::Unusable;
 use crate::transaction::CommitCounts;

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::request::{Op, Outcome, StoreRequest};
 use crate::dir::is_aligned;
@@ -17,6 +17,35 @@ pub(super) struct RequestInFlight {
     pub(super) op: Op,
     /// Bytes of a read or write that are done already.
     pub(super) done: usize,
+    began: Instant,
+}
+
+/// The counter of a request.
+pub(super) struct Meter {
+    store: StoreRef,
+    direction: Option<Direction>,
+    began: Instant,
+}
+
+/// The direction of bytes, and their number.
+enum Direction {
+    Read(usize),
+    Write(usize),
+}
+
+impl Meter {
+    /// Counts the request, if it was successful.
+    pub(super) fn count(&self, outcome: &Outcome) {
+        let Some(traffic) = self.store.traffic().filter(|_| outcome.is_ok()) else {
+            return;
+        };
+        let time = self.began.elapsed();
+        match self.direction {
+            Some(Direction::Read(bytes)) => traffic.count_read(bytes, time),
+            Some(Direction::Write(bytes)) => traffic.count_write(bytes, time),
+            None => {}
+        }
+    }
 }
 
 impl RequestInFlight {
@@ -26,11 +55,36 @@ impl RequestInFlight {
             store: request.store,
             op: request.op,
             done: 0,
+            began: Instant::now(),
+        }
+    }
+
+    /// Returns the counter of the request, for when it has answered.
+    pub(super) fn meter(&self) -> Meter {
+        Meter {
+            store: StoreRef::clone(&self.store),
+            direction: match &self.op {
+                Op::Read { buf, .. } => Some(Direction::Read(buf.len())),
+                Op::Write { data, .. } | Op::WriteDurably { data, .. } => {
+                    Some(Direction::Write(data.len()))
+                }
+                Op::Sync { .. } => Some(Direction::Write(0)),
+                // These say little of the device.
+                Op::Create { .. } | Op::Remove { .. } | Op::Punch { .. } | Op::Probe => None,
+            },
+            began: self.began,
         }
     }
 
     /// Does what is left of the request on this thread, for as long as it takes.
     pub(super) fn run(self) -> Outcome {
+        let meter = self.meter();
+        let outcome = self.run_unmetered();
+        meter.count(&outcome);
+        outcome
+    }
+
+    fn run_unmetered(self) -> Outcome {
         let Self {
             store, op, done, ..
         } = self;

@@ -222,8 +222,12 @@ impl RingBatch<'_> {
             }
             self.flying -= 1;
             self.watch.answered(flight.key, now);
+            let meter = flight.job.meter();
             match judge(flight.job, answer) {
-                Verdict::Done(outcome) => self.outcomes[index] = Some(outcome),
+                Verdict::Done(outcome) => {
+                    meter.count(&outcome);
+                    self.outcomes[index] = Some(outcome);
+                }
                 Verdict::Partly(job) => self.unfinished.push(job),
             }
         }

@@ -449,3 +449,32 @@ fn an_operation_that_the_kernel_does_not_finish_keeps_its_memory_until_it_answer
         .expect("it answers again");
     assert_eq!(seen.expect("a buffer")[..], [8; 100]);
 }
+
+/// Each executor counts what it ran on a directory: the bytes of both directions, and syncs.
+#[test]
+fn what_an_executor_runs_on_a_directory_is_counted_there() {
+    let kinds = [
+        ExecutorKind::Uring,
+        ExecutorKind::Threads,
+        ExecutorKind::Inline,
+    ];
+    for kind in kinds {
+        let home = tempfile::tempdir().expect("there is room");
+        let store: StoreRef = Arc::new(open(home.path()).expect("it is a directory"));
+        let pool = Pool::new(1 << 20);
+        let executor = Executor::new(kind, TIMEOUT);
+        store.create("f", 8192).expect("a new file");
+        let outcomes = executor.run(vec![
+            StoreRequest::write(&store, "f", 0, Bytes::from_static(b"1234")),
+            StoreRequest::sync(&store, "f"),
+            StoreRequest::read(&store, "f", 0, pool.buffer(4096)),
+            StoreRequest::read(&store, "absent", 0, pool.buffer(4096)),
+        ]);
+        assert!(outcomes[3].is_err(), "{kind:?}");
+        let traffic = store.traffic().expect("directories count");
+        let (reads, writes) = (traffic.reads(), traffic.writes());
+        assert_eq!((reads.count, reads.bytes), (1, 4096), "{kind:?}");
+        assert_eq!((writes.count, writes.bytes), (2, 4), "{kind:?}");
+        assert!(!writes.time.is_zero(), "{kind:?}");
+    }
+}

@@ -1,94 +1,111 @@
-//! Writes families of metrics.
+//! Families of metrics while they are collected.
 
 use std::fmt;
 
-use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet};
-use prometheus_client::metrics::MetricType;
+use crate::control::metrics::families::{Family, FamilyKind, Series, SeriesValue};
 
-/// The labels of one series.
+/// The labels of a series.
 pub(super) type Labels = Vec<(&'static str, String)>;
 
-/// Writes families of metrics.
-pub(super) struct Out<'a>(DescriptorEncoder<'a>);
+/// Collects families of metrics. It refuses a family that comes twice.
+pub(super) struct Out<'a>(&'a mut Vec<Family>);
 
 impl<'a> Out<'a> {
-    /// Writes to an encoder.
-    pub(super) fn new(encoder: DescriptorEncoder<'a>) -> Self {
-        Self(encoder)
+    /// Adds to a list.
+    pub(super) fn new(families: &'a mut Vec<Family>) -> Self {
+        Self(families)
     }
 
-    /// Begins a family.
-    pub(super) fn family(
+    fn add(
         &mut self,
-        name: &'static str,
+        name: &str,
         help: &str,
-        kind: MetricType,
-    ) -> Result<MetricEncoder<'_>, fmt::Error> {
-        self.0.encode_descriptor(name, help, None, kind)
+        kind: FamilyKind,
+        rows: impl IntoIterator<Item = (Labels, SeriesValue)>,
+    ) -> fmt::Result {
+        if self.0.iter().any(|it| it.name == name) {
+            return Err(fmt::Error);
+        }
+        let rows = rows.into_iter().map(|(labels, value)| Series {
+            labels: labels
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value))
+                .collect(),
+            value,
+        });
+        self.0.push(Family::new(name, help, kind, rows.collect()));
+        Ok(())
     }
 
-    /// Writes gauges that have labels; no family if there are none.
+    /// Adds gauges that have labels; no family if there are none.
     pub(super) fn gauges(
         &mut self,
         name: &str,
         help: &str,
         rows: impl IntoIterator<Item = (Labels, f64)>,
     ) -> fmt::Result {
-        let mut rows = rows.into_iter().peekable();
-        if rows.peek().is_none() {
-            return Ok(());
-        }
-        let mut family = self
-            .0
-            .encode_descriptor(name, help, None, MetricType::Gauge)?;
-        rows.try_for_each(|(labels, value)| family.encode_family(&labels)?.encode_gauge(&value))
+        let rows = rows.into_iter();
+        let rows = rows.map(|(labels, value)| (labels, SeriesValue::Gauge(value)));
+        self.add(name, help, FamilyKind::Gauge, rows)
     }
 
-    /// Writes a gauge without labels, if there is a value.
+    /// Adds a gauge without labels, if there is a value.
     pub(super) fn gauge(
         &mut self,
         name: &str,
         help: &str,
         value: impl Into<Option<f64>>,
     ) -> fmt::Result {
-        let Some(value) = value.into() else {
-            return Ok(());
-        };
-        self.0
-            .encode_descriptor(name, help, None, MetricType::Gauge)?
-            .encode_gauge(&value)
+        let value = value.into().map(|value| (Vec::new(), value));
+        self.gauges(name, help, value)
     }
 
-    /// Writes counters that have labels; no family if there are none. The name gets the suffix `_total`.
+    /// Adds counters that have labels; no family if there are none. The name gets the suffix `_total`.
     pub(super) fn counters(
         &mut self,
         name: &str,
         help: &str,
         rows: impl IntoIterator<Item = (Labels, u64)>,
     ) -> fmt::Result {
-        let mut rows = rows.into_iter().peekable();
-        if rows.peek().is_none() {
-            return Ok(());
-        }
-        let mut family = self
-            .0
-            .encode_descriptor(name, help, None, MetricType::Counter)?;
-        rows.try_for_each(|(labels, value)| {
-            family
-                .encode_family(&labels)?
-                .encode_counter::<NoLabelSet, _, u64>(&value, None)
-        })
+        let rows = rows.into_iter();
+        let rows = rows.map(|(labels, value)| (labels, SeriesValue::Count(value)));
+        self.add(name, help, FamilyKind::Counter, rows)
     }
 
-    /// Writes a counter without labels. The name gets the suffix `_total`.
-    pub(super) fn counter(
+    /// Adds a counter without labels. The name gets the suffix `_total`.
+    pub(super) fn counter<T: Copy + Into<SeriesValue>>(
         &mut self,
         name: &str,
         help: &str,
-        value: &impl prometheus_client::encoding::EncodeCounterValue,
+        value: &T,
     ) -> fmt::Result {
-        self.0
-            .encode_descriptor(name, help, None, MetricType::Counter)?
-            .encode_counter::<NoLabelSet, _, u64>(value, None)
+        let row = (Vec::new(), (*value).into());
+        self.add(name, help, FamilyKind::Counter, [row])
+    }
+
+    /// Adds histograms: the sum of all values, and the number of values in each bucket. The last bucket has no bound.
+    pub(super) fn histograms(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, f64, Vec<(Option<f64>, u64)>)>,
+    ) -> fmt::Result {
+        let rows = rows.into_iter().map(|(labels, sum, buckets)| {
+            let histogram = SeriesValue::Histogram { sum, buckets };
+            (labels, histogram)
+        });
+        self.add(name, help, FamilyKind::Histogram, rows)
+    }
+}
+
+impl From<u64> for SeriesValue {
+    fn from(count: u64) -> Self {
+        Self::Count(count)
+    }
+}
+
+impl From<f64> for SeriesValue {
+    fn from(amount: f64) -> Self {
+        Self::Amount(amount)
     }
 }

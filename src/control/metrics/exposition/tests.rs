@@ -39,7 +39,7 @@ fn page_of(sample: Sample, format: Format) -> String {
         bytes_written: 7,
         process: ProcessUse::now(),
     };
-    numbers.write(format).unwrap()
+    families::page(numbers.families().unwrap(), format).unwrap()
 }
 
 /// Splits a line into its series and the value, which the formats write in several ways.

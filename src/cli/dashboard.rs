@@ -1,0 +1,116 @@
+//! `cauchyfs dashboard`: a page about all mounted volumes, and their metrics.
+//!
+//! It is a process apart from all daemons. `watch` asks each of these over its control socket, on threads of their own, and
+//! remembers the answers. `document` puts them into sentences and numbers. `server` shows them over HTTP to those whom
+//! `guard` lets pass. The page has no way to change anything.
+//!
+//! # Invariants
+//!
+//! - A daemon that hangs delays the display of no other volume: each is asked by threads of its own, and no request over
+//!   HTTP waits for a daemon longer than [`watch::METRICS_PATIENCE`].
+//! - All that grows has a limit: volumes, events, history, connections, requests, and the time of each.
+//! - Texts of daemons are escaped before they get into the document, and the page shows them as text.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::path::PathBuf;
+
+use clap::Args;
+use sd_notify::NotifyState;
+
+use super::failure::{Failure, Outcome};
+use super::terminal;
+
+mod activity;
+mod document;
+mod guard;
+mod history;
+mod progress;
+mod server;
+mod token;
+mod watch;
+
+use guard::Guard;
+use token::Token;
+use watch::Board;
+
+/// Serve a page with all mounted volumes: their state, members, redundancy, throughput, background work, lost files and
+/// events, and what to do next. It is updated live, and it changes nothing. `/metrics` has the metrics of all volumes.
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  cauchyfs dashboard
+  cauchyfs dashboard --listen 9500
+  cauchyfs dashboard --listen 192.0.2.1:9433 --token-file /etc/cauchyfs/dashboard.token
+
+Root sees all volumes of the machine, and any other user its own. Members of the group cauchyfs see those that root
+mounted, too.
+
+Every user of this machine can reach the loopback. With --token-file, every request must have the token: as the
+password of any user name, for which a browser asks, or as `Authorization: Bearer TOKEN`. It has at least 16
+characters, for example those of `openssl rand -hex 16`. The file is one that other users cannot read. The token
+passes the network as it is: beyond this machine, put a proxy with HTTPS before the dashboard, or use a tunnel such as
+`ssh -L 9433:127.0.0.1:9433 HOST`, for which no token is needed.
+
+Metrics are in the OpenMetrics format, or in that of Prometheus. Every series has the labels `volume` and `mountpoint`.")]
+pub(super) struct DashboardArguments {
+    /// Listen at this address. A port alone is one of 127.0.0.1. Any address beyond the loopback needs --token-file.
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9433", value_parser = listen_address)]
+    listen: SocketAddr,
+    /// Answer only requests with the token in this file.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// Answer requests to this host name, too, such as the one of a proxy. Without it the host is an address, or
+    /// localhost. Can be given several times.
+    #[arg(long = "host", value_name = "NAME", value_parser = guard::host_name)]
+    hosts: Vec<String>,
+}
+
+/// Serves until it is ended.
+///
+/// # Errors
+///
+/// If the address cannot be listened at, or needs a token.
+pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
+    let address = arguments.listen;
+    let token = arguments.token_file.as_deref().map(Token::read);
+    let token = token.transpose()?;
+    if token.is_none() && !address.ip().to_canonical().is_loopback() {
+        return Err(Failure::usage(format!(
+            "{} is an address that others may reach, and there is no token",
+            address.ip()
+        ))
+        .advise("give a file with a token: `--token-file FILE`; or an address of the loopback"));
+    }
+    let listener = TcpListener::bind(address)
+        .and_then(|listener| Ok((listener.local_addr()?, listener)))
+        .map_err(|error| {
+            Failure::environment(format!("cannot listen at {address}: {error}"))
+                .advise("give another address or port with `--listen`")
+        });
+    let (bound, listener) = listener?;
+    let board = Board::start().map_err(|error| {
+        Failure::environment(format!("cannot start to look at volumes: {error}"))
+    })?;
+    let guard = Guard::new(token, arguments.hosts.clone());
+    terminal::line(format_args!("the dashboard is at http://{bound}/"));
+    if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
+        tracing::debug!("the manager of services is not told: {error}");
+    }
+    let served = server::serve(listener, board, guard);
+    Err(Failure::environment(format!(
+        "cannot go on to serve: {}",
+        served
+            .err()
+            .map_or_else(|| "it has ended".to_owned(), |error| error.to_string())
+    )))
+}
+
+/// Reads the address of a listener: a port of the loopback, or an address with a port. Names are not looked up.
+fn listen_address(text: &str) -> Result<SocketAddr, String> {
+    let port = text.strip_prefix(':').unwrap_or(text);
+    match port.parse::<u16>() {
+        Ok(port) => Ok((Ipv4Addr::LOCALHOST, port).into()),
+        Err(_) => text.parse().map_err(|_| {
+            "give a port, or an IP address with a port: 9433, 127.0.0.1:9433, [::1]:9433".to_owned()
+        }),
+    }
+}

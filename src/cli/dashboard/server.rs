@@ -1,0 +1,293 @@
+//! The dashboard over HTTP.
+//!
+//! The stack is hyper on one thread: the parser and the timers are not ours. Each connection has one request and one
+//! answer, and a limit on the time of each. Connections beyond [`MOST_AT_ONCE`] are closed at once.
+
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, TcpListener};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine;
+use base64::prelude::BASE64_STANDARD;
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue,
+    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response, StatusCode};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use parking_lot::Mutex;
+use sha2::{Digest, Sha256};
+use tokio::net::TcpStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use super::document::Document;
+use super::guard::{Guard, Refusal, Shown};
+use super::watch::Board;
+use crate::control::metrics::families;
+use crate::control::metrics::request::Format;
+
+/// Connections that are served at once at most.
+const MOST_AT_ONCE: usize = 64;
+
+/// The time that a client may take for its request.
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
+
+/// The time of a whole connection.
+const CONNECTION_TIMEOUT: Duration = Duration::from_secs(15);
+
+/// The most bytes of a request, and those of an answer that wait for a slow reader beyond the answer itself.
+const BUFFER_BYTES: usize = 16 << 10;
+
+/// The most header fields of a request.
+const MOST_HEADERS: usize = 64;
+
+/// The pause after a connection could not be taken, for example for want of descriptors.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The time for which a document of the state serves all clients.
+const STATE_GOOD_FOR: Duration = Duration::from_millis(250);
+
+/// The time for which a page of metrics serves all scrapes.
+const METRICS_GOOD_FOR: Duration = Duration::from_secs(1);
+
+const PAGE: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+type Answer = Response<Full<Bytes>>;
+
+/// Parts of all answers.
+struct Site {
+    board: Arc<Board>,
+    guard: Guard,
+    page: Bytes,
+    policy: HeaderValue,
+    state: Mutex<Option<(Instant, Bytes)>>,
+    metrics: [tokio::sync::Mutex<Option<(Instant, Bytes)>>; 2],
+}
+
+/// Serves until the listener fails.
+///
+/// # Errors
+///
+/// If the runtime cannot be made.
+pub(super) fn serve(listener: TcpListener, board: Arc<Board>, guard: Guard) -> io::Result<()> {
+    let site = Arc::new(Site::new(board, guard)?);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        // Scrapes wait for daemons one after the other.
+        .max_blocking_threads(4)
+        .build()?;
+    listener.set_nonblocking(true)?;
+    runtime.block_on(accept_all(listener, site))
+}
+
+async fn accept_all(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
+    let listener = tokio::net::TcpListener::from_std(listener)?;
+    let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
+    loop {
+        match listener.accept().await {
+            // A client without a place is closed by the drop of its connection.
+            Ok((client, _)) => {
+                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
+                    tokio::spawn(attend_to(client, Arc::clone(&site), place));
+                }
+            }
+            Err(error) => {
+                tracing::debug!("no connection for the dashboard: {error}");
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+}
+
+async fn attend_to(client: TcpStream, site: Arc<Site>, place: OwnedSemaphorePermit) {
+    let Ok(local) = client.local_addr() else {
+        return;
+    };
+    let answering = service_fn(|request| {
+        let site = Arc::clone(&site);
+        async move { Ok::<_, Infallible>(site.answer(&request, local.ip()).await) }
+    });
+    let serving = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(REQUEST_TIMEOUT)
+        .max_buf_size(BUFFER_BYTES)
+        .max_headers(MOST_HEADERS)
+        .keep_alive(false)
+        .serve_connection(TokioIo::new(client), answering);
+    match tokio::time::timeout(CONNECTION_TIMEOUT, serving).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::trace!("a request was cut off: {error}"),
+        Err(_) => tracing::trace!("a client was too slow"),
+    }
+    drop(place);
+}
+
+impl Site {
+    fn new(board: Arc<Board>, guard: Guard) -> io::Result<Self> {
+        let page = PAGE
+            .replace("/*STYLE*/", STYLE)
+            .replace("/*SCRIPT*/", SCRIPT);
+        let hash = |text: &str| BASE64_STANDARD.encode(Sha256::digest(text));
+        let policy = format!(
+            "default-src 'none'; script-src 'sha256-{}'; style-src 'sha256-{}'; connect-src 'self'; img-src data:; \
+             base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+            hash(SCRIPT),
+            hash(STYLE)
+        );
+        Ok(Self {
+            board,
+            guard,
+            page: page.into(),
+            policy: policy.parse().map_err(io::Error::other)?,
+            state: Mutex::default(),
+            metrics: Default::default(),
+        })
+    }
+
+    async fn answer(&self, request: &Request<Incoming>, local: IpAddr) -> Answer {
+        let headers = request.headers();
+        let judged = self
+            .guard
+            .judge(request.method(), request.uri(), headers, local);
+        let mut answer = match judged {
+            Ok(Shown::Page) => text(
+                StatusCode::OK,
+                "text/html; charset=utf-8",
+                self.page.clone(),
+            ),
+            Ok(Shown::State) => self.state(),
+            Ok(Shown::Metrics) => self.metrics(headers).await,
+            Err(refusal) => refused(refusal),
+        };
+        let fields = answer.headers_mut();
+        fields.insert(CONTENT_SECURITY_POLICY, self.policy.clone());
+        for (name, value) in [
+            (CACHE_CONTROL, "no-store"),
+            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
+            (X_FRAME_OPTIONS, "DENY"),
+            (REFERRER_POLICY, "no-referrer"),
+        ] {
+            fields.insert(name, HeaderValue::from_static(value));
+        }
+        for (name, value) in [
+            ("cross-origin-resource-policy", "same-origin"),
+            ("cross-origin-opener-policy", "same-origin"),
+        ] {
+            fields.insert(name, HeaderValue::from_static(value));
+        }
+        answer
+    }
+
+    /// Returns the document of the state. All clients of one moment get the same.
+    fn state(&self) -> Answer {
+        let mut state = self.state.lock();
+        let fresh = state
+            .as_ref()
+            .filter(|(at, _)| at.elapsed() < STATE_GOOD_FOR);
+        let document = match fresh {
+            Some((_, document)) => Ok(document.clone()),
+            None => serde_json::to_vec(&Document::of(&self.board)).map(Bytes::from),
+        };
+        match document {
+            Ok(document) => {
+                if fresh.is_none() {
+                    *state = Some((Instant::now(), document.clone()));
+                }
+                text(StatusCode::OK, "application/json", document)
+            }
+            Err(error) => {
+                tracing::error!("the state of volumes cannot be written: {error}");
+                refusal_text(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "The state cannot be written.",
+                )
+            }
+        }
+    }
+
+    /// Returns the metrics. One scrape at a time asks for them, and those that wait get the same.
+    async fn metrics(&self, headers: &HeaderMap) -> Answer {
+        let mut accepted = headers.get_all(ACCEPT).iter();
+        let is_open = |it: &HeaderValue| {
+            let text = String::from_utf8_lossy(it.as_bytes());
+            text.contains("application/openmetrics-text")
+        };
+        let (format, kept) = if accepted.any(is_open) {
+            (Format::OpenMetrics, &self.metrics[0])
+        } else {
+            (Format::Text, &self.metrics[1])
+        };
+        let mut kept = kept.lock().await;
+        if let Some((at, page)) = kept.as_ref()
+            && at.elapsed() < METRICS_GOOD_FOR
+        {
+            return text(StatusCode::OK, format.content_type(), page.clone());
+        }
+        let board = Arc::clone(&self.board);
+        let asked = tokio::task::spawn_blocking(move || families::page(board.metrics(), format));
+        if let Ok(Ok(page)) = asked.await {
+            let page = Bytes::from(page);
+            *kept = Some((Instant::now(), page.clone()));
+            return text(StatusCode::OK, format.content_type(), page);
+        }
+        tracing::error!("metrics cannot be written");
+        refusal_text(
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "The metrics cannot be written.",
+        )
+    }
+}
+
+fn text(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
+    let mut answer = Response::new(Full::new(body));
+    *answer.status_mut() = status;
+    let kind = HeaderValue::from_static(kind);
+    answer.headers_mut().insert(CONTENT_TYPE, kind);
+    answer
+}
+
+fn refusal_text(status: StatusCode, sentence: &'static str) -> Answer {
+    let body = Bytes::from_static(sentence.as_bytes());
+    text(status, "text/plain; charset=utf-8", body)
+}
+
+fn refused(refusal: Refusal) -> Answer {
+    let (status, sentence) = match refusal {
+        Refusal::Malformed => (StatusCode::BAD_REQUEST, "The request is malformed.\n"),
+        Refusal::Unknown => (
+            StatusCode::UNAUTHORIZED,
+            "Give the token as the password of any user.\n",
+        ),
+        Refusal::Foreign => (
+            StatusCode::FORBIDDEN,
+            "The request is for another host, or comes from another site.\n",
+        ),
+        Refusal::OtherPath => (
+            StatusCode::NOT_FOUND,
+            "The page is at /, and the metrics are at /metrics.\n",
+        ),
+        Refusal::OtherMethod => (
+            StatusCode::METHOD_NOT_ALLOWED,
+            "Only GET and HEAD are answered.\n",
+        ),
+    };
+    let mut answer = refusal_text(status, sentence);
+    let fields = answer.headers_mut();
+    if refusal == Refusal::OtherMethod {
+        fields.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+    }
+    if refusal == Refusal::Unknown {
+        let asked = HeaderValue::from_static("Basic realm=\"CauchyFS\", charset=\"UTF-8\"");
+        fields.insert(WWW_AUTHENTICATE, asked);
+    }
+    answer
+}

@@ -1,0 +1,650 @@
+//! The volumes that are mounted, as their daemons answer.
+//!
+//! A thread looks for mounts once a second. Each volume has two threads. One asks what costs a daemon nothing, once a
+//! second: events, and counts of bytes. The other asks for the state, as soon as there is a new event, and otherwise at
+//! intervals that grow with the time that an answer takes. A daemon that hangs keeps its own two threads alone.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant, SystemTime};
+
+use parking_lot::{Condvar, Mutex};
+use rustix::process::geteuid;
+
+use super::activity::Activity;
+use super::document::{EventDocument, StateDocument};
+use super::history::{Bytes, History};
+use super::progress::Progress;
+use crate::cli::client::{self, Connection, Peer, SoughtMount};
+use crate::cli::failure::Failure;
+use crate::control::exchange::Limits;
+use crate::control::metrics::families::{Family, merged};
+use crate::control::places::{Places, SocketKind};
+use crate::control::protocol::{Answer, Request};
+use crate::control::report::StatusReport;
+use crate::control::server::GROUP;
+use crate::fuse::mountinfo::{self, MountEntry};
+use crate::maintenance::RebuildState;
+
+/// The volumes that are shown at most.
+pub(super) const MOST_VOLUMES: usize = 64;
+
+/// Those of them that root shows of other users, who must not crowd out the volumes of root.
+const MOST_OF_OTHERS: usize = 32;
+
+/// The events of a volume that are remembered.
+pub(super) const MOST_EVENTS: usize = 60;
+
+/// The longest identity of a volume that is remembered, in characters.
+const LONGEST_IDENTITY: usize = 64;
+
+/// Most answers with events that are taken at once.
+const MOST_ANSWERS: usize = 64;
+
+/// The interval of the questions that cost nothing.
+const INTERVAL: Duration = Duration::from_secs(1);
+
+/// The time that a daemon may take to answer these.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The time after which a silence is shown.
+const LONG_SILENCE: Duration = Duration::from_secs(3);
+
+/// The time that a daemon may take for its state, as long as it gives signs of life.
+const STATUS_PATIENCE: Duration = Duration::from_secs(120);
+
+/// The state is asked for no more often than its answer takes, times this.
+const LEAST_SHARE: u32 = 20;
+
+/// The longest interval at which the state is asked for, and the interval while no page is open.
+const LONGEST_INTERVAL: Duration = Duration::from_secs(30);
+
+/// The shortest time between an answer and the next question for the state.
+const SHORTEST_INTERVAL: Duration = Duration::from_millis(300);
+
+/// The longest of these times: an answer that took longer is not waited for as long again.
+const LONGEST_PAUSE: Duration = Duration::from_secs(3);
+
+/// The time after which a page that was not asked for counts as closed.
+const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The time for which a volume is shown that is mounted no more.
+const SHOWN_AFTER: Duration = Duration::from_secs(600);
+
+/// The time for which metrics serve.
+const METRICS_GOOD_FOR: Duration = Duration::from_secs(2);
+
+/// The time that a scrape waits for new metrics.
+pub(super) const METRICS_PATIENCE: Duration = Duration::from_secs(4);
+
+/// The reason why a daemon has not answered.
+#[derive(Clone, Debug)]
+pub(super) struct Silence {
+    pub(super) failure: Failure,
+    pub(super) since: SystemTime,
+    /// True if there is no daemon.
+    pub(super) is_gone: bool,
+}
+
+impl Silence {
+    /// Returns a silence that began now, or with the one before.
+    fn of(failure: Failure, is_gone: bool, before: Option<&Self>) -> Self {
+        Self {
+            failure,
+            since: before.map_or_else(SystemTime::now, |it| it.since),
+            is_gone,
+        }
+    }
+
+    /// Returns whether it is worth a word. A daemon on a busy machine may answer late once.
+    pub(super) fn is_long(&self) -> bool {
+        let passed = self.since.elapsed().unwrap_or_default();
+        self.is_gone || passed >= LONG_SILENCE
+    }
+}
+
+/// The state of a volume.
+#[derive(Clone, Debug)]
+pub(super) struct State {
+    pub(super) told: Arc<StateDocument>,
+    pub(super) taken_at: SystemTime,
+}
+
+/// The knowledge of a volume.
+#[derive(Debug)]
+pub(super) struct Known {
+    pub(super) state: Option<State>,
+    pub(super) events: VecDeque<Arc<EventDocument>>,
+    after: Option<u64>,
+    pub(super) history: History,
+    pub(super) activity: Activity,
+    pub(super) rebuild: Progress,
+    pub(super) scrub: Progress,
+    pub(super) silence: Option<Silence>,
+    /// The reason why the state was not told, while the daemon answers otherwise.
+    pub(super) no_state: Option<Silence>,
+    pub(super) unmounted: Option<(Instant, SystemTime)>,
+    volume: Option<String>,
+    metrics: Option<(Instant, Vec<Family>)>,
+    wants_metrics: bool,
+    wants_state: bool,
+}
+
+impl Known {
+    fn nothing() -> Self {
+        Self {
+            state: None,
+            events: VecDeque::new(),
+            after: None,
+            history: History::new(Instant::now(), SystemTime::now()),
+            activity: Activity::default(),
+            rebuild: Progress::default(),
+            scrub: Progress::default(),
+            silence: None,
+            no_state: None,
+            unmounted: None,
+            volume: None,
+            metrics: None,
+            wants_metrics: false,
+            wants_state: true,
+        }
+    }
+
+    /// Notes which volume a daemon serves. Of another than before nothing is known.
+    fn note_volume(&mut self, volume: &str) {
+        let volume: String = volume.chars().take(LONGEST_IDENTITY).collect();
+        if self
+            .volume
+            .as_deref()
+            .is_some_and(|before| before != volume)
+        {
+            *self = Self {
+                wants_metrics: self.wants_metrics,
+                ..Self::nothing()
+            };
+        }
+        self.volume = Some(volume);
+    }
+}
+
+/// A mounted volume.
+#[derive(Debug)]
+pub(super) struct Watched {
+    pub(super) mountpoint: PathBuf,
+    device: String,
+    user: u32,
+    known: Mutex<Known>,
+    /// Wakes the thread that asks for what costs nothing.
+    wanted: Condvar,
+    /// Wakes the thread that asks for the state.
+    state_wanted: Condvar,
+    /// Wakes scrapes.
+    metrics_came: Condvar,
+    is_over: AtomicBool,
+}
+
+/// All volumes.
+#[derive(Debug)]
+pub(super) struct Board {
+    pub(super) began: SystemTime,
+    volumes: Mutex<Volumes>,
+    /// When a page was asked for last.
+    viewed: Mutex<Option<Instant>>,
+    /// One scrape at a time asks the daemons.
+    scraping: Mutex<()>,
+}
+
+#[derive(Debug, Default)]
+struct Volumes {
+    shown: BTreeMap<(PathBuf, String), Arc<Watched>>,
+    /// Mounted volumes beyond those.
+    left_out: usize,
+    /// The reason why mounts cannot be listed.
+    failure: Option<String>,
+}
+
+impl Board {
+    /// Begins to look at volumes.
+    ///
+    /// # Errors
+    ///
+    /// If the system has no thread left to give.
+    pub(super) fn start() -> io::Result<Arc<Self>> {
+        let board = Arc::new(Self {
+            began: SystemTime::now(),
+            volumes: Mutex::default(),
+            viewed: Mutex::default(),
+            scraping: Mutex::default(),
+        });
+        board.look();
+        let looking = Arc::clone(&board);
+        std::thread::Builder::new()
+            .name("look".to_owned())
+            .spawn(move || {
+                loop {
+                    std::thread::sleep(INTERVAL);
+                    looking.look();
+                }
+            })?;
+        Ok(board)
+    }
+
+    /// Returns the volumes, the number of those that are left out, and the reason why there may be others. Notes that a
+    /// page is open.
+    pub(super) fn view(&self) -> (Vec<Arc<Watched>>, usize, Option<String>) {
+        let before = self.viewed.lock().replace(Instant::now());
+        let volumes = self.volumes.lock();
+        let shown: Vec<_> = volumes.shown.values().cloned().collect();
+        if before.is_none_or(|before| before.elapsed() >= PAGE_TIMEOUT) {
+            for volume in &shown {
+                volume.want_state();
+            }
+        }
+        (shown, volumes.left_out, volumes.failure.clone())
+    }
+
+    fn has_viewers(&self) -> bool {
+        let viewed = self.viewed.lock();
+        viewed.is_some_and(|viewed| viewed.elapsed() < PAGE_TIMEOUT)
+    }
+
+    /// Compares the mount table with the volumes that are known.
+    fn look(self: &Arc<Self>) {
+        let entries = match mountinfo::mounts() {
+            Ok(entries) => entries,
+            Err(error) => {
+                let failure = format!("cannot read the mount table: {error}");
+                self.volumes.lock().failure = Some(failure);
+                return;
+            }
+        };
+        let own = geteuid();
+        let sees_root = own.is_root() || Places::of(0).existing().any(|it| it.is_reachable());
+        let mut mounted: Vec<MountEntry> = Vec::new();
+        for entry in entries {
+            let user = entry.user();
+            let is_own = own.is_root() || user == Some(own.as_raw());
+            let is_visible = is_own || user == Some(0) && sees_root;
+            // The first mount of a filesystem is the daemon's own. Later ones are bound to other places.
+            let is_first = mounted.iter().all(|it| it.device != entry.device);
+            if entry.is_ours() && is_visible && is_first {
+                mounted.push(entry);
+            }
+        }
+        let mut volumes = self.volumes.lock();
+        volumes.failure = None;
+        for (key, volume) in &volumes.shown {
+            let is_there = mounted
+                .iter()
+                .any(|it| it.mountpoint == key.0 && it.device == key.1);
+            volume.note_mounted(is_there);
+        }
+        volumes.shown.retain(|key, volume| {
+            let is_replaced = mounted
+                .iter()
+                .any(|it| it.mountpoint == key.0 && it.device != key.1);
+            let is_kept = !volume.is_forgotten(is_replaced);
+            if !is_kept {
+                volume.end();
+            }
+            is_kept
+        });
+        volumes.left_out = 0;
+        for entry in mounted {
+            let key = (entry.mountpoint.clone(), entry.device.clone());
+            if volumes.shown.contains_key(&key) {
+                continue;
+            }
+            let others = volumes.shown.values().filter(|it| it.user != 0).count();
+            let is_of_other = own.is_root() && entry.user() != Some(0);
+            let is_beyond = is_of_other && others >= MOST_OF_OTHERS;
+            if is_beyond || volumes.shown.len() >= MOST_VOLUMES {
+                volumes.left_out += 1;
+                continue;
+            }
+            match Watched::start(&entry, self) {
+                Ok(volume) => drop(volumes.shown.insert(key, volume)),
+                Err(error) => volumes.failure = Some(format!("cannot look at a volume: {error}")),
+            }
+        }
+    }
+
+    /// Returns the metrics of all volumes, as new as daemons give them soon.
+    pub(super) fn metrics(&self) -> Vec<Family> {
+        let _one_at_a_time = self.scraping.lock();
+        let shown: Vec<_> = self.volumes.lock().shown.values().cloned().collect();
+        let until = Instant::now() + METRICS_PATIENCE;
+        for volume in &shown {
+            volume.want_metrics();
+        }
+        let mut families = Vec::new();
+        for volume in shown {
+            let place = volume.mountpoint.display().to_string();
+            let (id, own) = volume.metrics(until);
+            let labels = vec![("volume", id), ("mountpoint", place)];
+            families.push((labels, own));
+        }
+        merged(families)
+    }
+}
+
+impl Watched {
+    fn start(entry: &MountEntry, board: &Arc<Board>) -> io::Result<Arc<Self>> {
+        let watched = Arc::new(Self {
+            mountpoint: entry.mountpoint.clone(),
+            device: entry.device.clone(),
+            user: entry.user().unwrap_or(0),
+            known: Mutex::new(Known::nothing()),
+            wanted: Condvar::new(),
+            state_wanted: Condvar::new(),
+            metrics_came: Condvar::new(),
+            is_over: AtomicBool::new(false),
+        });
+        let spawn = |name: &str, work: fn(&Self, &Board)| {
+            let (watched, board) = (Arc::clone(&watched), Arc::clone(board));
+            let thread = std::thread::Builder::new().name(name.to_owned());
+            thread.spawn(move || work(&watched, &board)).map(drop)
+        };
+        spawn("ask-state", Self::ask_states)?;
+        spawn("ask", Self::ask_often).inspect_err(|_| watched.end())?;
+        Ok(watched)
+    }
+
+    /// Calls `view` with what is known.
+    pub(super) fn with<T>(&self, view: impl FnOnce(&mut Known) -> T) -> T {
+        view(&mut self.known.lock())
+    }
+
+    fn end(&self) {
+        self.is_over.store(true, Ordering::Release);
+        let known = self.known.lock();
+        self.wanted.notify_all();
+        self.state_wanted.notify_all();
+        drop(known);
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Acquire)
+    }
+
+    fn note_mounted(&self, is_mounted: bool) {
+        let mut known = self.known.lock();
+        if is_mounted {
+            known.unmounted = None;
+        } else if known.unmounted.is_none() {
+            known.unmounted = Some((Instant::now(), SystemTime::now()));
+        }
+    }
+
+    /// Returns whether it is unmounted, and shown no more.
+    fn is_forgotten(&self, is_replaced: bool) -> bool {
+        let known = self.known.lock();
+        let is_old = |(at, _): (Instant, SystemTime)| at.elapsed() >= SHOWN_AFTER;
+        known.unmounted.is_some_and(is_old) || is_replaced && known.unmounted.is_some()
+    }
+
+    fn want_state(&self) {
+        self.known.lock().wants_state = true;
+        self.state_wanted.notify_all();
+    }
+
+    fn want_metrics(&self) {
+        let mut known = self.known.lock();
+        let is_fresh = |(at, _): &(Instant, Vec<Family>)| at.elapsed() < METRICS_GOOD_FOR;
+        if known.unmounted.is_none() && !known.metrics.as_ref().is_some_and(is_fresh) {
+            known.wants_metrics = true;
+            self.wanted.notify_all();
+        }
+    }
+
+    /// Returns the identity of the volume and its metrics, once they are new or it is too late.
+    fn metrics(&self, until: Instant) -> (String, Vec<Family>) {
+        let mut known = self.known.lock();
+        let is_pending = |known: &mut Known| known.wants_metrics && known.silence.is_none();
+        while is_pending(&mut known) && !self.metrics_came.wait_until(&mut known, until).timed_out()
+        {
+        }
+        let is_up = known.silence.is_none() && known.unmounted.is_none() && known.metrics.is_some();
+        let mut families = match &known.metrics {
+            // Numbers of a daemon that is silent would look as if they were of now.
+            Some((_, families)) if is_up && !known.wants_metrics => families.clone(),
+            _ => Vec::new(),
+        };
+        families.push(up(is_up && !known.wants_metrics));
+        (known.volume.clone().unwrap_or_default(), families)
+    }
+
+    /// Connects to the daemon. This may wait for the directories of its user, which can be of another machine.
+    fn connect(&self) -> Result<Connection, (Failure, bool)> {
+        let target = SoughtMount {
+            mountpoint: self.mountpoint.clone(),
+            device: Some(self.device.clone()),
+            user: self.user,
+        };
+        let limits = Limits::of_identity(PATIENCE);
+        let peer = client::search(&Places::of(self.user), &target, &limits);
+        let peer = peer.map_err(|failure| (failure, false))?;
+        let is_gone = matches!(peer, Peer::None | Peer::Remains(_));
+        if is_gone && SocketKind::towards(self.user) == SocketKind::Questions {
+            let failure = Failure::environment(format!(
+                "the daemon is gone, or it was started before there was a group {GROUP}"
+            ))
+            .advise("if it is there, mount the volume again, or run the dashboard as root");
+            return Err((failure, false));
+        }
+        client::connected(peer, &self.mountpoint).map_err(|failure| (failure, is_gone))
+    }
+
+    fn ask(&self, request: &Request, patience: Duration) -> Result<Answer, (Failure, bool)> {
+        let connection = self.connect()?;
+        self.known.lock().note_volume(&connection.identity().volume);
+        let limits = Limits::of(request, false);
+        let limits = Limits {
+            line: limits.line.map(|limit| limit.min(patience)),
+            answer: Some(patience),
+            ..limits
+        };
+        let answer = client::ask_within(connection, request, &limits, |_| {});
+        answer.map_err(|failure| (failure, false))
+    }
+
+    fn beside_the_point(&self) -> (Failure, bool) {
+        (client::beside_the_point(&self.mountpoint), false)
+    }
+
+    /// Asks once a second for what costs nothing, and for metrics if they are wanted.
+    fn ask_often(&self, _: &Board) {
+        while !self.is_over() {
+            let asked = self.ask_events().and_then(|()| self.ask_activity());
+            self.note_asked(asked.err());
+            if self.known.lock().wants_metrics {
+                self.ask_metrics();
+            }
+            let mut known = self.known.lock();
+            if !known.wants_metrics && !self.is_over() {
+                self.wanted.wait_for(&mut known, INTERVAL);
+            }
+        }
+    }
+
+    fn note_asked(&self, failed: Option<(Failure, bool)>) {
+        let mut known = self.known.lock();
+        let Some((failure, is_gone)) = failed else {
+            if known.silence.take().is_some() {
+                known.wants_state = true;
+                self.state_wanted.notify_all();
+            }
+            return;
+        };
+        let before = known.silence.take();
+        known.silence = Some(Silence::of(failure, is_gone, before.as_ref()));
+        known.activity.end();
+        // Another daemon may count from the beginning.
+        known.after = None;
+        self.metrics_came.notify_all();
+    }
+
+    fn ask_events(&self) -> Result<(), (Failure, bool)> {
+        let mut has_new = false;
+        for _ in 0..MOST_ANSWERS {
+            let after = self.known.lock().after;
+            let request = Request::Events {
+                after,
+                since_ms: None,
+            };
+            let Answer::Events { events, has_more } = self.ask(&request, PATIENCE)? else {
+                return Err(self.beside_the_point());
+            };
+            let mut known = self.known.lock();
+            for event in events {
+                if known.after.is_some_and(|after| event.sequence <= after) {
+                    return Err(self.beside_the_point());
+                }
+                known.after = Some(event.sequence);
+                let is_known = known.events.iter().any(|it| it.sequence == event.sequence);
+                if !is_known {
+                    has_new = true;
+                    known.events.push_back(Arc::new(EventDocument::of(&event)));
+                    if known.events.len() > MOST_EVENTS {
+                        known.events.pop_front();
+                    }
+                }
+            }
+            if !has_more {
+                break;
+            }
+        }
+        if has_new {
+            self.want_state();
+        }
+        Ok(())
+    }
+
+    fn ask_activity(&self) -> Result<(), (Failure, bool)> {
+        match self.ask(&Request::Activity, PATIENCE)? {
+            Answer::Activity(activity) => {
+                let bytes = Bytes {
+                    read: activity.bytes_read,
+                    written: activity.bytes_written,
+                };
+                let now = Instant::now();
+                let mut known = self.known.lock();
+                known.history.note(now, bytes);
+                known.activity.note(now, &activity.members);
+                Ok(())
+            }
+            _ => Err(self.beside_the_point()),
+        }
+    }
+
+    fn ask_metrics(&self) {
+        let asked = self.ask(&Request::Metrics, METRICS_PATIENCE);
+        let mut known = self.known.lock();
+        known.wants_metrics = false;
+        known.metrics = match asked {
+            Ok(Answer::Metrics(families)) => Some((Instant::now(), families)),
+            Ok(_) | Err(_) => None,
+        };
+        self.metrics_came.notify_all();
+    }
+
+    /// Asks for the state again and again.
+    fn ask_states(&self, board: &Board) {
+        while !self.is_over() {
+            self.known.lock().wants_state = false;
+            let began = Instant::now();
+            let asked = self.ask(&Request::Status, STATUS_PATIENCE);
+            let (took, answered) = (began.elapsed(), Instant::now());
+            match asked {
+                Ok(Answer::Status(report)) => self.note_state(&report),
+                Ok(_) => self.note_no_state(self.beside_the_point().0),
+                Err((failure, _)) => self.note_no_state(failure),
+            }
+            let interval = took.saturating_mul(LEAST_SHARE);
+            let mut interval = interval.clamp(INTERVAL, LONGEST_INTERVAL);
+            if !board.has_viewers() {
+                interval = LONGEST_INTERVAL;
+            }
+            let until = Instant::now() + interval;
+            let mut known = self.known.lock();
+            while !known.wants_state
+                && !self.is_over()
+                && !self.state_wanted.wait_until(&mut known, until).timed_out()
+            {}
+            drop(known);
+            // Many events must not keep the daemon busy with its state.
+            let pause = took.clamp(SHORTEST_INTERVAL, LONGEST_PAUSE);
+            std::thread::sleep(pause.saturating_sub(answered.elapsed()));
+        }
+    }
+
+    fn note_state(&self, report: &StatusReport) {
+        let told = Arc::new(StateDocument::of(report, &self.mountpoint));
+        let now = Instant::now();
+        let mut known = self.known.lock();
+        if report.rebuild.state == RebuildState::Running {
+            let done = as_number(report.rebuild.bytes_done);
+            known.rebuild.note(now, done);
+        } else {
+            known.rebuild.end();
+        }
+        match report.scrub.as_ref().filter(|_| report.is_scrubbing()) {
+            Some(scrub) => known.scrub.note(now, scrub.progress),
+            None => known.scrub.end(),
+        }
+        known.no_state = None;
+        known.state = Some(State {
+            told,
+            taken_at: SystemTime::now(),
+        });
+    }
+
+    fn note_no_state(&self, failure: Failure) {
+        let mut known = self.known.lock();
+        let before = known.no_state.take();
+        known.no_state = Some(Silence::of(failure, false, before.as_ref()));
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]
+pub(super) fn as_number(bytes: u64) -> f64 {
+    bytes as f64
+}
+
+/// Returns the metric that says whether a daemon answers.
+fn up(is_up: bool) -> Family {
+    use crate::control::metrics::families::{FamilyKind, Series, SeriesValue};
+    let series = Series {
+        labels: Vec::new(),
+        value: SeriesValue::Gauge(f64::from(u8::from(is_up))),
+    };
+    Family::new(
+        "cauchyfs_up",
+        "1 if the daemon of a mounted volume answers the dashboard.",
+        FamilyKind::Gauge,
+        vec![series],
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The kernel gives the number of a device to the next mount at once.
+    #[test]
+    fn nothing_of_a_volume_is_shown_for_another_in_its_place() {
+        let mut known = Known::nothing();
+        known.note_volume("a");
+        known.after = Some(7);
+        known.wants_metrics = true;
+        known.note_volume("a");
+        assert_eq!(known.after, Some(7));
+        known.note_volume("b");
+        assert_eq!((known.after, known.wants_state), (None, true));
+        assert!(known.wants_metrics, "a scrape waits");
+        assert_eq!(known.volume.as_deref(), Some("b"));
+    }
+}
