@@ -1,9 +1,8 @@
 //! Programs that take a notice on their standard input.
 
-use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::failure::DeliveryFailure;
-use crate::control::alerts::config::demand_trusted;
+use crate::control::alerts::config::demand_trusted_program;
 use crate::control::process::keep_descriptors_to_ourselves;
 
 /// The whole environment of programs.
@@ -42,8 +41,7 @@ pub(super) fn run(
         return Err(DeliveryFailure::new("no program is named"));
     };
     let failed = |error| DeliveryFailure::new(format_args!("cannot run {program}: {error}"));
-    let found = fs::metadata(program).map_err(failed)?;
-    demand_trusted(found.uid(), found.mode(), 0o022).map_err(failed)?;
+    demand_trusted_program(Path::new(program)).map_err(failed)?;
     // A command that tests receivers may have been given some.
     keep_descriptors_to_ourselves();
     let mut child = Command::new(program)
@@ -203,6 +201,8 @@ fn end(mut child: Child) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn shell(script: &str, seconds: u64) -> Result<(), DeliveryFailure> {
