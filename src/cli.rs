@@ -105,9 +105,9 @@ pub fn run() -> ExitCode {
             Err(_) => Fault::Environment.into(),
         };
     }
-    if let Some(places) = alerts_process::asked_for(&given) {
-        return match alerts_process::run(&places, alerts::wording) {
-            Ok(()) => ExitCode::SUCCESS,
+    if let Some(part) = alerts_process::asked_for(&given) {
+        return match alerts_process::run_as(&part, alerts::wording) {
+            Ok(code) => code.into(),
             Err(_) => Fault::Environment.into(),
         };
     }

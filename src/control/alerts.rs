@@ -29,3 +29,4 @@ pub(crate) mod process;
 mod protocol;
 mod sender;
 mod state;
+mod supervisor;

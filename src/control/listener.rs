@@ -238,6 +238,7 @@ impl Listener {
 
     fn status_answer(&self, mut report: StatusReport) -> Answer {
         report.paused = self.volume.is_paused();
+        report.alerts = self.volume.alerts();
         report.lost.shorten(MOST_LISTED_BYTES);
         report.transport = self.announced.transport();
         Answer::Status(Box::new(report))

@@ -3,17 +3,20 @@
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Survival;
-use crate::coding::{Coded, Coding};
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
 use crate::membership::AbsenceReason;
 use crate::store::PageCacheUse;
 use crate::transaction::FullMembers;
 
+mod alerts;
+mod coding;
 mod lost;
 mod uncounted;
 mod usage;
 
+pub(crate) use alerts::{AlertsReport, AlertsState};
+pub(crate) use coding::{CodedReport, CodingReport};
 pub(crate) use lost::LostFiles;
 pub(crate) use uncounted::UncountedReport;
 pub(crate) use usage::{
@@ -44,6 +47,9 @@ pub(crate) struct StatusReport {
     /// True if background work pauses on order. Daemons before this field do not pause.
     #[serde(default)]
     pub(crate) paused: bool,
+    /// The delivery of alerts; none without receivers, and where it is not mounted.
+    #[serde(default)]
+    pub(crate) alerts: Option<AlertsReport>,
     /// The course of writes while members are full.
     #[serde(default)]
     pub(crate) full_member: FullMembers,
@@ -93,51 +99,6 @@ pub(crate) struct ElsewhereReport {
     /// True if they have gone on without the others, which may have done so, too; `None` if not all of them can be
     /// read, so that this is unknown.
     pub(crate) went_on: Option<bool>,
-}
-
-/// The work of coding since the volume was mounted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CodingReport {
-    pub(crate) cpu: CodedReport,
-    pub(crate) cuda: CodedReport,
-    /// Passes that the CPU did because a GPU had failed to.
-    pub(crate) redone: u64,
-    /// The GPUs in use.
-    pub(crate) gpus: Vec<String>,
-    /// Those that do not answer; stripes wait for them.
-    #[serde(default)]
-    pub(crate) gpus_hanging: Vec<String>,
-}
-
-/// The work of one side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CodedReport {
-    pub(crate) passes: u64,
-    pub(crate) bytes: u64,
-    /// While at least one pass was under way.
-    pub(crate) gb_per_s: f64,
-}
-
-impl From<Coded> for CodedReport {
-    fn from(coded: Coded) -> Self {
-        Self {
-            passes: coded.passes,
-            bytes: coded.bytes,
-            gb_per_s: coded.bytes_per_second() / 1e9,
-        }
-    }
-}
-
-impl From<Coding> for CodingReport {
-    fn from(coding: Coding) -> Self {
-        Self {
-            cpu: coding.cpu.into(),
-            cuda: coding.cuda.into(),
-            redone: coding.redone,
-            gpus: coding.devices,
-            gpus_hanging: coding.hanging,
-        }
-    }
 }
 
 /// The state of a volume, in one word.
@@ -560,6 +521,7 @@ pub(crate) mod tests {
             read_only: false,
             mounted_read_only: false,
             paused: false,
+            alerts: None,
             full_member: FullMembers::Stop,
             elsewhere: None,
             geometry,

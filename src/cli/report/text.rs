@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
+use jiff::tz::TimeZone;
+
 use super::super::size::{format_count, format_size};
 use super::super::terminal::{Escaped, join_lines};
 use super::codes::other_codes;
 use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
+use crate::cli::sentences::event::local_time;
 use crate::cli::sentences::mountpoint_word;
 use crate::control::report::{
-    CodedReport, CodingReport, IndexReport, MemberState, PageCacheReport, RebuildReport,
-    RedundancyReport, ScrubReport, StatusReport, SurvivalReport, UncountedReport, VolumeState,
+    AlertsReport, AlertsState, CodedReport, CodingReport, IndexReport, MemberState,
+    PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport, SurvivalReport,
+    UncountedReport, VolumeState,
 };
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
@@ -84,6 +88,9 @@ impl StatusReport {
                     "background work is paused; `cauchyfs resume {place}` goes on with it"
                 ),
             );
+        }
+        if let Some(alerts) = &self.alerts {
+            push_alerts(&mut text, alerts, mountpoint);
         }
         text.push('\n');
         self.push_members(&mut text);
@@ -427,6 +434,35 @@ impl MemberState {
             Self::Faulted => "faulted",
             Self::Rebuilding => "rebuilding",
             Self::Removing => "removing",
+        }
+    }
+}
+
+/// Says why no alerts are delivered, and what to do.
+fn push_alerts(text: &mut String, alerts: &AlertsReport, mountpoint: Option<&Path>) {
+    let since = local_time(&alerts.since, &TimeZone::system());
+    let reason = alerts.reason.as_deref().unwrap_or("the reason is unknown");
+    match alerts.state {
+        AlertsState::Running => {}
+        AlertsState::Restarting => {
+            let seconds = alerts.seconds_to_next.unwrap_or_default();
+            push(
+                text,
+                format_args!(
+                    "no alerts are sent since {since}, and none is lost: {reason}; the next attempt is {seconds} s after \
+                     that; if it lasts, `cauchyfs alerts check` finds errors of the receivers, and the log names others"
+                ),
+            );
+        }
+        AlertsState::Ended => {
+            let place = mountpoint_word(mountpoint);
+            push(
+                text,
+                format_args!(
+                    "no alerts are sent since {since}: {reason}; `cauchyfs unmount {place}` and mount it again: the mount \
+                     sends them"
+                ),
+            );
         }
     }
 }
