@@ -66,6 +66,7 @@ use args::{Arguments, Command};
 use failure::{Failure, Outcome};
 use volume_file::VolumeFile;
 
+use crate::control::alerts::delivery::mail;
 use crate::control::alerts::process as alerts_process;
 use crate::control::fault::Fault;
 use crate::control::{mounter, process};
@@ -110,6 +111,9 @@ pub fn run() -> ExitCode {
             Ok(code) => code.into(),
             Err(_) => Fault::Environment.into(),
         };
+    }
+    if mail::is_asked_for(&given) {
+        return mail::run().into();
     }
     if let Some(code) = generator::run_if_asked(&given) {
         return code;

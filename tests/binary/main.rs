@@ -39,6 +39,7 @@ mod posix;
 mod privileges;
 mod quota;
 mod rebuild;
+mod receivers;
 mod replace;
 mod sandbox;
 mod scrub;

@@ -9,6 +9,8 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::format::event::Severity;
 
 mod section;
@@ -106,7 +108,7 @@ pub(crate) enum MailWay {
 }
 
 /// The encryption of a connection to a mail server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Encryption {
     /// None.
     Off,

@@ -43,6 +43,9 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The interval at which limits and ages are looked at.
 const CHORES: Duration = Duration::from_secs(30);
 
+/// The interval at which the configuration is read again.
+const CONFIG_INTERVAL: Duration = Duration::from_secs(5);
+
 /// Messages of the daemon that wait.
 const MOST_WAITING: usize = 64;
 
@@ -236,18 +239,23 @@ impl Office {
     /// Takes events until the daemon goes.
     fn serve(&mut self, inbox: &Inbox<FromDaemon>) -> Departure {
         let mut chores = Instant::now() + CHORES;
+        let mut look = Instant::now() + CONFIG_INTERVAL;
         self.do_chores();
         let departure = loop {
             let now = Instant::now();
             if now >= chores {
                 self.do_chores();
+                chores = now + CHORES;
+            }
+            if now >= look {
                 if self.has_new_config() && !self.post.is_delivering() {
                     // The next process gets the events of the open group again.
                     return Departure::NewConfig;
                 }
-                chores = now + CHORES;
+                look = now + CONFIG_INTERVAL;
             }
-            let wait = self.grouper.wait(now).unwrap_or(CHORES).min(CHORES);
+            let wait = self.grouper.wait(now).unwrap_or(CONFIG_INTERVAL);
+            let wait = wait.min(CONFIG_INTERVAL);
             match inbox.recv_timeout(wait) {
                 Ok(FromDaemon::Event {
                     time_ms,

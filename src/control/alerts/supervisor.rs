@@ -7,7 +7,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
@@ -48,7 +48,9 @@ pub(super) enum FromSupervisor {
 
 /// Returns this program as it runs, also if an upgrade has replaced its file: both ends speak one language.
 pub(super) fn same_program() -> Command {
-    Command::new("/proc/self/exe")
+    let mut command = Command::new("/proc/self/exe");
+    command.arg0("cauchyfs");
+    command
 }
 
 /// Keeps the process running for the daemon at the other end of standard input.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::seen::{CodeSeen, MemberSeen, RedundancySeen, Seen, SpaceSeen};
 use crate::format::MemberIndex;
-use crate::format::event::{EventKind, EventMember};
+use crate::format::event::{Event, EventKind, EventMember};
 use crate::maintenance::{RebuildKind, RebuildProgress, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::{ErrorCounts, MemberState};
 
@@ -48,6 +48,16 @@ pub(super) struct Changes {
     redundancy: Option<RedundancySeen>,
     named: BTreeSet<String>,
     lost_files: usize,
+    /// The conditions that the daemon before left.
+    left: LeftBehind,
+}
+
+/// The conditions that the log of events tells of when a daemon starts, beyond those of [`Changes`].
+#[derive(Debug, Default)]
+struct LeftBehind {
+    is_reduced: bool,
+    /// The members that were away, and since when, in milliseconds since 1970.
+    away: BTreeMap<MemberIndex, i64>,
 }
 
 /// A member, and what events told of it.
@@ -124,6 +134,60 @@ impl Changes {
         let counted = self.redundancy.as_ref();
         counted.is_some_and(|counted| counted.losses_tolerated < counted.losses_promised)
             || self.lost_files > 0
+    }
+
+    /// Takes over the conditions that events of earlier daemons told of, and none that ended. So the end of each is told, also
+    /// if it came while there was no daemon.
+    pub(super) fn remember(&mut self, events: &[Event]) {
+        for event in events {
+            let member = event.member.as_ref().map(|member| member.index);
+            match (&event.kind, member) {
+                (
+                    EventKind::MemberMissing { .. } | EventKind::MemberFaulted { .. },
+                    Some(member),
+                ) => {
+                    self.left.away.entry(member).or_insert(event.time_ms);
+                }
+                (EventKind::MemberBack { .. }, Some(member)) => {
+                    self.left.away.remove(&member);
+                }
+                (
+                    EventKind::MemberReplaced { .. } | EventKind::MemberRemoved { .. },
+                    Some(member),
+                ) => {
+                    self.left.away.remove(&member);
+                    self.full.remove(&member);
+                }
+                (EventKind::MemberFull { .. }, Some(member)) => {
+                    self.full.insert(member);
+                }
+                (EventKind::MemberHasRoom { .. }, Some(member)) => {
+                    self.full.remove(&member);
+                }
+                (EventKind::SpaceLow { .. }, _) => self.is_space_low = true,
+                (EventKind::SpaceRecovered { .. }, _) => self.is_space_low = false,
+                (EventKind::RedundancyReduced { .. }, _) => self.left.is_reduced = true,
+                (EventKind::RedundancyRestored { .. }, _) => self.left.is_reduced = false,
+                (EventKind::RangesLost { files, .. }, _) => {
+                    self.lost_files = usize::try_from(*files).unwrap_or(usize::MAX);
+                }
+                (EventKind::RangesRecovered { .. }, _) => self.lost_files = 0,
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the members that were away when the daemon before ended, and are online, with the time for which they were
+    /// away. They are told of once.
+    pub(super) fn returned(&mut self, seen: &Seen, now_ms: i64) -> Vec<Noted> {
+        let away = std::mem::take(&mut self.left.away).into_iter();
+        let returned = away.filter_map(|(index, since_ms)| {
+            let member = seen.members.get(&index)?;
+            let seconds_away = u64::try_from((now_ms - since_ms) / 1000).unwrap_or_default();
+            let kind = EventKind::MemberBack { seconds_away };
+            (member.state == MemberState::Online).then(|| (Some(member.subject(index)), kind))
+        });
+        returned.collect()
     }
 
     /// Compares a look with those before. Before the first one, all members count as online, and no job as running.
@@ -260,10 +324,10 @@ impl Changes {
         } = counted;
         let promised_before = |it: &RedundancySeen| it.losses_tolerated >= it.losses_promised;
         let before = self.redundancy.as_ref();
-        let was_whole = before.is_none_or(promised_before);
+        let was_whole = before.map_or(!self.left.is_reduced, promised_before);
         let is_worse = before.is_some_and(|it| losses_tolerated < it.losses_tolerated);
         if losses_tolerated < losses_promised {
-            if was_whole || is_worse {
+            if was_whole || is_worse || before.is_none() {
                 noted.push((
                     None,
                     EventKind::RedundancyReduced {

@@ -42,12 +42,43 @@ pub(super) fn run(
     };
     let failed = |error| DeliveryFailure::new(format_args!("cannot run {program}: {error}"));
     demand_trusted_program(Path::new(program)).map_err(failed)?;
+    let mut started = Command::new(program);
+    started.args(arguments).env_clear().env(PATH.0, PATH.1);
+    let Ended { status, said } = run_command(started, program, input, timeout)?;
+    if status.success() {
+        return Ok(());
+    }
+    let how = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it ended with code {code}"),
+        (None, Some(signal)) => format!("signal {signal} ended it"),
+        (None, None) => "it failed".to_owned(),
+    };
+    let said = said.trim();
+    let colon = if said.is_empty() { "" } else { ": " };
+    Err(DeliveryFailure::new(format_args!(
+        "{program}: {how}{colon}{said}"
+    )))
+}
+
+/// The end of a program.
+pub(super) struct Ended {
+    pub(super) status: ExitStatus,
+    /// The head of its standard error.
+    pub(super) said: String,
+}
+
+/// Runs a command with `input`, and names it `name` in failures. At the end of `timeout`, it is killed with all processes
+/// of its group.
+pub(super) fn run_command(
+    mut command: Command,
+    name: &str,
+    input: &[u8],
+    timeout: Duration,
+) -> Result<Ended, DeliveryFailure> {
+    let failed = |error| DeliveryFailure::new(format_args!("cannot run {name}: {error}"));
     // A command that tests receivers may have been given some.
     keep_descriptors_to_ourselves();
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env_clear()
-        .env(PATH.0, PATH.1)
+    let mut child = command
         .current_dir("/")
         .process_group(0)
         .stdin(Stdio::piped())
@@ -62,26 +93,12 @@ pub(super) fn run(
         end(child);
     }
     let (status, said) = talk.map_err(failed)?;
-    match status {
-        Some(status) if status.success() => Ok(()),
-        Some(status) => {
-            let how = match (status.code(), status.signal()) {
-                (Some(code), _) => format!("it ended with code {code}"),
-                (None, Some(signal)) => format!("signal {signal} ended it"),
-                (None, None) => "it failed".to_owned(),
-            };
-            let said = said.trim();
-            let colon = if said.is_empty() { "" } else { ": " };
-            Err(DeliveryFailure::new(format_args!(
-                "{program}: {how}{colon}{said}"
-            )))
-        }
-        None => {
-            let seconds = timeout.as_secs();
-            let text = format_args!("{program}: it took more than {seconds} s, and was killed");
-            Err(DeliveryFailure::new(text))
-        }
-    }
+    status.map(|status| Ended { status, said }).ok_or_else(|| {
+        let seconds = timeout.as_secs();
+        DeliveryFailure::new(format_args!(
+            "{name}: it took more than {seconds} s, and was killed"
+        ))
+    })
 }
 
 /// The input and output of a program that runs. A process that it left behind may keep its pipes open for ever, so
