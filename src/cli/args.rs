@@ -178,7 +178,9 @@ pub(super) struct MountArguments {
         value_parser = PossibleValuesParser::new(["error", "wait"]))]
     pub(super) on_failure: String,
     /// Serve metrics for Prometheus over HTTP, at the path `/metrics`. A port alone is one of 127.0.0.1: 9464. Another
-    /// address is given with its port: `192.0.2.1:9464` or `[::1]:9464`. All that reach it can read the metrics.
+    /// address is given with its port: `192.0.2.1:9464` or `[::1]:9464`. All that reach it can read the metrics. A scrape
+    /// must name the host by that address, or the loopback as `localhost`: other names are refused, because a web page
+    /// could have its own name point here. So give Prometheus the address as the target.
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub(super) metrics: Option<SocketAddr>,
     /// Scrub again when so much time has passed since the last scrub: 30d, 12h. Off unless given.

@@ -1,10 +1,12 @@
 //! Answers to requests. While the volume of a mount is away, requests wait for it instead, if the mount is to do so.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::protocol::{Answer, Operation};
+use super::operation_counts::OperationCounts;
+use super::protocol::{Answer, Operation, OperationKind};
 use super::request::Request;
 use super::waiting::{OnFailure, WaitingRequests};
 use super::without_volume::answer_without_volume;
@@ -16,14 +18,22 @@ use crate::membership::Members;
 pub(super) struct Answers {
     served: Arc<ServedFs>,
     waiting: Arc<WaitingRequests>,
+    /// None if requests are not counted.
+    counts: Option<Arc<OperationCounts>>,
 }
 
 impl Answers {
-    /// Returns the answers to requests about what is `served`. Requests that wait do so in `waiting`.
-    pub(super) fn new(served: &Arc<ServedFs>, waiting: &Arc<WaitingRequests>) -> Self {
+    /// Returns the answers to requests about what is `served`. Requests that wait do so in `waiting`. Those that are
+    /// answered without a volume, and those that wait, are counted in `counts`.
+    pub(super) fn new(
+        served: &Arc<ServedFs>,
+        waiting: &Arc<WaitingRequests>,
+        counts: Option<Arc<OperationCounts>>,
+    ) -> Self {
         Self {
             served: Arc::clone(served),
             waiting: Arc::clone(waiting),
+            counts,
         }
     }
 
@@ -78,8 +88,29 @@ impl Answers {
 
     /// Has a request wait for the volume. If it is not to wait, it is answered as without one.
     pub(super) fn wait(&self, request: Request) {
-        if let Err(request) = self.waiting.add(request) {
-            answer_without_volume(&self.served, request);
+        match self.waiting.add(request) {
+            Ok(()) => {
+                if let Some(counts) = &self.counts {
+                    counts.count_wait();
+                }
+            }
+            Err(request) => self.answer_without_volume(request),
+        }
+    }
+
+    /// Refuses a request that no work is done for.
+    pub(super) fn refuse(&self, request: Request, errno: Errno) {
+        if let Some((counts, kind)) = self.counts.as_ref().zip(kind_of(&request)) {
+            counts.count(kind, Duration::ZERO, true);
+        }
+        request.answer(Err(errno));
+    }
+
+    fn answer_without_volume(&self, request: Request) {
+        let (kind, began) = (kind_of(&request), Instant::now());
+        let has_failed = answer_without_volume(&self.served, request);
+        if let Some((counts, kind)) = self.counts.as_ref().zip(kind) {
+            counts.count(kind, began.elapsed(), has_failed);
         }
     }
 
@@ -87,7 +118,7 @@ impl Answers {
     pub(super) fn without_volume(&self, request: Request) {
         match request.operation() {
             Ok(operation) if self.tries_again() && needs_volume(&operation) => self.wait(request),
-            _ => answer_without_volume(&self.served, request),
+            _ => self.answer_without_volume(request),
         }
     }
 
@@ -100,6 +131,10 @@ impl Answers {
 /// Returns the error for a program whose request failed, where it may have failed with the volume.
 pub(super) fn with_volume_of(fs: &Fs, errno: Errno) -> Errno {
     with_volume(errno, fs.transactions().lacks_members())
+}
+
+fn kind_of(request: &Request) -> Option<OperationKind> {
+    request.operation().ok().map(|operation| operation.kind())
 }
 
 /// Returns what a program learns: while the volume lacks members, `EIO`. The volume comes back writable, with its room.

@@ -37,6 +37,7 @@ fn page_of(sample: Sample, format: Format) -> String {
         operations: vec![read],
         bytes_read: 4096,
         bytes_written: 7,
+        waited: 7,
         process: ProcessUse::now(),
     };
     numbers.write(format).unwrap()
