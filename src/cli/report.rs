@@ -14,6 +14,7 @@ pub(super) const LACKS_SHARDS: &str = "some stripes lack shards";
 
 #[cfg(test)]
 mod tests {
+    use crate::cli::failure::Outcome;
     use crate::coding::{Coded, Coding};
     use crate::control::report::report_without as report;
     use crate::control::report::{
@@ -155,6 +156,18 @@ mod tests {
         assert!(restarting.contains("signal 9 ended it; the next attempt is 8 s"));
         let ended = line(AlertsState::Ended).unwrap();
         assert!(ended.contains("`cauchyfs unmount '/mnt/a b'`"), "{ended}");
+    }
+
+    #[test]
+    fn data_that_is_away_with_its_directories_is_not_reported_as_lost() {
+        let outcome = |away: &[u16], rows: &[(i64, u64)]| {
+            let report = report(away, rows, &[]);
+            let state = VolumeState::Failed;
+            StatusReport { state, ..report }.outcome()
+        };
+        assert_eq!(outcome(&[1, 3, 5], &[]), Outcome::Degraded);
+        assert_eq!(outcome(&[1, 3], &[(-1, 9)]), Outcome::Lost);
+        assert_eq!(outcome(&[], &[(-1, 9)]), Outcome::Lost);
     }
 
     #[test]

@@ -189,8 +189,10 @@ impl Watch {
             return;
         };
         let maintenance = Arc::clone(&open.maintenance);
+        let interlock = open.fs.interlock().cloned();
         drop(open);
         let mut seen = Seen::of(&maintenance, self.changes.known());
+        seen.refused = interlock.and_then(|it| Some((it.refused()?, it.percent().into())));
         seen.is_paused = self.volume.is_paused();
         // The record of a scrub that ended is in the index.
         if maintenance.scrubber().is_running() || self.is_time_to_measure() {

@@ -18,7 +18,7 @@ use super::mounted::{MountedVolume, OpenVolume};
 use super::protocol::{Absentee, Answer, Membership, Request};
 use super::quota::QuotaRequest;
 use super::quota_orders;
-use super::report::StatusReport;
+use super::report::{InterlockReport, StatusReport};
 use super::scrub;
 use super::server::{self, Announced, ControlSocket, meanwhile};
 use super::summary::{TOO_FEW, rebuild_report, report};
@@ -202,6 +202,10 @@ impl Listener {
     }
 
     fn resume(&self) -> Answer {
+        let open = self.volume.now();
+        let interlock = open.as_ref().and_then(|open| open.fs.interlock());
+        let was_locked = interlock.is_some_and(|interlock| interlock.release());
+        drop(open);
         let resumed = self.volume.set_paused(false).map(|since| {
             if let Some(since) = since {
                 let seconds = since.elapsed().as_secs();
@@ -211,6 +215,7 @@ impl Listener {
             }
             Answer::Resumed {
                 was_paused: since.is_some(),
+                was_locked,
             }
         });
         resumed.unwrap_or_else(Answer::Failed)
@@ -239,6 +244,9 @@ impl Listener {
     fn status_answer(&self, mut report: StatusReport) -> Answer {
         report.paused = self.volume.is_paused();
         report.alerts = self.volume.alerts();
+        let open = self.volume.now();
+        let interlock = open.as_ref().and_then(|open| open.fs.interlock());
+        report.interlock = interlock.map(|it| InterlockReport::from(&**it));
         report.lost.shorten(MOST_LISTED_BYTES);
         report.transport = self.announced.transport();
         Answer::Status(Box::new(report))

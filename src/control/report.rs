@@ -11,12 +11,14 @@ use crate::transaction::FullMembers;
 
 mod alerts;
 mod coding;
+mod interlock;
 mod lost;
 mod uncounted;
 mod usage;
 
 pub(crate) use alerts::{AlertsReport, AlertsState};
 pub(crate) use coding::{CodedReport, CodingReport};
+pub(crate) use interlock::InterlockReport;
 pub(crate) use lost::LostFiles;
 pub(crate) use uncounted::UncountedReport;
 pub(crate) use usage::{
@@ -50,6 +52,9 @@ pub(crate) struct StatusReport {
     /// The delivery of alerts; none without receivers, and where it is not mounted.
     #[serde(default)]
     pub(crate) alerts: Option<AlertsReport>,
+    /// The limit on files that are removed within an hour; none without one.
+    #[serde(default)]
+    pub(crate) interlock: Option<InterlockReport>,
     /// The course of writes while members are full.
     #[serde(default)]
     pub(crate) full_member: FullMembers,
@@ -522,6 +527,7 @@ pub(crate) mod tests {
             mounted_read_only: false,
             paused: false,
             alerts: None,
+            interlock: None,
             full_member: FullMembers::Stop,
             elsewhere: None,
             geometry,

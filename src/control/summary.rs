@@ -256,6 +256,7 @@ pub(crate) fn blank_report_of(
         mounted_read_only: false,
         paused: false,
         alerts: None,
+        interlock: None,
         full_member: FullMembers::Stop,
         elsewhere: None,
         geometry: GeometryReport {

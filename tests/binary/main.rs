@@ -25,6 +25,7 @@ mod fallocate;
 mod fio;
 mod full;
 mod hang;
+mod interlock;
 mod kinds;
 mod members;
 mod metrics;

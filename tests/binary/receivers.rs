@@ -115,7 +115,7 @@ class Keep:
         return '250 kept'
 def authenticate(server, session, envelope, mechanism, data):
     is_right = data.login == b'fs' and data.password == b'a secret' and session.ssl is not None
-    return AuthResult(success=is_right)
+    return AuthResult(success=is_right, handled=False, auth_data=data)
 context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
 context.load_cert_chain(sys.argv[2], sys.argv[3])
 Controller(Keep(), hostname='127.0.0.1', port=int(sys.argv[1]), tls_context=context, require_starttls=True,

@@ -14,19 +14,21 @@ use crate::cli::failure::Outcome;
 use crate::cli::sentences::event::local_time;
 use crate::cli::sentences::mountpoint_word;
 use crate::control::report::{
-    AlertsReport, AlertsState, CodedReport, CodingReport, IndexReport, MemberState,
-    PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport, SurvivalReport,
-    UncountedReport, VolumeState,
+    AlertsReport, AlertsState, CodedReport, CodingReport, IndexReport, InterlockReport,
+    MemberState, PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport,
+    SurvivalReport, UncountedReport, VolumeState,
 };
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
 
 impl StatusReport {
-    /// Returns how a command that shows this report ends.
+    /// Returns how a command that shows this report ends. While too few directories are there to read anything, no data is
+    /// lost: it is where the others are.
     pub(in crate::cli) fn outcome(&self) -> Outcome {
         match self.state {
             VolumeState::Healthy => Outcome::Done,
             VolumeState::Degraded => Outcome::Degraded,
+            VolumeState::Failed if self.present().count() < self.geometry.data => Outcome::Degraded,
             VolumeState::Failed => Outcome::Lost,
         }
     }
@@ -88,6 +90,9 @@ impl StatusReport {
                     "background work is paused; `cauchyfs resume {place}` goes on with it"
                 ),
             );
+        }
+        if let Some(words) = self.interlock_in_words(mountpoint) {
+            push(&mut text, format_args!("{words}"));
         }
         if let Some(alerts) = &self.alerts {
             push_alerts(&mut text, alerts, mountpoint);
@@ -209,6 +214,22 @@ impl StatusReport {
             }
         };
         ways.into_iter().filter_map(in_words).collect()
+    }
+
+    /// Says that the interlock refuses to remove files, and what to do, if it does.
+    fn interlock_in_words(&self, mountpoint: Option<&Path>) -> Option<String> {
+        let interlock = self.interlock.as_ref().filter(|it| it.refuses)?;
+        let InterlockReport {
+            removed,
+            files,
+            percent,
+            ..
+        } = interlock;
+        let place = mountpoint_word(mountpoint);
+        Some(format!(
+            "files are not removed any more: {removed} of {files} were within an hour, and the interlock lets {percent} % \
+             go; if they were to go, `cauchyfs resume {place}`"
+        ))
     }
 
     /// Says what survives what.

@@ -46,6 +46,7 @@ enum Topic {
     LostData,
     Space,
     ReadOnly,
+    Removals,
 }
 
 impl Topic {
@@ -62,6 +63,7 @@ impl Topic {
             Self::LostData => "lost data",
             Self::Space => "room",
             Self::ReadOnly => "the end of writes",
+            Self::Removals => "refused removals",
         }
     }
 }
@@ -109,6 +111,8 @@ fn part_of(kind: &EventKind) -> Part {
         EventKind::SpaceRecovered { .. } => Part::Ends(Topic::Space),
         EventKind::ReadOnly { .. } => Part::Begins(Topic::ReadOnly),
         EventKind::Writable { .. } => Part::Ends(Topic::ReadOnly),
+        EventKind::RemovalsRefused { .. } => Part::Begins(Topic::Removals),
+        EventKind::RemovalsAllowed { .. } => Part::Ends(Topic::Removals),
         _ => Part::None,
     }
 }
@@ -268,6 +272,8 @@ impl Mailbox {
             let is_over = |topic: Topic| match topic {
                 Topic::Loss => members == online,
                 Topic::ReadOnly => !read_only,
+                // A mount counts from nothing.
+                Topic::Removals => true,
                 _ => false,
             };
             let before = self.open.len();

@@ -567,3 +567,24 @@ fn conditions_that_ended_while_there_was_no_daemon_are_told_to_have_ended() {
     assert_eq!(volume.count(2, &[]), [restored, found]);
     assert_eq!(volume.count(2, &[]), []);
 }
+
+#[test]
+fn refused_removals_are_told_once_and_their_end_with_the_time() {
+    let mut volume = Watched::new();
+    let (removed, files, percent) = (25, 100, 25);
+    volume.seen.refused = Some((RefusedRemovals { removed, files }, percent));
+    let refused = EventKind::RemovalsRefused {
+        removed,
+        files,
+        percent,
+    };
+    assert_eq!(volume.look(), [(None, refused)]);
+    assert_eq!(volume.look(), []);
+    volume.seen.refused = None;
+    let allowed = EventKind::RemovalsAllowed { seconds: 9 };
+    assert_eq!(
+        volume.look_after(Duration::from_millis(8500)),
+        [(None, allowed)]
+    );
+    assert_eq!(volume.look(), []);
+}
