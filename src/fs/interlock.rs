@@ -10,7 +10,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
@@ -19,6 +19,9 @@ use crate::format::record::{Inode, Timestamp};
 
 /// The time for which removals count, in minutes.
 const WINDOW: u64 = 60;
+
+/// The same in seconds.
+const WINDOW_SECONDS: i64 = 3600;
 
 /// The files that may be removed within the window, however few there are.
 const LEAST: u64 = 10;
@@ -112,11 +115,10 @@ impl Interlock {
 
     fn admit_at(&self, made: Timestamp, now: Timestamp, minute: u64) -> Result<(), FsError> {
         let mut state = self.state.lock();
-        let hour_ago = now
-            .seconds
-            .saturating_sub(Duration::from_mins(WINDOW).as_secs() as i64);
-        let mounted = state.mounted.map_or(hour_ago, |it| it.seconds);
-        if made.seconds > hour_ago.max(mounted) {
+        let of = |time: Timestamp| (time.seconds, time.nanos);
+        let hour_ago = (now.seconds.saturating_sub(WINDOW_SECONDS), now.nanos);
+        let began = state.mounted.map_or(hour_ago, |it| of(it).max(hour_ago));
+        if of(made) > began {
             return Ok(());
         }
         if state.refused.is_some() {
@@ -204,8 +206,12 @@ mod tests {
     fn files_made_since_the_mount_or_within_the_hour_do_not_count() {
         let interlock = interlock(100);
         let soon = at(MOUNTED + 60);
-        for _ in 0..100 {
-            interlock.admit_at(at(MOUNTED + 1), soon, 1).unwrap();
+        for nanos in 1..100 {
+            let made = Timestamp {
+                nanos,
+                ..at(MOUNTED)
+            };
+            interlock.admit_at(made, soon, 1).unwrap();
         }
         // An hour later they are old.
         let later = at(MOUNTED + 7200);
