@@ -18,7 +18,7 @@ use super::mounted::{MountedVolume, OpenVolume};
 use super::protocol::{Absentee, Answer, Membership, Request};
 use super::quota::QuotaRequest;
 use super::quota_orders;
-use super::report::{InterlockReport, StatusReport};
+use super::report::StatusReport;
 use super::scrub;
 use super::server::{self, Announced, ControlSocket, meanwhile};
 use super::summary::{TOO_FEW, rebuild_report, report};
@@ -244,9 +244,7 @@ impl Listener {
     fn status_answer(&self, mut report: StatusReport) -> Answer {
         report.paused = self.volume.is_paused();
         report.alerts = self.volume.alerts();
-        let open = self.volume.now();
-        let interlock = open.as_ref().and_then(|open| open.fs.interlock());
-        report.interlock = interlock.map(|it| InterlockReport::from(&**it));
+        report.interlock = self.volume.interlock();
         report.lost.shorten(MOST_LISTED_BYTES);
         report.transport = self.announced.transport();
         Answer::Status(Box::new(report))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failure::DaemonFailure;
-use super::report::AlertsReport;
+use super::report::{AlertsReport, InterlockReport};
 use super::volume::Volume;
 use crate::events::EventLog;
 use crate::format::MemberIndex;
@@ -139,6 +139,13 @@ impl MountedVolume {
     /// Returns how the delivery of alerts is; none without receivers.
     pub(crate) fn alerts(&self) -> Option<AlertsReport> {
         self.alerts.lock().clone()
+    }
+
+    /// Returns the limit on files that are removed within an hour; none without one, and while no volume is open.
+    pub(crate) fn interlock(&self) -> Option<InterlockReport> {
+        let volume = self.volume.lock();
+        let interlock = volume.as_ref()?.fs.interlock()?;
+        Some(InterlockReport::from(&**interlock))
     }
 
     /// Notes how the delivery of alerts is from now on.

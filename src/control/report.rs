@@ -345,6 +345,16 @@ pub(crate) struct RebuildReport {
     pub(crate) milliseconds: u64,
 }
 
+impl RebuildReport {
+    /// Returns the seconds that the rest takes at the speed until now; none while nothing runs.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate is no more precise")]
+    pub(crate) fn seconds_left(&self) -> Option<f64> {
+        let is_known = self.state == RebuildState::Running && self.bytes_done > 0;
+        let speed = self.bytes_done as f64 / (self.milliseconds.max(1) as f64 / 1e3);
+        is_known.then(|| self.bytes_left as f64 / speed)
+    }
+}
+
 impl Default for RebuildReport {
     /// Nothing was asked for, and nothing is left to do.
     fn default() -> Self {

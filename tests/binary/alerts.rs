@@ -490,7 +490,7 @@ fn a_process_for_alerts_that_dies_is_started_again_and_misses_nothing() {
         let documents = site.documents();
         let events = documents
             .iter()
-            .flat_map(|it| it["events"].as_array().cloned());
+            .filter_map(|it| it["events"].as_array().cloned());
         let events = events
             .flatten()
             .filter(|it| it["event"] == "member_missing");

@@ -205,14 +205,14 @@ impl Link {
             told: self.told,
             place: None,
         };
-        let fed = feed.run(&self.about);
+        let outcome = feed.run(&self.about);
         self.told = feed.told;
-        if let Err(error) = &fed {
+        if let Err(error) = &outcome {
             tracing::debug!("no more events are sent to this process for alerts: {error}");
             // It may be there still, and has nothing to do.
             feed.socket.shutdown(Shutdown::Both).unwrap_or_default();
         }
-        fed.is_ok()
+        outcome.is_ok()
     }
 
     /// Notes that no alerts are delivered any more.

@@ -96,6 +96,9 @@ impl Collector for Numbers {
         if let Some(coding) = &self.sample.report.coding {
             volume::write_coding(coding, &self.sample.report.engine, &mut out)?;
         }
+        if let Some(cache) = &self.sample.cache {
+            volume::write_cache(cache, &mut out)?;
+        }
         if let Some(process) = &self.process {
             write_process(process, &mut out)?;
         }

@@ -25,6 +25,9 @@ pub(crate) struct CodedReport {
     pub(crate) bytes: u64,
     /// While at least one pass was under way.
     pub(crate) gb_per_s: f64,
+    /// The time in which at least one pass was under way. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) seconds: f64,
 }
 
 impl From<Coded> for CodedReport {
@@ -33,6 +36,7 @@ impl From<Coded> for CodedReport {
             passes: coded.passes,
             bytes: coded.bytes,
             gb_per_s: coded.bytes_per_second() / 1e9,
+            seconds: coded.busy.as_secs_f64(),
         }
     }
 }

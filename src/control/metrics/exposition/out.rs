@@ -80,6 +80,23 @@ impl<'a> Out<'a> {
         })
     }
 
+    /// Writes counters as [`Self::counters`], whose values have fractions.
+    pub(super) fn float_counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> fmt::Result {
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
+        rows.into_iter().try_for_each(|(labels, value)| {
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&value, None)
+        })
+    }
+
     /// Writes a counter without labels. The name gets the suffix `_total`.
     pub(super) fn counter(
         &mut self,
