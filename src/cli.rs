@@ -67,7 +67,7 @@ use failure::{Failure, Outcome};
 use volume_file::VolumeFile;
 
 use crate::control::alerts::delivery::mail;
-use crate::control::alerts::process as alerts_process;
+use crate::control::alerts::entry as alerts_entry;
 use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
@@ -106,8 +106,8 @@ pub fn run() -> ExitCode {
             Err(_) => Fault::Environment.into(),
         };
     }
-    if let Some(part) = alerts_process::asked_for(&given) {
-        return match alerts_process::run_as(&part, alerts::wording) {
+    if let Some(part) = alerts_entry::asked_for(&given) {
+        return match alerts_entry::run(&part, alerts::wording) {
             Ok(code) => code.into(),
             Err(_) => Fault::Environment.into(),
         };

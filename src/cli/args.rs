@@ -179,7 +179,8 @@ pub(super) struct MountArguments {
     pub(super) on_failure: String,
     /// Refuse to remove files once more than this part of them was removed within an hour, until `cauchyfs resume`: 25%.
     /// Off unless given. A file counts that loses its last name, and was there when the hour began, or at the mount if that
-    /// is later. Files that a rename replaces or that are cut do not count. At least 10 may always go. Programs see EPERM;
+    /// is later. Files that a rename replaces by new ones or that are cut do not count. At least 10 may always go, and nothing
+    /// is refused before the files are counted, which takes seconds after the mount. Programs see EPERM;
     /// everything else goes on, background work too. It costs a count of all files at the mount and every hour.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(super) interlock: Option<u8>,

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::mem::discriminant;
 
-use crate::format::event::{Event, FILE_MAX, FRAME_MAX, read_file};
+use crate::format::event::{Event, EventKind, FILE_MAX, FRAME_MAX, read_file};
 use crate::format::files::{EVENTS, OLD_EVENTS};
 use crate::store::{Store, StoreError};
 
@@ -77,7 +77,11 @@ pub(super) fn make_room(store: &dyn Store, needed: u64) -> Result<u64, StoreErro
     if len == 0 || len.saturating_add(needed) <= FILE_MAX {
         return Ok(len);
     }
-    let kept = rare_events(store)?;
+    // Old events that cannot be read do not keep new ones out.
+    let kept = rare_events(store).unwrap_or_else(|error| {
+        tracing::debug!("no old events are kept: {error}");
+        Vec::new()
+    });
     store.rename(EVENTS, OLD_EVENTS)?;
     store.create(EVENTS, 0)?;
     store.write_at(EVENTS, 0, &kept)?;
@@ -91,6 +95,10 @@ fn rare_events(store: &dyn Store) -> Result<Vec<u8>, StoreError> {
     let new = read_one(store, EVENTS)?.events;
     let mut bytes_of = HashMap::new();
     let mut has_share = |event: &Event| {
+        // One of a later build would lose its fields.
+        if event.kind == EventKind::Unknown {
+            return None;
+        }
         let frame = event.encode();
         let bytes = bytes_of.entry(discriminant(&event.kind)).or_insert(0);
         *bytes += frame.len();
@@ -104,7 +112,7 @@ fn rare_events(store: &dyn Store) -> Result<Vec<u8>, StoreError> {
     for event in old.iter().rev() {
         if let Some(frame) = has_share(event) {
             let Some(rest) = left.checked_sub(frame.len()) else {
-                break;
+                continue;
             };
             left = rest;
             kept.push(frame);

@@ -102,11 +102,7 @@ impl Queue {
             event.sequence = event.sequence.max(least);
             least = event.sequence + 1;
         }
-        let mut remembered: VecDeque<Event> = all.into();
-        while remembered.len() > MOST_REMEMBERED {
-            forget_one(&mut remembered);
-        }
-        state.remembered = remembered;
+        state.remembered = newest_of_each_kind(all);
         state.next = state.remembered.back().map_or(0, |last| last.sequence + 1);
     }
 
@@ -262,6 +258,27 @@ impl Queue {
         self.changed.wait_while_for(&mut state, is_open, pause);
         state.stage != Stage::Closing
     }
+}
+
+/// Returns as many of these events as are remembered, in one pass. Those of kinds that have more than their share go first.
+fn newest_of_each_kind(events: Vec<Event>) -> VecDeque<Event> {
+    let mut surplus = events.len().saturating_sub(MOST_REMEMBERED);
+    let mut counts = HashMap::new();
+    for event in &events {
+        *counts.entry(discriminant(&event.kind)).or_insert(0_usize) += 1;
+    }
+    let mut kept: VecDeque<Event> = events.into();
+    kept.retain(|event| {
+        let count = counts.entry(discriminant(&event.kind)).or_default();
+        let goes = surplus > 0 && *count > MOST_REMEMBERED / SHARES;
+        if goes {
+            *count -= 1;
+            surplus -= 1;
+        }
+        !goes
+    });
+    kept.drain(..surplus);
+    kept
 }
 
 /// Forgets the oldest event of the kind that has more than its share of them, or the oldest of all. So no kind pushes out

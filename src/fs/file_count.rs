@@ -48,7 +48,7 @@ impl FileCount {
         let stop = Arc::clone(&self.stop);
         let started = self.threads.start("file-count", move || {
             loop {
-                match count(&interlock, &transactions, &stop) {
+                match count(&transactions, &stop) {
                     Ok(Some(files)) => {
                         interlock.set_files(files);
                         tracing::info!("the interlock counted {files} files");
@@ -63,7 +63,7 @@ impl FileCount {
             }
         });
         if let Err(error) = started {
-            tracing::warn!("the files are not counted, so few may be removed in an hour: {error}");
+            tracing::warn!("the files are not counted, so the interlock refuses nothing: {error}");
         }
     }
 
@@ -82,11 +82,7 @@ impl Drop for FileCount {
 }
 
 /// Counts all inodes but directories. Returns none once it is to stop.
-fn count(
-    interlock: &Interlock,
-    transactions: &Transactions,
-    stop: &Stop,
-) -> Result<Option<u64>, FsError> {
+fn count(transactions: &Transactions, stop: &Stop) -> Result<Option<u64>, FsError> {
     let (mut from, end) = key::inodes();
     let mut files = 0;
     loop {
@@ -104,6 +100,5 @@ fn count(
                 Inode::decode(value).is_ok_and(|inode| inode.kind == FileKind::Directory);
             files += u64::from(!is_directory);
         }
-        interlock.note_files(files);
     }
 }

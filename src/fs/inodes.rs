@@ -71,6 +71,21 @@ impl Inodes {
         interlock.map_or(Ok(()), |interlock| interlock.admit(inode, now))
     }
 
+    /// Admits that a rename replaces a file by another one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::admit_removal`].
+    pub(super) fn admit_replacement(
+        &self,
+        by: &Inode,
+        replaced: &Inode,
+        now: Timestamp,
+    ) -> Result<(), FsError> {
+        let interlock = self.interlock.as_ref();
+        interlock.map_or(Ok(()), |it| it.admit_replacement(by, replaced, now))
+    }
+
     /// Returns the locks of inodes.
     pub(super) fn locks(&self) -> &Arc<Locks> {
         &self.locks

@@ -5,11 +5,11 @@
 //!
 //! A removal counts if a file loses its last name by UNLINK and was there when the hour began, or at the mount if that is
 //! later. So programs may make and remove files of their own as they like. A directory does not count, because it is empty by
-//! then. A rename that replaces a file does not count, nor a cut: there is a file of that name still, and programs replace
-//! files all the time.
+//! then. A rename that replaces a file by a new one does not count, nor a cut: programs do so all the time. One that replaces
+//! an old file by another old one counts, because there is a file less. Nothing is refused before the files are counted.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
@@ -42,6 +42,8 @@ pub struct Interlock {
     began: Instant,
     /// The files of the volume, as they were counted last.
     files: AtomicU64,
+    /// True once they were counted.
+    is_counted: AtomicBool,
     state: Mutex<State>,
 }
 
@@ -56,6 +58,16 @@ struct State {
     refused: Option<RefusedRemovals>,
 }
 
+impl State {
+    /// Returns whether a file was there when the hour began, or at the mount if that is later.
+    fn is_old(&self, made: Timestamp, now: Timestamp) -> bool {
+        let of = |time: Timestamp| (time.seconds, time.nanos);
+        let hour_ago = (now.seconds.saturating_sub(WINDOW_SECONDS), now.nanos);
+        let began = self.mounted.map_or(hour_ago, |it| of(it).max(hour_ago));
+        of(made) <= began
+    }
+}
+
 impl Interlock {
     /// Returns an interlock that lets so many percent of the files go within an hour.
     #[must_use]
@@ -64,6 +76,7 @@ impl Interlock {
             percent,
             began: Instant::now(),
             files: AtomicU64::new(0),
+            is_counted: AtomicBool::new(false),
             state: Mutex::default(),
         }
     }
@@ -96,11 +109,26 @@ impl Interlock {
     /// Notes how many files there are.
     pub(super) fn set_files(&self, files: u64) {
         self.files.store(files, Ordering::Relaxed);
+        self.is_counted.store(true, Ordering::Release);
     }
 
-    /// Notes that there are at least so many files: they are still being counted.
-    pub(super) fn note_files(&self, files: u64) {
-        self.files.fetch_max(files, Ordering::Relaxed);
+    /// Admits the replacement of one file by another, which a rename makes. It counts as a removal if both are old: there is a
+    /// file less then. Programs replace files by new ones all the time.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::admit`].
+    pub(super) fn admit_replacement(
+        &self,
+        by: &Inode,
+        replaced: &Inode,
+        now: Timestamp,
+    ) -> Result<(), FsError> {
+        let is_old = self.state.lock().is_old(by.btime, now);
+        if is_old {
+            return self.admit(replaced, now);
+        }
+        Ok(())
     }
 
     /// Admits the removal of a file that is about to lose its last name.
@@ -115,10 +143,7 @@ impl Interlock {
 
     fn admit_at(&self, made: Timestamp, now: Timestamp, minute: u64) -> Result<(), FsError> {
         let mut state = self.state.lock();
-        let of = |time: Timestamp| (time.seconds, time.nanos);
-        let hour_ago = (now.seconds.saturating_sub(WINDOW_SECONDS), now.nanos);
-        let began = state.mounted.map_or(hour_ago, |it| of(it).max(hour_ago));
-        if of(made) > began {
+        if !state.is_old(made, now) {
             return Ok(());
         }
         if state.refused.is_some() {
@@ -132,7 +157,8 @@ impl Interlock {
         }
         let files = self.files.load(Ordering::Relaxed);
         let most = (files.saturating_mul(self.percent.into()) / 100).max(LEAST);
-        if state.removed >= most {
+        // Until all files are counted, nothing says how many may go. What goes counts afterwards.
+        if state.removed >= most && self.is_counted.load(Ordering::Acquire) {
             let removed = state.removed;
             state.refused = Some(RefusedRemovals { removed, files });
             drop(state);
@@ -218,6 +244,16 @@ mod tests {
         let went = (0..100).filter(|_| interlock.admit_at(at(MOUNTED + 1), later, 120).is_ok());
         assert_eq!(went.count(), 25);
         interlock.admit_at(at(MOUNTED + 7000), later, 120).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_refused_before_the_files_are_counted_and_what_went_counts_then() {
+        let interlock = Interlock::new(25);
+        interlock.begin(at(MOUNTED));
+        assert_eq!(remove(&interlock, 20, 0), 20);
+        assert_eq!(interlock.refused(), None);
+        interlock.set_files(100);
+        assert_eq!(remove(&interlock, 20, 0), 5);
     }
 
     #[test]

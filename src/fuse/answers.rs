@@ -56,7 +56,7 @@ impl Answers {
     /// is done again.
     pub(super) fn give(&self, fs: &Fs, request: Request, outcome: Result<Answer, Errno>) {
         match outcome {
-            Err(errno) if self.failed_with_volume(fs, errno) => self.wait(request),
+            Err(errno) if self.failed_with_volume(fs, errno) => self.wait_again(request),
             outcome => request.answer(outcome.map_err(|errno| with_volume_of(fs, errno))),
         }
     }
@@ -64,7 +64,7 @@ impl Answers {
     /// Answers with so many bytes of the request's memory, as [`Self::give`].
     pub(super) fn give_memory(&self, fs: &Fs, request: Request, outcome: Result<usize, Errno>) {
         match outcome {
-            Err(errno) if self.failed_with_volume(fs, errno) => self.wait(request),
+            Err(errno) if self.failed_with_volume(fs, errno) => self.wait_again(request),
             outcome => request.answer_memory(outcome.map_err(|errno| with_volume_of(fs, errno))),
         }
     }
@@ -80,21 +80,36 @@ impl Answers {
         let has_failed = members.membership().is_failed();
         match outcome {
             Err(errno) if self.tries_again() && has_failed && is_of_volume(errno) => {
-                self.wait(request);
+                self.wait_again(request);
             }
             outcome => request.answer(outcome.map_err(|errno| with_volume(errno, has_failed))),
         }
     }
 
-    /// Has a request wait for the volume. If it is not to wait, it is answered as without one.
+    /// Has a request wait for the volume that no work was done for. If it is not to wait, it is answered as without one.
     pub(super) fn wait(&self, request: Request) {
+        if let Some(request) = self.queue(request) {
+            self.answer_without_volume(request);
+        }
+    }
+
+    /// Has a request wait for the volume whose work failed, and was counted. If it is not to wait, it is answered.
+    fn wait_again(&self, request: Request) {
+        if let Some(request) = self.queue(request) {
+            answer_without_volume(&self.served, request);
+        }
+    }
+
+    /// Has a request wait. Gives it back if it is not to.
+    fn queue(&self, request: Request) -> Option<Request> {
         match self.waiting.add(request) {
             Ok(()) => {
                 if let Some(counts) = &self.counts {
                     counts.count_wait();
                 }
+                None
             }
-            Err(request) => self.answer_without_volume(request),
+            Err(request) => Some(request),
         }
     }
 

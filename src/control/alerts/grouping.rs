@@ -248,7 +248,11 @@ impl Grouper {
                 losses_tolerated, ..
             } => {
                 // That no further loss is survived is always told.
-                let is_recent = |told: Moment| at.time_ms < told.after(RECOVERY_WINDOW).time_ms;
+                // By both clocks: that of events may have been set back.
+                let is_recent = |told: Moment| {
+                    let end = told.after(RECOVERY_WINDOW);
+                    at.time_ms < end.time_ms && at.arrived < end.arrived
+                };
                 losses_tolerated > 0 && self.told_loss.is_some_and(is_recent)
             }
             _ => false,
@@ -406,6 +410,20 @@ pub(super) mod tests {
             .collect();
         let expected = [(2, false), (2, false), (1, false), (1, true), (1, false)];
         assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_keeps_no_later_count_quiet() {
+        let mut grouper = Grouper::default();
+        let now = Instant::now();
+        let hour = 3_600_000;
+        assert_eq!(grouper.add(incoming(missing(3), 1, hour), now), []);
+        assert!(grouper.close().is_some());
+        let quiet = grouper.add(incoming(reduced(), 2, 0), now);
+        assert!(quiet[0].is_quiet, "it follows at once");
+        let later = now + Duration::from_secs(120);
+        assert_eq!(grouper.add(incoming(reduced(), 3, 120_000), later), []);
+        assert!(!grouper.close().unwrap().is_quiet);
     }
 
     #[test]

@@ -15,8 +15,9 @@ use jiff::Timestamp;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::notice::NoticeVolume;
+use super::parts;
 use super::protocol::{self, FromDaemon, FromProcess, LogPlace};
-use super::supervisor::{self, FromSupervisor};
+use super::supervisor::FromSupervisor;
 use crate::control::event_report::EventReport;
 use crate::control::mounted::MountedVolume;
 use crate::control::passing::{receive, socket_pair};
@@ -51,10 +52,9 @@ impl AlertProcess {
         process::keep_descriptors_to_ourselves();
         let (control, theirs) = socket_pair()?;
         set_socket_timeout(&control, Timeout::Recv, Some(INTERVAL))?;
-        let supervisor = supervisor::same_program()
-            .arg(supervisor::WORD)
+        let supervisor = parts::same_program()
+            .arg(parts::SUPERVISOR)
             .args([config, state])
-            .env_clear()
             .current_dir("/")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())
@@ -182,7 +182,11 @@ impl Link {
                     );
                     self.note(AlertsState::Restarting, Some(how), Some(seconds));
                 }
-                Ok(Some((FromSupervisor::Started, None)) | None) => {
+                // No descriptor was left for its connection, so that process finds it closed.
+                Ok(Some((FromSupervisor::Started, None))) => {
+                    tracing::warn!("the daemon has no descriptor left for the process for alerts");
+                }
+                Ok(None) => {
                     return self.give_up("its supervisor ended");
                 }
                 Err(error) if is_for_now(&error) => {}

@@ -3,7 +3,6 @@
 //! Its supervisor starts it. It holds no descriptor of the daemon but its end of a socket. When the daemon ends, it delivers what waits for a short
 //! time, and ends too. The rest stays in the state file for the next mount.
 
-use std::ffi::OsString;
 use std::io::{self, BufReader};
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
@@ -18,17 +17,11 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 use super::config::AlertConfig;
 use super::grouping::{Group, Grouper, Incoming};
 use super::notice::Wording;
+use super::parts::{BEGIN_AGAIN, ProcessPlaces};
 use super::protocol::{self, FromDaemon, FromProcess, LogPlace};
 use super::sender::Post;
 use super::state::{StateDirectory, VolumeLock};
-use super::supervisor;
 use crate::events::now_ms;
-
-/// Code with which the process ends to be started again at once.
-pub(super) const BEGIN_AGAIN: u8 = 75;
-
-/// Argument that asks for this process; the configuration and the directory of the state follow.
-pub(super) const WORD: &str = "--alerts-process";
 
 /// Name of the process, of which the kernel keeps 15 bytes.
 const NAME: &std::ffi::CStr = c"cauchyfs-alerts";
@@ -43,50 +36,11 @@ const LOOK: Duration = Duration::from_millis(100);
 /// The interval at which limits and ages are looked at.
 const CHORES: Duration = Duration::from_secs(30);
 
-/// The interval at which the configuration is read again.
-const CONFIG_INTERVAL: Duration = Duration::from_secs(5);
+/// The interval at which the configuration is read again, or at which its reading is waited for.
+const CONFIG_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Messages of the daemon that wait.
 const MOST_WAITING: usize = 64;
-
-/// The places at which the process works.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ProcessPlaces {
-    pub(super) config: PathBuf,
-    pub(super) state: PathBuf,
-}
-
-/// A part of the program that works beside a daemon.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Asked {
-    /// The process that delivers alerts.
-    Process(ProcessPlaces),
-    /// Its supervisor.
-    Supervisor(ProcessPlaces),
-}
-
-/// Returns the part that the program was started as, if it is one for alerts.
-pub(crate) fn asked_for(given: &[OsString]) -> Option<Asked> {
-    let [_, word, config, state] = given else {
-        return None;
-    };
-    let places = ProcessPlaces {
-        config: config.into(),
-        state: state.into(),
-    };
-    if word == WORD {
-        return Some(Asked::Process(places));
-    }
-    (word == supervisor::WORD).then_some(Asked::Supervisor(places))
-}
-
-/// Works as the part that the program was started as, and returns the code with which it ends.
-pub(crate) fn run_as(part: &Asked, wording: Wording) -> io::Result<u8> {
-    match part {
-        Asked::Process(places) => run(places, wording),
-        Asked::Supervisor(places) => supervisor::run(places).map(|()| 0),
-    }
-}
 
 /// The reason to take no more events.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,7 +59,7 @@ enum Departure {
 /// # Errors
 ///
 /// If the process cannot be prepared, or the daemon's end breaks.
-fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<u8> {
+pub(super) fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<u8> {
     // Signals to the daemon's terminal are the daemon's to act upon.
     rustix::process::setsid()?;
     rustix::thread::set_name(NAME)?;
@@ -141,8 +95,10 @@ fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<u8> {
             }
         }
     })?;
+    // Only a daemon that says so ends in good order.
+    let broke = || io::Error::other("the connection to the daemon broke");
     let Ok(FromDaemon::Volume { about, newest }) = inbox.recv() else {
-        return Ok(0);
+        return Err(broke());
     };
     // The daemon sends nothing more before it is asked.
     let lock = VolumeLock::wait(&directory, &about.volume, || {
@@ -150,7 +106,7 @@ fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<u8> {
         matches!(inbox.try_recv(), Err(TryRecvError::Disconnected) | Ok(_))
     });
     let Some(lock) = lock.map_err(|error| failed("lock a file in", &places.state, error))? else {
-        return Ok(0);
+        return Err(broke());
     };
     if let Err(error) = directory.remove_forgotten(&about.volume) {
         failed("remove old files in", &places.state, error);
@@ -163,6 +119,7 @@ fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<u8> {
         post: Arc::clone(&post),
         path: places.config.clone(),
         config,
+        reading: None,
         grouper,
     };
     let seen = office.prepare(newest.unwrap_or(LogPlace::START));
@@ -182,7 +139,7 @@ fn run(places: &ProcessPlaces, wording: Wording) -> io::Result<u8> {
     match departure {
         Departure::InGoodOrder => Ok(0),
         // The daemon may be there still, and only the connection broke.
-        _ => Err(io::Error::other("the connection to the daemon broke")),
+        _ => Err(broke()),
     }
 }
 
@@ -205,6 +162,8 @@ struct Office {
     /// The file of the configuration, and how it was read.
     path: PathBuf,
     config: AlertConfig,
+    /// A reading of the file that is under way.
+    reading: Option<Inbox<Option<AlertConfig>>>,
     grouper: Grouper,
 }
 
@@ -341,10 +300,33 @@ impl Office {
         }
     }
 
-    /// Returns whether the configuration is another one by now, and has receivers.
-    fn has_new_config(&self) -> bool {
-        let now = AlertConfig::read(&self.path);
-        now.is_some_and(|now| now != self.config && !now.receivers.is_empty())
+    /// Returns whether the configuration is another one by now, and has receivers. A thread reads it, because the file may lie
+    /// on a volume that does not answer.
+    fn has_new_config(&mut self) -> bool {
+        let Some(reading) = &self.reading else {
+            let (done, reading) = mpsc::channel();
+            let path = self.path.clone();
+            let reader = std::thread::Builder::new().name("alert-config".to_owned());
+            let started = reader.spawn(move || {
+                // Without a process that waits, nothing is to be told.
+                drop(done.send(AlertConfig::read(&path)));
+            });
+            match started {
+                Ok(_) => self.reading = Some(reading),
+                Err(error) => {
+                    let text = format!("the configuration of alerts is not read again: {error}");
+                    self.post.log(true, &text);
+                }
+            }
+            return false;
+        };
+        let read = match reading.try_recv() {
+            Ok(read) => read,
+            Err(TryRecvError::Empty) => return false,
+            Err(TryRecvError::Disconnected) => None,
+        };
+        self.reading = None;
+        read.is_some_and(|now| now != self.config && !now.receivers.is_empty())
     }
 
     /// Goes on for a short time while notices wait and no other process wants to go on.

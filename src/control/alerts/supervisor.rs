@@ -7,8 +7,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant};
@@ -16,11 +16,8 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
-use super::process::{BEGIN_AGAIN, ProcessPlaces, WORD as PROCESS_WORD};
+use super::parts::{BEGIN_AGAIN, PROCESS, ProcessPlaces, same_program};
 use crate::control::passing::{receive, send};
-
-/// Argument that asks for the supervisor; the arguments of the process follow.
-pub(super) const WORD: &str = "--alerts-supervisor";
 
 /// Name of the supervisor, of which the kernel keeps 15 bytes.
 const NAME: &std::ffi::CStr = c"cauchyfs-superv";
@@ -46,19 +43,12 @@ pub(super) enum FromSupervisor {
     },
 }
 
-/// Returns this program as it runs, also if an upgrade has replaced its file: both ends speak one language.
-pub(super) fn same_program() -> Command {
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("cauchyfs");
-    command
-}
-
 /// Keeps the process running for the daemon at the other end of standard input.
 ///
 /// # Errors
 ///
 /// If it cannot be prepared.
-pub(crate) fn run(places: &ProcessPlaces) -> io::Result<()> {
+pub(super) fn run(places: &ProcessPlaces) -> io::Result<()> {
     // Signals to the daemon's terminal are the daemon's to act upon.
     rustix::process::setsid()?;
     rustix::thread::set_name(NAME)?;
@@ -109,9 +99,8 @@ fn supervise(places: &ProcessPlaces, daemon: &OwnedFd, gone: &Receiver<()>) {
 fn start(places: &ProcessPlaces, daemon: &OwnedFd) -> io::Result<Child> {
     let (ours, theirs) = UnixStream::pair()?;
     let child = same_program()
-        .arg(PROCESS_WORD)
+        .arg(PROCESS)
         .args([&places.config, &places.state])
-        .env_clear()
         .current_dir("/")
         .stdin(Stdio::from(OwnedFd::from(theirs)))
         .stdout(Stdio::null())

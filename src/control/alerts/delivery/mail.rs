@@ -17,7 +17,7 @@ use super::failure::DeliveryFailure;
 use super::program;
 use crate::control::alerts::config::{Encryption, Mail, MailWay};
 use crate::control::alerts::notice::{Letter, Notice};
-use crate::control::alerts::supervisor::same_program;
+use crate::control::alerts::parts::same_program;
 
 /// Argument that asks for a process which hands one mail to a server.
 const WORD: &str = "--alerts-mail";
@@ -27,9 +27,6 @@ const REFUSED: u8 = 69;
 
 /// Longest parcel, in bytes.
 const LONGEST: u64 = 1 << 20;
-
-/// Variables that name the certificates to trust, for a process that was given some.
-const CERTIFICATES: [&str; 2] = ["SSL_CERT_FILE", "SSL_CERT_DIR"];
 
 /// A mail, and the server that is to take it.
 #[derive(Serialize, Deserialize)]
@@ -84,12 +81,7 @@ pub(super) fn send(
 /// look-up of the server, so the end of the process is the limit of the whole delivery.
 fn hand_over(parcel: &Parcel) -> Result<(), DeliveryFailure> {
     let mut command = same_program();
-    command.arg(WORD).env_clear();
-    for name in CERTIFICATES {
-        if let Some(value) = std::env::var_os(name) {
-            command.env(name, value);
-        }
-    }
+    command.arg(WORD);
     let input = serde_json::to_vec(parcel).map_err(DeliveryFailure::new)?;
     let server = format!("{}:{}", parcel.host, parcel.port);
     let ended = program::run_command(command, &server, &input, parcel.timeout)?;
