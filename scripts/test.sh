@@ -76,7 +76,8 @@ end() {
 trap end EXIT
 
 install() {
-    need python3=python3 groff=groff-base
+    # One test makes a certificate for a server.
+    need python3=python3 groff=groff-base openssl=openssl
     # One test compares parity with ISA-L's, where there is one.
     PATH="$PATH:/usr/sbin:/sbin" ldconfig -p 2>/dev/null | grep -q 'libisal\.so\.2' || try_packages libisal2 ||
         echo "no ISA-L here: parity is not compared with it"

@@ -67,7 +67,8 @@ use args::{Arguments, Command};
 use failure::{Failure, Outcome};
 use volume_file::VolumeFile;
 
-use crate::control::alerts::process as alerts_process;
+use crate::control::alerts::delivery::mail;
+use crate::control::alerts::entry as alerts_entry;
 use crate::control::fault::Fault;
 use crate::control::{mounter, process};
 
@@ -107,11 +108,14 @@ pub fn run() -> ExitCode {
             Err(_) => Fault::Environment.into(),
         };
     }
-    if let Some(places) = alerts_process::asked_for(&given) {
-        return match alerts_process::run(&places, alerts::wording) {
-            Ok(()) => ExitCode::SUCCESS,
+    if let Some(part) = alerts_entry::asked_for(&given) {
+        return match alerts_entry::run(&part, alerts::wording) {
+            Ok(code) => code.into(),
             Err(_) => Fault::Environment.into(),
         };
+    }
+    if mail::is_asked_for(&given) {
+        return mail::run().into();
     }
     if let Some(code) = generator::run_if_asked(&given) {
         return code;

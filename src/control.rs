@@ -34,6 +34,7 @@ pub(crate) mod metrics;
 pub(crate) mod mount_refusal;
 pub(crate) mod mounted;
 pub(crate) mod mounter;
+mod passing;
 pub(crate) mod peer;
 pub(crate) mod places;
 pub(crate) mod process;

@@ -39,8 +39,10 @@ mod entries;
 mod error;
 mod extents;
 mod failed_writeback;
+mod file_count;
 mod handles;
 mod inodes;
+mod interlock;
 mod kept;
 mod limits;
 mod list_lens;
@@ -81,6 +83,7 @@ use edit::Edit;
 use entries::FIRST_COOKIE;
 use error::corrupt;
 use failed_writeback::FailedWriteback;
+use file_count::FileCount;
 use inodes::{Inodes, read_inode};
 use kept::Unreported;
 use limits::{BLOCK_BYTES, NAME_BYTES};
@@ -91,6 +94,7 @@ pub use crate::format::TARGET_MAX;
 pub use attributes::Attributes;
 pub use directories::Directories;
 pub use error::FsError;
+pub use interlock::{Interlock, RefusedRemovals};
 pub use kept::{Kept, LostChanges};
 pub use limits::{INLINE_MAX, LINKS_MAX, SIZE_MAX};
 pub use names::Names;
@@ -123,6 +127,7 @@ pub struct Fs {
     attributes: Arc<Attributes>,
     xattrs: Arc<Xattrs>,
     quotas: DirectoryQuotas,
+    file_count: FileCount,
 }
 
 impl Fs {
@@ -230,7 +235,18 @@ impl Fs {
     fn assemble(maintenance: Arc<Maintenance>, options: FsOptions, kept: Kept) -> Self {
         let transactions = Arc::clone(maintenance.transactions());
         let room = maintenance.room();
-        let inodes = Inodes::new(&transactions, room, options.clock, options.read_only);
+        let interlock = options.interlock.filter(|_| !options.read_only);
+        let file_count = FileCount::default();
+        if let Some(interlock) = &interlock {
+            file_count.start(interlock, &transactions);
+        }
+        let inodes = Inodes::new(
+            &transactions,
+            room,
+            options.clock,
+            interlock,
+            options.read_only,
+        );
         let inodes = Arc::new(inodes);
         let access_times = Arc::new(AccessTimes::new(&inodes, &transactions, options.atime));
         let removal = Arc::new(Removal::new(&inodes, &transactions));
@@ -297,6 +313,7 @@ impl Fs {
             writer,
             attributes,
             xattrs,
+            file_count,
         }
     }
 
@@ -311,6 +328,7 @@ impl Fs {
             return Ok(());
         }
         self.quotas.stop();
+        self.file_count.stop();
         for ino in self.references.nodes.drain_unlinked() {
             self.removal.remove(ino)?;
         }
@@ -352,6 +370,12 @@ impl Fs {
     /// loss.
     pub fn take_loss(&self, ino: Ino) -> bool {
         self.unreported.take(ino)
+    }
+
+    /// Returns the limit on files that are removed within an hour, if there is one.
+    #[must_use]
+    pub fn interlock(&self) -> Option<&Arc<Interlock>> {
+        self.inodes.interlock()
     }
 
     /// Returns the part that looks up and changes names.

@@ -60,6 +60,7 @@ mod unrecoverable;
 mod writer;
 
 pub use buffers::{Fresh, Hold, Placed, Unjournaled};
+pub use cache::CacheUse;
 pub use census::{Census, FileLengths, SegmentCensus};
 pub use error::StripeError;
 pub use inspector::{Inconsistent, Remedy, Verdict};

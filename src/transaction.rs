@@ -31,7 +31,7 @@ use crate::format::record::{Segment, Stripe};
 use crate::format::{Ino, MemberIndex, StripeId};
 use crate::membership::{Access, Members};
 use crate::metadata::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
-use crate::stripes::{Hold, Pin, Placed, Space, StripeRecords, Stripes};
+use crate::stripes::{CacheUse, Hold, Pin, Placed, Space, StripeRecords, Stripes};
 
 pub(crate) mod allowance;
 pub(crate) mod arrivals;
@@ -542,6 +542,12 @@ impl Transactions {
     #[must_use]
     pub fn commit_counts(&self) -> CommitCounts {
         self.commits.group.counts()
+    }
+
+    /// Returns how the cache of shards is used.
+    #[must_use]
+    pub fn cache_use(&self) -> CacheUse {
+        self.stripes.reader().cache_use()
     }
 
     /// Returns how much was coded since the volume was opened, by which engine, and how fast.

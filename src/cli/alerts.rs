@@ -45,8 +45,13 @@ cannot be delivered is tried again for a week, also after a restart. For one rec
 least severe is dropped, and `notices_lost` of the next says how many were. An alert that the receiver refuses (a status
 of 400 to 499 but for 408, 425 and 429, or a permanent error of a mail server) lets the others go first.
 
-A process beside the daemon sends alerts. If it ends before its time, the log of the daemon says so. No alerts are sent
-until the next mount then, which sends those of all events in between that the log of events still has.")]
+A process beside the daemon sends alerts. If it ends before its time, it is started again after 1 s, then after 2 s, up
+to five minutes, and sends the alerts of all events in between that the log of events still has. Meanwhile, `cauchyfs
+status` says so. A change of the file takes effect within a minute, without another mount. A receiver with an error in the
+file gets the alerts of that time once the file is mended, as does one that was removed less than a week ago.
+
+A program, the file, and files with secrets must belong to root or to the user of the mount, as must all directories
+above them. No other user may be able to write there.")]
 pub(super) struct AlertsArguments {
     #[command(subcommand)]
     command: AlertsCommand,
@@ -207,7 +212,8 @@ impl Alerts {
             .state
             .clone()
             .or_else(|| own.map(|places| places.state));
-        let is_wanted = !config.receivers.is_empty();
+        // One with an error may be mended while the volume is mounted.
+        let is_wanted = !config.receivers.is_empty() || !config.problems.is_empty();
         Self {
             warnings: problems.collect(),
             places: state.filter(|_| is_wanted).map(|state| (path, state)),

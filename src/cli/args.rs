@@ -179,8 +179,17 @@ pub(super) struct MountArguments {
     #[arg(long, default_value = "error", value_name = "POLICY",
         value_parser = PossibleValuesParser::new(["error", "wait"]))]
     pub(super) on_failure: String,
+    /// Refuse to remove files once more than this part of them was removed within an hour, until `cauchyfs resume`: 25%.
+    /// Off unless given. A file counts that loses its last name, and was there when the hour began, or at the mount if that
+    /// is later. Files that a rename replaces by new ones or that are cut do not count. At least 10 may always go, and nothing
+    /// is refused before the files are counted, which takes seconds after the mount. Programs see EPERM;
+    /// everything else goes on, background work too. It costs a count of all files at the mount and every hour.
+    #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
+    pub(super) interlock: Option<u8>,
     /// Serve metrics for Prometheus over HTTP, at the path `/metrics`. A port alone is one of 127.0.0.1: 9464. Another
-    /// address is given with its port: `192.0.2.1:9464` or `[::1]:9464`. All that reach it can read the metrics.
+    /// address is given with its port: `192.0.2.1:9464` or `[::1]:9464`. All that reach it can read the metrics. A scrape
+    /// must name the host by that address, or the loopback as `localhost`: other names are refused, because a web page
+    /// could have its own name point here. So give Prometheus the address as the target.
     #[arg(long, value_name = "ADDR", value_parser = metrics_address)]
     pub(super) metrics: Option<SocketAddr>,
     /// Scrub again when so much time has passed since the last scrub: 30d, 12h. Off unless given.
@@ -245,7 +254,7 @@ pub(super) struct UnmountArguments {
 }
 
 /// Show state, members and what to do next, of a mount or of unmounted directories. Exits with 3 if
-/// the volume is degraded, with 4 if data is lost.
+/// the volume is degraded, or too few directories are there to read it, with 4 if data is lost.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs status /mnt/photos
@@ -388,7 +397,7 @@ pub(super) struct PauseArguments {
     pub(super) mountpoint: PathBuf,
 }
 
-/// Go on with the background work that `pause` stopped.
+/// Go on with the background work that `pause` stopped, and with the removal of files that `--interlock` refused.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs resume /mnt/photos")]
@@ -594,6 +603,15 @@ pub(super) struct ExtractArguments {
     #[arg(long, value_names = ["OUT", "PATH"], num_args = 1.., required = true)]
     pub(super) to: Vec<PathBuf>,
 }
+/// Reads a percentage from 1 to 100, with or without a sign.
+fn parse_percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    let percent = number.trim_end().parse::<u8>().ok();
+    percent
+        .filter(|percent| (1..=100).contains(percent))
+        .ok_or_else(|| "give a percentage from 1 to 100: 25%".to_owned())
+}
+
 /// Reads the address of a listener: a port of the loopback, or an address with a port. Names are not looked up.
 fn metrics_address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix(':').unwrap_or(text);

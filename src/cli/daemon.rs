@@ -52,7 +52,7 @@ use crate::control::process::{
 };
 use crate::control::server::{self, Announced, ControlSocket, GROUP, QuestionSocket, SocketFile};
 use crate::control::volume::Volume;
-use crate::fs::{AtimePolicy, FsOptions};
+use crate::fs::{AtimePolicy, FsOptions, Interlock};
 use crate::fuse::mount::{Mount, MountFlavor};
 use crate::fuse::mountinfo::MountEntry;
 use crate::fuse::{Connection, OnFailure, ServeOptions, Serving, TransportChoice, serve};
@@ -81,6 +81,8 @@ pub(super) struct MountPlan {
     pub(super) member_timeout: Duration,
     pub(super) full_members: FullMembers,
     pub(super) on_failure: OnFailure,
+    /// The part of the files that may be removed within an hour, in percent.
+    pub(super) interlock: Option<u8>,
     pub(super) schedule: Schedule,
     /// The receivers of alerts.
     pub(super) alerts: Alerts,
@@ -358,6 +360,9 @@ fn open(
         read_only: plan.options.read_only,
         // `check` finds such damage in a volume of one's own.
         confirms_listings: confined.is_foreign(),
+        interlock: plan
+            .interlock
+            .map(|percent| Arc::new(Interlock::new(percent))),
         ..FsOptions::default()
     };
     if !plan.options.read_only {

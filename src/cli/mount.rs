@@ -156,6 +156,7 @@ fn plan(arguments: &MountArguments) -> Result<MountPlan, Failure> {
             "wait" => OnFailure::Wait,
             _ => OnFailure::Error,
         },
+        interlock: arguments.interlock,
         schedule: Schedule {
             scrub_interval: arguments.scrub_interval,
             rebuild_after: arguments.rebuild_after.0,
@@ -235,6 +236,9 @@ fn command_line(arguments: &MountArguments, plan: &MountPlan, verbosity: u8) -> 
     line.extend(["--transport".into(), arguments.transport.clone().into()]);
     line.extend(["--full-member".into(), arguments.full_member.clone().into()]);
     line.extend(["--on-failure".into(), arguments.on_failure.clone().into()]);
+    if let Some(percent) = arguments.interlock {
+        line.extend(["--interlock".into(), percent.to_string().into()]);
+    }
     let timeout = format!("{}ms", arguments.member_timeout.as_millis());
     line.extend(["--member-timeout".into(), timeout.into()]);
     if let Some(interval) = arguments.scrub_interval {

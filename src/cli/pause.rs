@@ -29,16 +29,23 @@ pub(super) fn pause(arguments: &PauseArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Has the daemon go on with its background work.
+/// Has the daemon go on with its background work, and with the removal of files that its interlock refused.
 ///
 /// # Errors
 ///
 /// As for [`pause`].
 pub(super) fn resume(arguments: &ResumeArguments) -> Result<Outcome, Failure> {
     let mount = LiveMount::at(&arguments.mountpoint)?;
-    let Answer::Resumed { was_paused } = mount.ask(&Request::Resume)? else {
+    let Answer::Resumed {
+        was_paused,
+        was_locked,
+    } = mount.ask(&Request::Resume)?
+    else {
         return Err(mount.beside_the_point());
     };
+    if was_locked {
+        terminal::line("files are removed again, and the interlock counts from nothing");
+    }
     terminal::line(if was_paused {
         "background work goes on"
     } else {

@@ -14,10 +14,12 @@ pub(super) const LACKS_SHARDS: &str = "some stripes lack shards";
 
 #[cfg(test)]
 mod tests {
+    use crate::cli::failure::Outcome;
     use crate::coding::{Coded, Coding};
     use crate::control::report::report_without as report;
     use crate::control::report::{
-        CapacityReport, CodingReport, StatusReport, UncountedReport, VolumeState,
+        AlertsReport, AlertsState, CapacityReport, CodingReport, StatusReport, UncountedReport,
+        VolumeState,
     };
 
     #[test]
@@ -131,6 +133,41 @@ mod tests {
             "{text}"
         );
         assert!(!text.contains("no stripes"), "{text}");
+    }
+
+    #[test]
+    fn alerts_that_are_not_sent_are_told_with_the_reason_and_the_next_step() {
+        let with = |state| StatusReport {
+            alerts: Some(AlertsReport {
+                state,
+                since: "2026-11-27T00:00:00Z".to_owned(),
+                reason: Some("signal 9 ended it".to_owned()),
+                seconds_to_next: Some(8),
+            }),
+            ..report(&[], &[(2, 9)], &[0, 1, 2])
+        };
+        let line = |state| {
+            let text = with(state).for_people(Some("/mnt/a b".as_ref()));
+            let line = text.lines().find(|line| line.contains("alerts"));
+            line.map(str::to_owned)
+        };
+        assert_eq!(line(AlertsState::Running), None);
+        let restarting = line(AlertsState::Restarting).unwrap();
+        assert!(restarting.contains("signal 9 ended it; the next attempt is 8 s"));
+        let ended = line(AlertsState::Ended).unwrap();
+        assert!(ended.contains("`cauchyfs unmount '/mnt/a b'`"), "{ended}");
+    }
+
+    #[test]
+    fn data_that_is_away_with_its_directories_is_not_reported_as_lost() {
+        let outcome = |away: &[u16], rows: &[(i64, u64)]| {
+            let report = report(away, rows, &[]);
+            let state = VolumeState::Failed;
+            StatusReport { state, ..report }.outcome()
+        };
+        assert_eq!(outcome(&[1, 3, 5], &[]), Outcome::Degraded);
+        assert_eq!(outcome(&[1, 3], &[(-1, 9)]), Outcome::Lost);
+        assert_eq!(outcome(&[], &[(-1, 9)]), Outcome::Lost);
     }
 
     #[test]

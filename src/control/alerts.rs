@@ -20,12 +20,15 @@
 
 pub(crate) mod config;
 pub(crate) mod delivery;
+pub(crate) mod entry;
 mod grouping;
 pub(crate) mod link;
 pub(crate) mod notice;
 mod outbox;
+mod parts;
 pub(crate) mod places;
-pub(crate) mod process;
+mod process;
 mod protocol;
 mod sender;
 mod state;
+mod supervisor;

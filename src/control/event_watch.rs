@@ -14,7 +14,7 @@ use self::changes::Changes;
 use self::seen::{RedundancySeen, Seen, SpaceSeen};
 use super::mounted::MountedVolume;
 use super::summary::files_in;
-use crate::events::EventLog;
+use crate::events::{EventLog, MOST_REMEMBERED, now_ms};
 use crate::format::event::EventKind;
 use crate::format::{Epoch, MemberIndex};
 use crate::fs::Fs;
@@ -98,6 +98,7 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
     let members = open.fs.transactions().members();
     let access = members.access();
     let crashed_at = events.crashed_at();
+    changes.remember(&events.newer_than(None, None, MOST_REMEMBERED).events);
     events.start(access)?;
     // A reader of a volume has no part in its history.
     if let Some(last_seen_ms) = crashed_at.filter(|_| access == Access::ReadWrite) {
@@ -114,7 +115,9 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
             read_only: access == Access::ReadOnly,
         },
     );
-    for (member, kind) in changes.see(&seen, Instant::now()) {
+    let returned = changes.returned(&seen, now_ms());
+    let found = changes.see(&seen, Instant::now());
+    for (member, kind) in returned.into_iter().chain(found) {
         events.record(member, kind);
     }
     Ok(changes)
@@ -186,8 +189,10 @@ impl Watch {
             return;
         };
         let maintenance = Arc::clone(&open.maintenance);
+        let interlock = open.fs.interlock().cloned();
         drop(open);
         let mut seen = Seen::of(&maintenance, self.changes.known());
+        seen.refused = interlock.and_then(|it| Some((it.refused()?, it.percent().into())));
         seen.is_paused = self.volume.is_paused();
         // The record of a scrub that ended is in the index.
         if maintenance.scrubber().is_running() || self.is_time_to_measure() {

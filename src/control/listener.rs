@@ -259,6 +259,10 @@ impl Listener {
     }
 
     fn resume(&self) -> Answer {
+        let open = self.volume.now();
+        let interlock = open.as_ref().and_then(|open| open.fs.interlock());
+        let was_locked = interlock.is_some_and(|interlock| interlock.release());
+        drop(open);
         let resumed = self.volume.set_paused(false).map(|since| {
             if let Some(since) = since {
                 let seconds = since.elapsed().as_secs();
@@ -268,6 +272,7 @@ impl Listener {
             }
             Answer::Resumed {
                 was_paused: since.is_some(),
+                was_locked,
             }
         });
         resumed.unwrap_or_else(Answer::Failed)
@@ -295,6 +300,8 @@ impl Listener {
 
     fn status_answer(&self, mut report: StatusReport) -> Answer {
         report.paused = self.volume.is_paused();
+        report.alerts = self.volume.alerts();
+        report.interlock = self.volume.interlock();
         report.lost.shorten(MOST_LISTED_BYTES);
         report.transport = self.announced.transport();
         Answer::Status(Box::new(report))

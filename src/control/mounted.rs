@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failure::DaemonFailure;
+use super::report::{AlertsReport, InterlockReport};
 use super::volume::Volume;
 use crate::events::EventLog;
 use crate::format::MemberIndex;
@@ -29,6 +30,8 @@ pub(crate) struct MountedVolume {
     events: EventLog,
     /// The time since which background work pauses on order. A leaf.
     paused_since: Mutex<Option<Instant>>,
+    /// The delivery of alerts, if there are receivers. A leaf.
+    alerts: Mutex<Option<AlertsReport>>,
     /// Asks the watch of the volume to close it and open it again. A leaf.
     reopener: Mutex<Option<Reopener>>,
 }
@@ -83,6 +86,7 @@ impl MountedVolume {
             volume: Mutex::new(Some(volume)),
             opened: Condvar::new(),
             paused_since: Mutex::default(),
+            alerts: Mutex::default(),
             reopener: Mutex::default(),
         }
     }
@@ -130,6 +134,23 @@ impl MountedVolume {
         *since = is_paused.then(|| before.unwrap_or_else(Instant::now));
         switch.set(is_paused);
         Ok(before)
+    }
+
+    /// Returns how the delivery of alerts is; none without receivers.
+    pub(crate) fn alerts(&self) -> Option<AlertsReport> {
+        self.alerts.lock().clone()
+    }
+
+    /// Returns the limit on files that are removed within an hour; none without one, and while no volume is open.
+    pub(crate) fn interlock(&self) -> Option<InterlockReport> {
+        let volume = self.volume.lock();
+        let interlock = volume.as_ref()?.fs.interlock()?;
+        Some(InterlockReport::from(&**interlock))
+    }
+
+    /// Notes how the delivery of alerts is from now on.
+    pub(crate) fn note_alerts(&self, alerts: AlertsReport) {
+        *self.alerts.lock() = Some(alerts);
     }
 
     /// Returns the log of events.

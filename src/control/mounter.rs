@@ -14,9 +14,8 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Stdio;
 use std::sync::Arc;
@@ -24,18 +23,13 @@ use std::sync::Arc;
 use cauchyfs_sandbox::calls::{self, Daemon};
 use cauchyfs_sandbox::privileges;
 use parking_lot::Mutex;
-use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1, SIGUSR2};
 
 use super::dead_mount::{self, ClearedMounts};
 use super::log_file;
 use super::mount_refusal::{MountRefusal, SystemError};
+use super::passing::{receive, send, socket_pair};
 use super::process;
 use crate::fuse::mount::{Mount, MountError, MountFlavor, Mounted, Mounter, Unmount, mount};
 use crate::fuse::mountinfo::{self, MountEntry};
@@ -45,9 +39,6 @@ const WORD: &str = "--mounter";
 
 /// Name of the process, of which the kernel keeps 15 bytes.
 const NAME: &std::ffi::CStr = c"cauchyfs-mount";
-
-/// Longest message, in bytes.
-const LONGEST: usize = 64 << 10;
 
 /// Request of a daemon, one message each.
 #[derive(Debug, Serialize, Deserialize)]
@@ -102,12 +93,7 @@ impl Mounting {
     /// If it cannot be started.
     pub(crate) fn helper(mountpoint: &Path, log: Option<&Path>) -> io::Result<Self> {
         process::keep_descriptors_to_ourselves();
-        let (ours, theirs) = rustix::net::socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )?;
+        let (ours, theirs) = socket_pair()?;
         let path = std::env::var_os("PATH");
         process::program()
             .arg(WORD)
@@ -233,52 +219,6 @@ fn ask(
         sent => sent?,
     }
     receive(socket.as_fd())?.ok_or_else(gone)
-}
-
-fn send(
-    socket: BorrowedFd<'_>,
-    message: &impl Serialize,
-    descriptor: Option<BorrowedFd<'_>>,
-) -> io::Result<()> {
-    let text = serde_json::to_vec(message)?;
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    let descriptors = descriptor.as_slice();
-    if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::other("there is no room for a descriptor"));
-    }
-    let text = [IoSlice::new(&text)];
-    rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(socket, &text, &mut control, SendFlags::NOSIGNAL)
-    })?;
-    Ok(())
-}
-
-/// Waits for a message; returns none when the other end is closed.
-fn receive<T: DeserializeOwned>(
-    socket: BorrowedFd<'_>,
-) -> io::Result<Option<(T, Option<OwnedFd>)>> {
-    let mut text = vec![0; LONGEST];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::io::retry_on_intr(|| {
-        let mut text = [IoSliceMut::new(&mut text)];
-        rustix::net::recvmsg(socket, &mut text, &mut control, RecvFlags::CMSG_CLOEXEC)
-    });
-    let len = match received {
-        Ok(received) => received.bytes,
-        Err(Errno::CONNRESET) => 0,
-        Err(error) => return Err(error.into()),
-    };
-    if len == 0 {
-        return Ok(None);
-    }
-    let descriptor = control.drain().find_map(|message| match message {
-        RecvAncillaryMessage::ScmRights(mut descriptors) => descriptors.next(),
-        _ => None,
-    });
-    let message = serde_json::from_slice(text.get(..len).unwrap_or_default())?;
-    Ok(Some((message, descriptor)))
 }
 
 /// The places at which the process works.

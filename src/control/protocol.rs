@@ -305,6 +305,9 @@ pub(crate) enum Answer {
     Resumed {
         /// True if it had paused.
         was_paused: bool,
+        /// True if files were not removed any more. Daemons before this field have no interlock.
+        #[serde(default)]
+        was_locked: bool,
     },
     /// The events that were asked for.
     Events {

@@ -3,17 +3,22 @@
 use serde::{Deserialize, Serialize};
 
 use crate::codec::Survival;
-use crate::coding::{Coded, Coding};
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
 use crate::membership::AbsenceReason;
 use crate::store::PageCacheUse;
 use crate::transaction::FullMembers;
 
+mod alerts;
+mod coding;
+mod interlock;
 mod lost;
 mod uncounted;
 mod usage;
 
+pub(crate) use alerts::{AlertsReport, AlertsState};
+pub(crate) use coding::{CodedReport, CodingReport};
+pub(crate) use interlock::InterlockReport;
 pub(crate) use lost::LostFiles;
 pub(crate) use uncounted::UncountedReport;
 pub(crate) use usage::{
@@ -44,6 +49,12 @@ pub(crate) struct StatusReport {
     /// True if background work pauses on order. Daemons before this field do not pause.
     #[serde(default)]
     pub(crate) paused: bool,
+    /// The delivery of alerts; none without receivers, and where it is not mounted.
+    #[serde(default)]
+    pub(crate) alerts: Option<AlertsReport>,
+    /// The limit on files that are removed within an hour; none without one.
+    #[serde(default)]
+    pub(crate) interlock: Option<InterlockReport>,
     /// The course of writes while members are full.
     #[serde(default)]
     pub(crate) full_member: FullMembers,
@@ -93,51 +104,6 @@ pub(crate) struct ElsewhereReport {
     /// True if they have gone on without the others, which may have done so, too; `None` if not all of them can be
     /// read, so that this is unknown.
     pub(crate) went_on: Option<bool>,
-}
-
-/// The work of coding since the volume was mounted.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CodingReport {
-    pub(crate) cpu: CodedReport,
-    pub(crate) cuda: CodedReport,
-    /// Passes that the CPU did because a GPU had failed to.
-    pub(crate) redone: u64,
-    /// The GPUs in use.
-    pub(crate) gpus: Vec<String>,
-    /// Those that do not answer; stripes wait for them.
-    #[serde(default)]
-    pub(crate) gpus_hanging: Vec<String>,
-}
-
-/// The work of one side.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(crate) struct CodedReport {
-    pub(crate) passes: u64,
-    pub(crate) bytes: u64,
-    /// While at least one pass was under way.
-    pub(crate) gb_per_s: f64,
-}
-
-impl From<Coded> for CodedReport {
-    fn from(coded: Coded) -> Self {
-        Self {
-            passes: coded.passes,
-            bytes: coded.bytes,
-            gb_per_s: coded.bytes_per_second() / 1e9,
-        }
-    }
-}
-
-impl From<Coding> for CodingReport {
-    fn from(coding: Coding) -> Self {
-        Self {
-            cpu: coding.cpu.into(),
-            cuda: coding.cuda.into(),
-            redone: coding.redone,
-            gpus: coding.devices,
-            gpus_hanging: coding.hanging,
-        }
-    }
 }
 
 /// The state of a volume, in one word.
@@ -379,6 +345,16 @@ pub(crate) struct RebuildReport {
     pub(crate) milliseconds: u64,
 }
 
+impl RebuildReport {
+    /// Returns the seconds that the rest takes at the speed until now; none while nothing runs.
+    #[expect(clippy::cast_precision_loss, reason = "an estimate is no more precise")]
+    pub(crate) fn seconds_left(&self) -> Option<f64> {
+        let is_known = self.state == RebuildState::Running && self.bytes_done > 0;
+        let speed = self.bytes_done as f64 / (self.milliseconds.max(1) as f64 / 1e3);
+        is_known.then(|| self.bytes_left as f64 / speed)
+    }
+}
+
 impl Default for RebuildReport {
     /// Nothing was asked for, and nothing is left to do.
     fn default() -> Self {
@@ -560,6 +536,8 @@ pub(crate) mod tests {
             read_only: false,
             mounted_read_only: false,
             paused: false,
+            alerts: None,
+            interlock: None,
             full_member: FullMembers::Stop,
             elsewhere: None,
             geometry,

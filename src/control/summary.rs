@@ -258,6 +258,8 @@ pub(crate) fn blank_report_of(
         read_only: false,
         mounted_read_only: false,
         paused: false,
+        alerts: None,
+        interlock: None,
         full_member: FullMembers::Stop,
         elsewhere: None,
         geometry: GeometryReport {

@@ -1,6 +1,7 @@
 //! The events that are remembered, and those that wait to be written.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::mem::discriminant;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -12,6 +13,9 @@ use crate::membership::Members;
 
 /// Most events that are remembered: about as many as the files of a member hold.
 pub const MOST_REMEMBERED: usize = 8192;
+
+/// One kind of events takes no more than this part of the log, if there are others.
+pub(super) const SHARES: usize = 4;
 
 /// Most events that wait to be written.
 const MOST_WAITING: usize = 1024;
@@ -98,8 +102,7 @@ impl Queue {
             event.sequence = event.sequence.max(least);
             least = event.sequence + 1;
         }
-        let surplus = all.len().saturating_sub(MOST_REMEMBERED);
-        state.remembered = all.into_iter().skip(surplus).collect();
+        state.remembered = newest_of_each_kind(all);
         state.next = state.remembered.back().map_or(0, |last| last.sequence + 1);
     }
 
@@ -141,7 +144,7 @@ impl Queue {
         };
         state.next += 1;
         if state.remembered.len() >= MOST_REMEMBERED {
-            state.remembered.pop_front();
+            forget_one(&mut state.remembered);
         }
         state.remembered.push_back(event.clone());
         if waits && state.stage != Stage::Absent {
@@ -255,6 +258,44 @@ impl Queue {
         self.changed.wait_while_for(&mut state, is_open, pause);
         state.stage != Stage::Closing
     }
+}
+
+/// Returns as many of these events as are remembered, in one pass. Those of kinds that have more than their share go first.
+fn newest_of_each_kind(events: Vec<Event>) -> VecDeque<Event> {
+    let mut surplus = events.len().saturating_sub(MOST_REMEMBERED);
+    let mut counts = HashMap::new();
+    for event in &events {
+        *counts.entry(discriminant(&event.kind)).or_insert(0_usize) += 1;
+    }
+    let mut kept: VecDeque<Event> = events.into();
+    kept.retain(|event| {
+        let count = counts.entry(discriminant(&event.kind)).or_default();
+        let goes = surplus > 0 && *count > MOST_REMEMBERED / SHARES;
+        if goes {
+            *count -= 1;
+            surplus -= 1;
+        }
+        !goes
+    });
+    kept.drain(..surplus);
+    kept
+}
+
+/// Forgets the oldest event of the kind that has more than its share of them, or the oldest of all. So no kind pushes out
+/// the events of others.
+fn forget_one(events: &mut VecDeque<Event>) {
+    let share = events.len() / SHARES;
+    let mut counts = HashMap::new();
+    for event in &*events {
+        *counts.entry(discriminant(&event.kind)).or_insert(0_usize) += 1;
+    }
+    let most = counts.into_iter().max_by_key(|(_, count)| *count);
+    let crowd = most.filter(|(_, count)| *count > share);
+    let oldest = crowd.and_then(|(kind, _)| {
+        let mut kinds = events.iter().map(|event| discriminant(&event.kind));
+        kinds.position(|it| it == kind)
+    });
+    events.remove(oldest.unwrap_or_default());
 }
 
 /// Takes as many events as are written at once.

@@ -184,6 +184,39 @@ fn files_are_bounded_and_the_newest_events_are_kept() {
 }
 
 #[test]
+fn a_kind_that_comes_again_and_again_pushes_out_no_event_of_others() {
+    let disks = volume();
+    let members = open_over(stores(&disks), Access::ReadWrite);
+    record(&members, [started(), numbered(1)]);
+    let long = |number: u64| EventKind::FileLost {
+        file: format!("{number:04000}"),
+    };
+    for round in 0..12 {
+        record(&members, (0..50).map(|it| long(50 * round + it)));
+    }
+    let kinds = kinds_on(&disks[0].open());
+    assert_eq!(kinds[..2], [started(), numbered(1)]);
+    assert_eq!(kinds.last(), Some(&long(599)));
+    for name in [EVENTS, OLD_EVENTS] {
+        let len = disks[0].open().open_len(name).unwrap();
+        assert!(len <= FILE_MAX + FRAME_MAX as u64, "{name}: {len} bytes");
+    }
+    let queue = Queue::new(VolumeId(uuid::Uuid::from_u128(3)));
+    queue.push(0, None, started());
+    for number in 0..MOST_REMEMBERED + 100 {
+        queue.push(1, None, numbered(number as u64));
+    }
+    let remembered = queue.newer_than(None, None, usize::MAX).events;
+    assert_eq!(remembered.len(), MOST_REMEMBERED);
+    assert_eq!(remembered[0].kind, started());
+    let first_kept = numbered(101);
+    assert_eq!(
+        remembered[1].kind, first_kept,
+        "the oldest of the many went"
+    );
+}
+
+#[test]
 fn events_wait_while_there_are_no_members_and_surplus_ones_are_counted() {
     let disks = volume();
     let members = open_over(stores(&disks), Access::ReadWrite);

@@ -54,6 +54,9 @@ pub enum FsError {
     /// The call is not permitted on this inode (`EPERM`).
     #[error("operation not permitted")]
     NotPermitted,
+    /// Too many files were removed within an hour, and the interlock refuses to remove more (`EPERM`).
+    #[error("too many files were removed within an hour; `cauchyfs resume` lets more go")]
+    Interlocked,
     /// The filesystem is mounted read-only (`EROFS`).
     #[error("filesystem is read-only")]
     ReadOnly,

@@ -9,6 +9,7 @@ use crate::transaction::Transactions;
 
 use super::edit::Edit;
 use super::error::FsError;
+use super::interlock::Interlock;
 use super::list_lens::ListLens;
 use super::locks::Locks;
 use super::quotas::{Book, Quotas};
@@ -27,6 +28,7 @@ pub(super) struct Inodes {
     clock: Clock,
     list_lens: ListLens,
     quotas: Quotas,
+    interlock: Option<Arc<Interlock>>,
     read_only: bool,
 }
 
@@ -36,8 +38,12 @@ impl Inodes {
         transactions: &Arc<Transactions>,
         room: &Arc<Room>,
         clock: Clock,
+        interlock: Option<Arc<Interlock>>,
         read_only: bool,
     ) -> Self {
+        if let Some(interlock) = &interlock {
+            interlock.begin(clock());
+        }
         Self {
             transactions: Arc::clone(transactions),
             room: Arc::clone(room),
@@ -45,8 +51,39 @@ impl Inodes {
             clock,
             list_lens: ListLens::default(),
             quotas: Quotas::new(transactions),
+            interlock,
             read_only,
         }
+    }
+
+    /// Returns the limit on removals, if there is one.
+    pub(super) fn interlock(&self) -> Option<&Arc<Interlock>> {
+        self.interlock.as_ref()
+    }
+
+    /// Admits the removal of a file that is about to lose its last name, which takes a leaf lock.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Interlocked`] if too many files were removed within an hour.
+    pub(super) fn admit_removal(&self, inode: &Inode, now: Timestamp) -> Result<(), FsError> {
+        let interlock = self.interlock.as_ref();
+        interlock.map_or(Ok(()), |interlock| interlock.admit(inode, now))
+    }
+
+    /// Admits that a rename replaces a file by another one.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::admit_removal`].
+    pub(super) fn admit_replacement(
+        &self,
+        by: &Inode,
+        replaced: &Inode,
+        now: Timestamp,
+    ) -> Result<(), FsError> {
+        let interlock = self.interlock.as_ref();
+        interlock.map_or(Ok(()), |it| it.admit_replacement(by, replaced, now))
     }
 
     /// Returns the locks of inodes.

@@ -6,6 +6,7 @@ use crate::format::Ino;
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
 
 use super::error::FsError;
+use super::interlock::Interlock;
 
 /// Looks up the supplementary groups of a process; called only where they matter.
 pub type GroupLookup = fn(pid: u32) -> Vec<u32>;
@@ -384,6 +385,8 @@ pub struct FsOptions {
     pub confirms_listings: bool,
     /// The source of times.
     pub clock: Clock,
+    /// The limit on files that are removed within an hour, if there is one.
+    pub interlock: Option<Arc<Interlock>>,
 }
 
 impl Default for FsOptions {
@@ -397,6 +400,7 @@ impl Default for FsOptions {
             read_only: false,
             confirms_listings: true,
             clock: Arc::new(kernel_time),
+            interlock: None,
         }
     }
 }

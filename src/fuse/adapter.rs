@@ -73,7 +73,7 @@ impl Adapter {
         waiting: &Arc<WaitingRequests>,
     ) -> io::Result<Self> {
         Ok(Self {
-            answers: Answers::new(&served, waiting),
+            answers: Answers::new(&served, waiting, options.counts.clone()),
             served,
             slow: SlowPool::start()?,
             page_cache: Arc::new(PageCache::new(Arc::clone(&device))),
@@ -115,7 +115,7 @@ impl Adapter {
             return request.answer(Err(Errno::INVAL));
         };
         if self.device.refuses_programs() && !completes_accepted(&operation) {
-            return request.answer(Err(Errno::NOTCONN));
+            return self.answers.refuse(request, Errno::NOTCONN);
         }
         if let Operation::Interrupt { unique } = operation
             && self.answers.tries_again()
@@ -140,6 +140,7 @@ impl Adapter {
             Operation::Fsync | Operation::FsyncDir | Operation::Flush
                 if fs.take_loss(request.ino()) =>
             {
+                context.fail();
                 request.answer(Err(Errno::IO));
             }
             Operation::Read {

@@ -1,10 +1,12 @@
 //! Answers to requests. While the volume of a mount is away, requests wait for it instead, if the mount is to do so.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
 
-use super::protocol::{Answer, Operation};
+use super::operation_counts::OperationCounts;
+use super::protocol::{Answer, Operation, OperationKind};
 use super::request::Request;
 use super::waiting::{OnFailure, WaitingRequests};
 use super::without_volume::answer_without_volume;
@@ -16,14 +18,22 @@ use crate::membership::Members;
 pub(super) struct Answers {
     served: Arc<ServedFs>,
     waiting: Arc<WaitingRequests>,
+    /// None if requests are not counted.
+    counts: Option<Arc<OperationCounts>>,
 }
 
 impl Answers {
-    /// Returns the answers to requests about what is `served`. Requests that wait do so in `waiting`.
-    pub(super) fn new(served: &Arc<ServedFs>, waiting: &Arc<WaitingRequests>) -> Self {
+    /// Returns the answers to requests about what is `served`. Requests that wait do so in `waiting`. Those that are
+    /// answered without a volume, and those that wait, are counted in `counts`.
+    pub(super) fn new(
+        served: &Arc<ServedFs>,
+        waiting: &Arc<WaitingRequests>,
+        counts: Option<Arc<OperationCounts>>,
+    ) -> Self {
         Self {
             served: Arc::clone(served),
             waiting: Arc::clone(waiting),
+            counts,
         }
     }
 
@@ -46,7 +56,7 @@ impl Answers {
     /// is done again.
     pub(super) fn give(&self, fs: &Fs, request: Request, outcome: Result<Answer, Errno>) {
         match outcome {
-            Err(errno) if self.failed_with_volume(fs, errno) => self.wait(request),
+            Err(errno) if self.failed_with_volume(fs, errno) => self.wait_again(request),
             outcome => request.answer(outcome.map_err(|errno| with_volume_of(fs, errno))),
         }
     }
@@ -54,7 +64,7 @@ impl Answers {
     /// Answers with so many bytes of the request's memory, as [`Self::give`].
     pub(super) fn give_memory(&self, fs: &Fs, request: Request, outcome: Result<usize, Errno>) {
         match outcome {
-            Err(errno) if self.failed_with_volume(fs, errno) => self.wait(request),
+            Err(errno) if self.failed_with_volume(fs, errno) => self.wait_again(request),
             outcome => request.answer_memory(outcome.map_err(|errno| with_volume_of(fs, errno))),
         }
     }
@@ -70,16 +80,52 @@ impl Answers {
         let has_failed = members.membership().is_failed();
         match outcome {
             Err(errno) if self.tries_again() && has_failed && is_of_volume(errno) => {
-                self.wait(request);
+                self.wait_again(request);
             }
             outcome => request.answer(outcome.map_err(|errno| with_volume(errno, has_failed))),
         }
     }
 
-    /// Has a request wait for the volume. If it is not to wait, it is answered as without one.
+    /// Has a request wait for the volume that no work was done for. If it is not to wait, it is answered as without one.
     pub(super) fn wait(&self, request: Request) {
-        if let Err(request) = self.waiting.add(request) {
+        if let Some(request) = self.queue(request) {
+            self.answer_without_volume(request);
+        }
+    }
+
+    /// Has a request wait for the volume whose work failed, and was counted. If it is not to wait, it is answered.
+    fn wait_again(&self, request: Request) {
+        if let Some(request) = self.queue(request) {
             answer_without_volume(&self.served, request);
+        }
+    }
+
+    /// Has a request wait. Gives it back if it is not to.
+    fn queue(&self, request: Request) -> Option<Request> {
+        match self.waiting.add(request) {
+            Ok(()) => {
+                if let Some(counts) = &self.counts {
+                    counts.count_wait();
+                }
+                None
+            }
+            Err(request) => Some(request),
+        }
+    }
+
+    /// Refuses a request that no work is done for.
+    pub(super) fn refuse(&self, request: Request, errno: Errno) {
+        if let Some((counts, kind)) = self.counts.as_ref().zip(kind_of(&request)) {
+            counts.count(kind, Duration::ZERO, true);
+        }
+        request.answer(Err(errno));
+    }
+
+    fn answer_without_volume(&self, request: Request) {
+        let (kind, began) = (kind_of(&request), Instant::now());
+        let has_failed = answer_without_volume(&self.served, request);
+        if let Some((counts, kind)) = self.counts.as_ref().zip(kind) {
+            counts.count(kind, began.elapsed(), has_failed);
         }
     }
 
@@ -87,7 +133,7 @@ impl Answers {
     pub(super) fn without_volume(&self, request: Request) {
         match request.operation() {
             Ok(operation) if self.tries_again() && needs_volume(&operation) => self.wait(request),
-            _ => answer_without_volume(&self.served, request),
+            _ => self.answer_without_volume(request),
         }
     }
 
@@ -100,6 +146,10 @@ impl Answers {
 /// Returns the error for a program whose request failed, where it may have failed with the volume.
 pub(super) fn with_volume_of(fs: &Fs, errno: Errno) -> Errno {
     with_volume(errno, fs.transactions().lacks_members())
+}
+
+fn kind_of(request: &Request) -> Option<OperationKind> {
+    request.operation().ok().map(|operation| operation.kind())
 }
 
 /// Returns what a program learns: while the volume lacks members, `EIO`. The volume comes back writable, with its room.

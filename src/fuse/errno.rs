@@ -24,7 +24,7 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::NameTooLong => Errno::NAMETOOLONG,
         FsError::FileTooBig => Errno::FBIG,
         FsError::PermissionDenied => Errno::ACCESS,
-        FsError::NotPermitted => Errno::PERM,
+        FsError::NotPermitted | FsError::Interlocked => Errno::PERM,
         FsError::ReadOnly => Errno::ROFS,
         FsError::NoData => Errno::NODATA,
         FsError::Range => Errno::RANGE,

@@ -30,7 +30,11 @@ const KINDS: usize = OperationKind::ALL.len();
 
 /// The requests of one mount that were answered.
 #[derive(Debug, Default)]
-pub struct OperationCounts(ByThread<Counters>);
+pub struct OperationCounts {
+    by_thread: ByThread<Counters>,
+    /// The requests that had to wait for the volume.
+    waited: AtomicU64,
+}
 
 /// The counters of a thread.
 #[derive(Debug)]
@@ -80,7 +84,7 @@ impl OperationCount {
 
 impl OperationCounts {
     pub(super) fn count(&self, kind: OperationKind, time: Duration, has_failed: bool) {
-        let counters = &self.0.own().kinds[kind as usize];
+        let counters = &self.by_thread.own().kinds[kind as usize];
         let bucket = BUCKETS.partition_point(|bound| *bound < time);
         counters.buckets[bucket].fetch_add(1, Ordering::Relaxed);
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
@@ -92,13 +96,23 @@ impl OperationCounts {
         }
     }
 
+    pub(super) fn count_wait(&self) {
+        self.waited.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns how often a request had to wait for a volume that was away. It counts once more when it is answered.
+    #[must_use]
+    pub fn waited(&self) -> u64 {
+        self.waited.load(Ordering::Relaxed)
+    }
+
     pub(super) fn count_read(&self, bytes: usize) {
-        let counter = &self.0.own().bytes_read;
+        let counter = &self.by_thread.own().bytes_read;
         counter.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
     pub(super) fn count_written(&self, bytes: usize) {
-        let counter = &self.0.own().bytes_written;
+        let counter = &self.by_thread.own().bytes_written;
         counter.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
@@ -111,7 +125,7 @@ impl OperationCounts {
 
     fn of(&self, kind: OperationKind) -> OperationCount {
         let sum = |counter: &dyn Fn(&KindCounters) -> &AtomicU64| {
-            let all = self.0.all().map(|it| &it.kinds[kind as usize]);
+            let all = self.by_thread.all().map(|it| &it.kinds[kind as usize]);
             all.map(|it| counter(it).load(Ordering::Relaxed)).sum()
         };
         OperationCount {
@@ -125,14 +139,14 @@ impl OperationCounts {
     /// Returns the bytes of files that were read.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
-        let all = self.0.all().map(|it| &it.bytes_read);
+        let all = self.by_thread.all().map(|it| &it.bytes_read);
         all.map(|it| it.load(Ordering::Relaxed)).sum()
     }
 
     /// Returns the bytes of files that were written.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        let all = self.0.all().map(|it| &it.bytes_written);
+        let all = self.by_thread.all().map(|it| &it.bytes_written);
         all.map(|it| it.load(Ordering::Relaxed)).sum()
     }
 }

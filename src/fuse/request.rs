@@ -305,6 +305,11 @@ impl Context {
         outcome
     }
 
+    /// Counts the request as one that is answered with an error, without work that failed.
+    pub(super) fn fail(&self) {
+        self.has_failed.set(true);
+    }
+
     /// Counts bytes of a file that were read.
     pub(super) fn count_read(&self, bytes: usize) {
         if let Some(counts) = &self.in_flight.0.counts {

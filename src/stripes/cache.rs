@@ -17,8 +17,23 @@ pub(crate) struct ShardCache {
     count: AtomicUsize,
 }
 
+/// The use of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheUse {
+    /// The bytes that it holds.
+    pub bytes: u64,
+    /// The bytes that it may hold.
+    pub limit_bytes: u64,
+    /// The look-ups that found a shard.
+    pub hits: u64,
+    /// The look-ups that found none, but for those while it held nothing.
+    pub misses: u64,
+}
+
 #[derive(Debug)]
 struct Held {
+    hits: u64,
+    misses: u64,
     bytes: usize,
     shards: LruCache<(StripeId, ShardIndex), Bytes>,
 }
@@ -29,6 +44,8 @@ impl ShardCache {
         Self {
             limit_bytes,
             held: Mutex::new(Held {
+                hits: 0,
+                misses: 0,
                 bytes: 0,
                 shards: LruCache::unbounded(),
             }),
@@ -46,7 +63,25 @@ impl ShardCache {
         if self.count.load(Ordering::Acquire) == 0 {
             return None;
         }
-        self.held.lock().shards.get(&(stripe, shard)).cloned()
+        let mut held = self.held.lock();
+        let found = held.shards.get(&(stripe, shard)).cloned();
+        if found.is_some() {
+            held.hits += 1;
+        } else {
+            held.misses += 1;
+        }
+        found
+    }
+
+    /// Returns how the cache is used.
+    pub(crate) fn usage(&self) -> CacheUse {
+        let held = self.held.lock();
+        CacheUse {
+            bytes: held.bytes as u64,
+            limit_bytes: self.limit_bytes as u64,
+            hits: held.hits,
+            misses: held.misses,
+        }
     }
 
     /// Returns whether a shard is held.
@@ -132,6 +167,13 @@ mod tests {
         assert_eq!((has(1), has(3), has(4)), (true, true, true));
         put(5, 11);
         assert!(!has(5));
-        assert_eq!(cache.held.lock().bytes, 10);
+        assert!(cache.get(StripeId(5), ShardIndex(0)).is_none());
+        let expected = CacheUse {
+            bytes: 10,
+            limit_bytes: 10,
+            hits: 1,
+            misses: 1,
+        };
+        assert_eq!(cache.usage(), expected);
     }
 }

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::buffers::Buffers;
-use super::cache::ShardCache;
+use super::cache::{CacheUse, ShardCache};
 use super::error::StripeError;
 use super::layout::{self, ShardRange};
 use super::locator::{Located, Locator, Rows};
@@ -74,6 +74,11 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
+    /// Returns how the cache of shards is used.
+    pub(crate) fn cache_use(&self) -> CacheUse {
+        self.cache.usage()
+    }
+
     /// Creates the part. With `has_threads`, threads call [`Reader::read_ahead_forever`].
     pub(super) fn new(
         members: Arc<Members>,

@@ -20,13 +20,13 @@ use crate::support::{CAUCHYFS, Shape, TestVolume, eventually, run, said, skip_mo
 const SECRET: &str = "a key of the test";
 
 /// A directory with a configuration, the state, and what a program received.
-struct Site {
-    home: tempfile::TempDir,
-    config: PathBuf,
+pub(crate) struct Site {
+    pub(crate) home: tempfile::TempDir,
+    pub(crate) config: PathBuf,
 }
 
 impl Site {
-    fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let home = tempfile::tempdir().expect("there is room");
         let config = home.path().join("alerts.toml");
         fs::create_dir(home.path().join("got")).expect("this machine can do it");
@@ -42,7 +42,7 @@ impl Site {
         Self { home, config }
     }
 
-    fn add(&self, receiver: &str) {
+    pub(crate) fn add(&self, receiver: &str) {
         let before = fs::read_to_string(&self.config).expect("this machine can do it");
         fs::write(&self.config, format!("{before}[[receiver]]\n{receiver}\n"))
             .expect("this machine can do it");
@@ -86,16 +86,25 @@ impl Site {
 
     /// Returns the notices that wait for a receiver by the state file.
     fn waiting(&self, receiver: &str) -> Vec<Value> {
+        let waiting = &self.state()["mailboxes"][receiver]["waiting"];
+        waiting.as_array().cloned().unwrap_or_default()
+    }
+
+    /// Returns whether events about a subject are held back from the program by the state file.
+    fn is_holding(&self, subject: &str) -> bool {
+        self.state()["mailboxes"]["program"]["held"][subject].is_object()
+    }
+
+    /// Returns what the state file has, or nothing.
+    fn state(&self) -> Value {
         let Ok(files) = fs::read_dir(self.home.path().join("state")) else {
-            return Vec::new();
+            return Value::Null;
         };
         let mut files = files.map(|file| file.expect("the directory can be read").path());
-        let Some(file) = files.find(|path| path.extension().is_some_and(|it| it == "json")) else {
-            return Vec::new();
-        };
-        let state = json(&fs::read(file).expect("this machine can do it"));
-        let waiting = &state["mailboxes"][receiver]["waiting"];
-        waiting.as_array().cloned().unwrap_or_default()
+        let file = files.find(|path| path.extension().is_some_and(|it| it == "json"));
+        file.map_or(Value::Null, |file| {
+            json(&fs::read(file).expect("this machine can do it"))
+        })
     }
 
     #[track_caller]
@@ -113,14 +122,14 @@ fn json(bytes: &[u8]) -> Value {
 }
 
 /// A port that nothing listens on, until a server of this test does. No other program gets it meanwhile.
-struct Port {
-    number: u16,
+pub(crate) struct Port {
+    pub(crate) number: u16,
     /// Two sockets that both ask for reuse may have one port, if only one listens.
     _held: OwnedFd,
 }
 
 impl Port {
-    fn take() -> Self {
+    pub(crate) fn take() -> Self {
         use rustix::net::{AddressFamily, SocketType, bind, getsockname, socket, sockopt};
         let held =
             socket(AddressFamily::INET, SocketType::STREAM, None).expect("this machine can do it");
@@ -247,29 +256,46 @@ fn write_some(volume: &TestVolume) {
         .expect("this machine can do it");
 }
 
-/// Returns the process that delivers alerts for the daemon of a volume.
-fn alert_process(volume: &TestVolume) -> Pid {
-    let daemon = volume.daemon().expect("this machine can do it").to_string();
-    let find = || {
-        let all = fs::read_dir("/proc").expect("this machine can do it");
-        let mut pids = all.filter_map(|entry| {
-            let name = entry.expect("the directory can be read").file_name();
-            name.to_str()?.parse::<i32>().ok()
-        });
-        pids.find(|pid| {
-            let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            // Its name is in parentheses; its state and its parent follow.
-            let rest = stat.split_once(" (cauchyfs-alerts) ");
-            let mut words = rest.map_or("", |(_, rest)| rest).split(' ');
-            words.next() != Some("Z") && words.next() == Some(&daemon)
-        })
-    };
+/// Returns the process of this name whose parent is `parent`.
+fn child_of(parent: Pid, name: &str) -> Option<Pid> {
+    let parent = parent.as_raw_nonzero().to_string();
+    let all = fs::read_dir("/proc").expect("this machine can do it");
+    let mut pids = all.filter_map(|entry| {
+        let name = entry.expect("the directory can be read").file_name();
+        name.to_str()?.parse::<i32>().ok()
+    });
+    let found = pids.find(|pid| {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        // Its name is in parentheses; its state and its parent follow.
+        let rest = stat.split_once(&format!(" ({name}) "));
+        let mut words = rest.map_or("", |(_, rest)| rest).split(' ');
+        words.next() != Some("Z") && words.next() == Some(&parent)
+    });
+    Pid::from_raw(found?)
+}
+
+/// Returns the supervisor and the process that delivers alerts for the daemon of a volume.
+fn alert_processes(volume: &TestVolume) -> (Pid, Pid) {
+    let daemon = volume.daemon().expect("this machine can do it");
+    let daemon = i32::try_from(daemon).expect("it is a number of a process");
+    let daemon = Pid::from_raw(daemon).expect("it is a number of a process");
     let mut found = None;
     eventually("the process for alerts is there", || {
-        found = find();
+        found = child_of(daemon, "cauchyfs-superv").and_then(|supervisor| {
+            let process = child_of(supervisor, "cauchyfs-alerts")?;
+            Some((supervisor, process))
+        });
         found.is_some()
     });
-    Pid::from_raw(found.expect("it was found")).expect("it is a number of a process")
+    found.expect("it was found")
+}
+
+fn kill(process: Pid) {
+    kill_process(process, Signal::KILL).expect("it runs");
+}
+
+fn alerts_state(volume: &TestVolume) -> Value {
+    volume.status().0["alerts"].clone()
 }
 
 #[test]
@@ -375,10 +401,18 @@ fn no_alert_is_lost_when_daemon_and_process_are_killed_or_the_volume_is_unmounte
     site.mount(&volume, &ALL);
     write_some(&volume);
     // The process is dead before the loss, so the log of events alone has it.
-    kill_process(alert_process(&volume), Signal::KILL).unwrap();
-    eventually("the log says so", || {
-        volume.log().contains("the process for alerts ended")
+    let (supervisor, process) = alert_processes(&volume);
+    kill(supervisor);
+    kill(process);
+    eventually("status says so", || {
+        alerts_state(&volume)["state"] == "ended"
     });
+    let (_, shown) = volume.command(&["status"], &[]);
+    let next = format!(
+        "its supervisor ended; `cauchyfs unmount '{}'`",
+        volume.mountpoint.display()
+    );
+    assert!(shown.contains(&next), "{shown}");
     volume.delete_member(1);
     eventually("the loss is recorded", || {
         let out = volume.command(&["events"], &[]).1;
@@ -394,9 +428,10 @@ fn no_alert_is_lost_when_daemon_and_process_are_killed_or_the_volume_is_unmounte
             .any(|it| names(it).contains(&"member_missing"))
     });
     let waiting = site.waiting("hook");
-    let process = alert_process(&volume);
+    let (supervisor, process) = alert_processes(&volume);
+    kill(supervisor);
     volume.kill();
-    kill_process(process, Signal::KILL).unwrap();
+    kill(process);
     let requests = serve(http);
     site.mount(&volume, &[0, 2, 3, 4, 5]);
     eventually("it is delivered", || {
@@ -415,6 +450,130 @@ fn no_alert_is_lost_when_daemon_and_process_are_killed_or_the_volume_is_unmounte
     );
     eventually("nothing waits", || site.waiting("hook").is_empty());
     volume.unmount();
+}
+
+#[test]
+fn a_process_for_alerts_that_dies_is_started_again_and_misses_nothing() {
+    if skip_mounts() {
+        return;
+    }
+    let site = Site::new();
+    site.add_program();
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    site.mount(&volume, &ALL);
+    write_some(&volume);
+    assert_eq!(alerts_state(&volume)["state"], "running");
+    // Each pause is longer than the one before, so status shows one.
+    eventually("status says so", || {
+        kill(alert_processes(&volume).1);
+        let waits = || alerts_state(&volume)["state"] == "restarting";
+        (0..50).any(|_| waits())
+    });
+    assert_eq!(alerts_state(&volume)["reason"], "signal 9 ended it");
+    let (_, shown) = volume.command(&["status"], &[]);
+    assert!(shown.contains("no alerts are sent since"), "{shown}");
+    volume.delete_member(1);
+    eventually("the program has it", || !site.documents().is_empty());
+    assert_eq!(alerts_state(&volume)["state"], "running");
+    // It dies between the event and the notice.
+    volume.delete_member(4);
+    eventually("the loss is recorded", || {
+        volume
+            .command(&["events"], &[])
+            .1
+            .matches("is missing")
+            .count()
+            > 1
+    });
+    kill(alert_processes(&volume).1);
+    let members = || -> Vec<Value> {
+        let documents = site.documents();
+        let events = documents
+            .iter()
+            .filter_map(|it| it["events"].as_array().cloned());
+        let events = events
+            .flatten()
+            .filter(|it| it["event"] == "member_missing");
+        events.map(|it| it["member"].clone()).collect()
+    };
+    eventually("the program has both", || members().len() > 1);
+    volume.unmount();
+    assert_eq!(members(), [1, 4], "each once");
+}
+
+/// The second receiver has an error from one mount to the middle of the next.
+#[test]
+fn a_receiver_gets_what_happened_while_its_configuration_had_an_error() {
+    if skip_mounts() {
+        return;
+    }
+    let site = Site::new();
+    site.add_program();
+    let other = site.home.path().join("other");
+    let command = format!("command = [\"/usr/bin/tee\", \"-a\", \"{}\"]", text(&other));
+    site.add(&format!("name = \"other\"\nkind = \"program\"\n{command}"));
+    let sound = fs::read_to_string(&site.config).unwrap();
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    site.mount(&volume, &ALL);
+    write_some(&volume);
+    volume.unmount();
+    fs::write(&site.config, sound.replace("/usr/bin/tee", "tee")).unwrap();
+    site.mount(&volume, &ALL);
+    volume.delete_member(1);
+    eventually("the program has it", || !site.documents().is_empty());
+    assert!(!other.exists());
+    fs::write(&site.config, sound).unwrap();
+    eventually("the other has it without another mount", || {
+        fs::read_to_string(&other).is_ok_and(|it| it.contains("member_missing"))
+    });
+    volume.unmount();
+    let missing = |it: &Value| names(it).contains(&"member_missing");
+    let documents = site.documents();
+    assert_eq!(
+        documents.iter().filter(|it| missing(it)).count(),
+        1,
+        "{documents:#?}"
+    );
+}
+
+/// The directory of a member goes and returns, again and again.
+#[test]
+fn a_flapping_member_gives_at_most_four_messages_in_an_hour() {
+    if skip_mounts() {
+        return;
+    }
+    let site = Site::new();
+    site.add_program();
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    site.mount(&volume, &ALL);
+    write_some(&volume);
+    let (here, away) = (&volume.members[2], volume.members[2].with_file_name("away"));
+    let told = |words: &str| volume.command(&["events"], &[]).1.matches(words).count();
+    let mut seen = 0;
+    for flap in 1..=5 {
+        fs::rename(here, &away).unwrap();
+        eventually("the loss is recorded", || told("is missing") >= flap);
+        // Each loss is a message of its own, as long as there is room for one.
+        eventually("it is told or held back", || {
+            let count = site.documents().len();
+            let is_told = count > seen || count >= 4 || site.is_holding("member 2");
+            seen = count;
+            is_told
+        });
+        fs::rename(&away, here).unwrap();
+        if flap > 3 {
+            // It does not rejoin by itself any more.
+            let (code, out) = volume.command(&["member", "replace"], &["2", text(here)]);
+            assert!(matches!(code, Some(0 | 3)), "{out}");
+        }
+        eventually("the return is recorded", || told("is back") >= flap);
+    }
+    eventually("the rest is held back", || site.is_holding("member 2"));
+    volume.unmount();
+    let documents = site.documents();
+    assert!((3..=4).contains(&documents.len()), "{documents:#?}");
+    let last = documents.last().unwrap();
+    assert_eq!(last["holding_back"], serde_json::json!([2]), "{last:#}");
 }
 
 #[test]

@@ -2,23 +2,22 @@
 
 use std::fs;
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::time::Duration;
 
+use crate::alerts::Port;
 use crate::support::{Shape, TestVolume, eventually, said, skip_mounts};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Mounts with metrics on a free port. Returns its address.
+/// Mounts with metrics on a free port, which no other program gets meanwhile. Returns its address.
 #[track_caller]
 fn mount(volume: &TestVolume) -> SocketAddr {
-    let free = std::net::TcpListener::bind(("127.0.0.1", 0)).expect("a port is free");
-    let address = free.local_addr().expect("it has an address");
-    drop(free);
-    let port = address.port().to_string();
+    let held = Port::take();
+    let port = held.number.to_string();
     let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--metrics", &port]);
     assert!(mounted.status.success(), "{}", said(&mounted));
-    address
+    SocketAddr::from((Ipv4Addr::LOCALHOST, held.number))
 }
 
 fn send(address: SocketAddr, request: &str) -> io::Result<String> {
@@ -140,5 +139,41 @@ fn other_hosts_origins_paths_and_methods_are_refused_and_a_crowd_hurts_neither_f
         send(address, host).is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 OK"))
     });
     drop(crowd);
+    volume.unmount();
+}
+
+#[test]
+fn requests_that_find_no_volume_count_as_errors() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    let address = mount(&volume);
+    fs::write(volume.path("f"), [7; 4096]).expect("there is room");
+    let errors = || {
+        let page = scrape(address);
+        let series = "cauchyfs_operation_errors_total{operation=";
+        let of = |name| value(&page, &format!("{series}\"{name}\"}}"));
+        of("open") + of("create") + of("lookup") + of("getattr")
+    };
+    let before = errors();
+    for member in &volume.members[..3] {
+        fs::rename(member, member.with_extension("away")).expect("it can be renamed");
+    }
+    eventually("nothing can be made", || {
+        fs::File::create(volume.path("g")).is_err()
+    });
+    eventually("the errors are counted", || {
+        // Each attempt fails, and counts.
+        let failed = fs::File::create(volume.path("h")).is_err();
+        assert!(failed, "the volume is away");
+        errors() > before + 10.0
+    });
+    for member in &volume.members[..3] {
+        fs::rename(member.with_extension("away"), member).expect("it can be renamed");
+    }
+    eventually("the volume is back", || {
+        fs::File::create(volume.path("i")).is_ok()
+    });
     volume.unmount();
 }

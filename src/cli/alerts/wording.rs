@@ -147,9 +147,11 @@ fn text(notice: &Notice) -> String {
         let lost = format_count(notice.notices_lost, "earlier alert");
         lines.push(format!("{lost} could not be delivered in time."));
     }
-    for member in &notice.holding_back {
+    let members = notice.holding_back.iter();
+    let members = members.map(|member| format!("member {member}"));
+    for subject in members.chain(notice.topics_held_back.iter().cloned()) {
         lines.push(format!(
-            "Further alerts about member {member} are held back for up to an hour, and a summary follows."
+            "Further alerts about {subject} are held back for up to an hour, and a summary follows."
         ));
     }
     if notice.kind != NoticeKind::Test {

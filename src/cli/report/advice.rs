@@ -53,6 +53,10 @@ impl NextStep<'_> {
                  until then"
                     .to_owned()
             }
+            VolumeState::Healthy if self.report.interlock.as_ref().is_some_and(|it| it.refuses) => format!(
+                "look for the program that removes files; if they were to go, `cauchyfs resume {}` lets more go",
+                self.place
+            ),
             VolumeState::Healthy => self.of_whole_volume(),
             VolumeState::Failed if away.is_empty() && self.report.redundancy.is_none() => {
                 self.where_nothing_can_be_read()

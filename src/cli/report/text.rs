@@ -4,25 +4,31 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
 use std::path::Path;
 
+use jiff::tz::TimeZone;
+
 use super::super::size::{format_count, format_size};
 use super::super::terminal::{Escaped, join_lines};
 use super::codes::other_codes;
 use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
+use crate::cli::sentences::event::local_time;
 use crate::cli::sentences::mountpoint_word;
 use crate::control::report::{
-    CodedReport, CodingReport, IndexReport, MemberState, PageCacheReport, RebuildReport,
-    RedundancyReport, ScrubReport, StatusReport, SurvivalReport, UncountedReport, VolumeState,
+    AlertsReport, AlertsState, CodedReport, CodingReport, IndexReport, InterlockReport,
+    MemberState, PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport,
+    SurvivalReport, UncountedReport, VolumeState,
 };
 use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
 
 impl StatusReport {
-    /// Returns how a command that shows this report ends.
+    /// Returns how a command that shows this report ends. While too few directories are there to read anything, no data is
+    /// lost: it is where the others are.
     pub(in crate::cli) fn outcome(&self) -> Outcome {
         match self.state {
             VolumeState::Healthy => Outcome::Done,
             VolumeState::Degraded => Outcome::Degraded,
+            VolumeState::Failed if self.present().count() < self.geometry.data => Outcome::Degraded,
             VolumeState::Failed => Outcome::Lost,
         }
     }
@@ -84,6 +90,12 @@ impl StatusReport {
                     "background work is paused; `cauchyfs resume {place}` goes on with it"
                 ),
             );
+        }
+        if let Some(words) = self.interlock_in_words(mountpoint) {
+            push(&mut text, format_args!("{words}"));
+        }
+        if let Some(alerts) = &self.alerts {
+            push_alerts(&mut text, alerts, mountpoint);
         }
         text.push('\n');
         self.push_members(&mut text);
@@ -203,6 +215,22 @@ impl StatusReport {
             }
         };
         ways.into_iter().filter_map(in_words).collect()
+    }
+
+    /// Says that the interlock refuses to remove files, and what to do, if it does.
+    fn interlock_in_words(&self, mountpoint: Option<&Path>) -> Option<String> {
+        let interlock = self.interlock.as_ref().filter(|it| it.refuses)?;
+        let InterlockReport {
+            removed,
+            files,
+            percent,
+            ..
+        } = interlock;
+        let place = mountpoint_word(mountpoint);
+        Some(format!(
+            "files are not removed any more: {removed} of {files} were within an hour, and the interlock lets {percent} % \
+             go; if they were to go, `cauchyfs resume {place}`"
+        ))
     }
 
     /// Says what survives what.
@@ -445,6 +473,35 @@ impl MemberState {
             Self::Faulted => "faulted",
             Self::Rebuilding => "rebuilding",
             Self::Removing => "removing",
+        }
+    }
+}
+
+/// Says why no alerts are delivered, and what to do.
+fn push_alerts(text: &mut String, alerts: &AlertsReport, mountpoint: Option<&Path>) {
+    let since = local_time(&alerts.since, &TimeZone::system());
+    let reason = alerts.reason.as_deref().unwrap_or("the reason is unknown");
+    match alerts.state {
+        AlertsState::Running => {}
+        AlertsState::Restarting => {
+            let seconds = alerts.seconds_to_next.unwrap_or_default();
+            push(
+                text,
+                format_args!(
+                    "no alerts are sent since {since}, and none is lost: {reason}; the next attempt is {seconds} s after \
+                     that; if it lasts, `cauchyfs alerts check` finds errors of the receivers, and the log names others"
+                ),
+            );
+        }
+        AlertsState::Ended => {
+            let place = mountpoint_word(mountpoint);
+            push(
+                text,
+                format_args!(
+                    "no alerts are sent since {since}: {reason}; `cauchyfs unmount {place}` and mount it again: the mount \
+                     sends them"
+                ),
+            );
         }
     }
 }

@@ -201,6 +201,17 @@ fn of_work(kind: &EventKind) -> Option<String> {
             "the change of the code has made no progress for {}",
             seconds(*passed)
         ),
+        EventKind::RemovalsRefused {
+            removed,
+            files,
+            percent,
+        } => format!(
+            "files are not removed any more: {removed} of {files} were within an hour, and the interlock lets {percent} \
+             percent go; `cauchyfs resume` lets more go"
+        ),
+        EventKind::RemovalsAllowed { seconds: refused } => {
+            format!("files are removed again, after {}", seconds(*refused))
+        }
         EventKind::Paused { had_work: true } => {
             "background work was paused while some was under way".to_owned()
         }

@@ -9,11 +9,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::format::event::Severity;
 
 mod section;
+mod trust;
 
 use section::{Section, Wrong};
+
+use trust::demand_trusted_directories;
+pub(super) use trust::{demand_trusted, demand_trusted_program};
 
 /// Most receivers of a configuration.
 const MOST_RECEIVERS: usize = 16;
@@ -102,7 +108,7 @@ pub(crate) enum MailWay {
 }
 
 /// The encryption of a connection to a mail server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Encryption {
     /// None.
     Off,
@@ -282,7 +288,18 @@ fn program(section: &Section<'_>) -> Result<Way, Wrong> {
         let message = "the program must be a path that begins with /";
         return Err(section.wrong("command", message));
     }
+    check_program(section, "command", &command[0])?;
     Ok(Way::Program { command })
+}
+
+/// Refuses a program that another user could change. One that is not there yet is looked at before it runs, as are all.
+fn check_program(section: &Section<'_>, key: &'static str, program: &str) -> Result<(), Wrong> {
+    match demand_trusted_program(Path::new(program)) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(section.wrong(key, format!("{program}: {error}")))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn webhook(section: &Section<'_>) -> Result<Way, Wrong> {
@@ -341,6 +358,7 @@ fn mail_way(section: &Section<'_>) -> Result<MailWay, Wrong> {
         if !program.starts_with('/') {
             return Err(section.wrong("sendmail", "it must be a path that begins with /"));
         }
+        check_program(section, "sendmail", program)?;
         return Ok(MailWay::Sendmail(program.to_owned()));
     };
     if section.has("sendmail") {
@@ -431,16 +449,10 @@ fn read_trusted(path: &Path, longest: u64, forbidden: u32) -> io::Result<(String
     if !fs::metadata(path)?.is_file() {
         return Err(io::Error::other("it is no ordinary file"));
     }
+    demand_trusted_directories(path)?;
     let file = File::open(path)?;
     let found = file.metadata()?;
     demand_trusted(found.uid(), found.mode(), forbidden)?;
-    if let Some(above) = path.parent().filter(|above| !above.as_os_str().is_empty()) {
-        let above = fs::metadata(above)?;
-        let is_sticky = above.mode() & 0o1000 != 0;
-        let forbidden = if is_sticky { 0 } else { 0o022 };
-        demand_trusted(above.uid(), above.mode(), forbidden)
-            .map_err(|error| io::Error::other(format!("the directory above: {error}")))?;
-    }
     let mut text = String::new();
     let read = file.take(longest + 1).read_to_string(&mut text)?;
     if u64::try_from(read).unwrap_or(u64::MAX) > longest {
@@ -449,22 +461,6 @@ fn read_trusted(path: &Path, longest: u64, forbidden: u32) -> io::Result<(String
         )));
     }
     Ok((text, found.mode()))
-}
-
-/// Refuses a file of another user than this one and the superuser, and one with `forbidden` rights.
-pub(crate) fn demand_trusted(owner: u32, mode: u32, forbidden: u32) -> io::Result<()> {
-    if owner != 0 && owner != rustix::process::geteuid().as_raw() {
-        return Err(io::Error::other(format!("it belongs to user {owner}")));
-    }
-    if mode & forbidden & 0o022 != 0 {
-        return Err(io::Error::other(
-            "other users can write it; `chmod go-w` it",
-        ));
-    }
-    if mode & forbidden != 0 {
-        return Err(io::Error::other("other users can read it; `chmod 600` it"));
-    }
-    Ok(())
 }
 
 #[cfg(test)]

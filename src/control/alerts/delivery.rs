@@ -1,7 +1,7 @@
 //! Delivery of a notice to a receiver.
 //!
-//! A program and a webhook have a limit of time for the whole delivery, and a mail server one for each step of it. All
-//! read a bounded answer, but for the lines of a mail server.
+//! A whole delivery has a limit of time, of every kind. Mail goes to a server from a process of its own, which is killed at
+//! that limit. All read a bounded answer, but for the lines of a mail server.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ use super::config::{Receiver, Way};
 use super::notice::{Letter, Notice};
 
 mod failure;
-mod mail;
+pub(crate) mod mail;
 mod program;
 mod webhook;
 

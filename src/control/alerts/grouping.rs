@@ -2,6 +2,9 @@
 //!
 //! A dying disk has errors, goes missing, and costs redundancy, all within seconds: that is one group. When it returns,
 //! its group waits a while for the redundancy. Nothing here asks a clock, so tests choose the times.
+//!
+//! Two events belong together if they happened and arrived close to each other. So events that wait for a process, and then
+//! arrive all at once, are divided as if they had arrived when they happened.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -27,10 +30,20 @@ const RECOVERY_WINDOW: Duration = Duration::from_secs(60);
 /// Most events of a group. One that is full is closed.
 const MOST_EVENTS: usize = 64;
 
+/// An event on its way into notices.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Incoming {
+    pub(super) event: EventReport,
+    pub(super) place: LogPlace,
+    /// True if it happened since the mount, and no process was told of it yet. Its place says nothing then, because a number
+    /// may be given twice.
+    pub(super) is_new: bool,
+}
+
 /// Events that belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Group {
-    pub(super) events: Vec<EventReport>,
+    pub(super) events: Vec<Incoming>,
     /// True if they are not worth a notice: one has told of their cause.
     pub(super) is_quiet: bool,
     /// The place in the log behind all of them.
@@ -46,41 +59,101 @@ pub(super) struct VolumeState {
     is_reduced: bool,
 }
 
+/// The moment of an event: when it happened, and when it arrived.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    time_ms: i64,
+    arrived: Instant,
+}
+
+impl Moment {
+    /// Returns the moment that is later by `pause`.
+    fn after(self, pause: Duration) -> Self {
+        let ms = i64::try_from(pause.as_millis()).unwrap_or(i64::MAX);
+        Self {
+            time_ms: self.time_ms.saturating_add(ms),
+            arrived: self.arrived + pause,
+        }
+    }
+}
+
 /// Makes groups of events.
 #[derive(Debug, Default)]
 pub(super) struct Grouper {
     pub(super) state: VolumeState,
     open: Option<OpenGroup>,
-    /// When a group with the loss of a member was closed.
-    told_loss: Option<Instant>,
+    /// The last event of the last group with the loss of a member.
+    told_loss: Option<Moment>,
 }
 
 #[derive(Debug)]
 struct OpenGroup {
     group: Group,
-    opened: Instant,
-    suspect: Option<Instant>,
-    problem: Option<Instant>,
-    loss: Option<Instant>,
-    recovery: Option<Instant>,
+    opened: Moment,
+    last: Moment,
+    suspect: Option<Moment>,
+    problem: Option<Moment>,
+    loss: Option<Moment>,
+    recovery: Option<Moment>,
     has_count: bool,
 }
 
 impl OpenGroup {
+    fn new(at: Moment, place: LogPlace) -> Self {
+        Self {
+            group: Group {
+                events: Vec::new(),
+                is_quiet: false,
+                place,
+            },
+            opened: at,
+            last: at,
+            suspect: None,
+            problem: None,
+            loss: None,
+            recovery: None,
+            has_count: false,
+        }
+    }
+
+    fn add(&mut self, incoming: Incoming, at: Moment) {
+        let Incoming { event, place, .. } = &incoming;
+        let time = match (&event.kind, event.severity) {
+            (EventKind::MemberMissing { .. } | EventKind::MemberFaulted { .. }, _) => {
+                self.problem.get_or_insert(at);
+                &mut self.loss
+            }
+            (
+                EventKind::MemberSlow { .. }
+                | EventKind::IoErrors { .. }
+                | EventKind::ChecksumErrors { .. },
+                _,
+            ) => &mut self.suspect,
+            (_, Severity::Warning | Severity::Critical) => &mut self.problem,
+            (EventKind::MemberBack { .. }, _) => &mut self.recovery,
+            _ => &mut None,
+        };
+        time.get_or_insert(at);
+        self.has_count |= matches!(event.kind, EventKind::RedundancyReduced { .. });
+        self.last = at;
+        self.group.place = self.group.place.furthest(*place);
+        self.group.events.push(incoming);
+    }
+
     /// Returns when the group is complete.
-    fn due(&self, is_reduced: bool) -> Instant {
+    fn due(&self, is_reduced: bool) -> Moment {
         if let Some(loss) = self.loss.filter(|_| !self.has_count) {
-            return loss + LOSS_WINDOW;
+            return loss.after(LOSS_WINDOW);
         }
         if let Some(problem) = self.problem {
-            return problem + WINDOW;
+            return problem.after(WINDOW);
         }
         if let Some(suspect) = self.suspect {
-            return suspect + SUSPECT_WINDOW;
+            return suspect.after(SUSPECT_WINDOW);
         }
         match self.recovery {
-            Some(recovery) if is_reduced => recovery + RECOVERY_WINDOW,
-            _ => self.opened + WINDOW,
+            Some(recovery) if is_reduced => recovery.after(RECOVERY_WINDOW),
+            _ => self.opened.after(WINDOW),
         }
     }
 }
@@ -94,68 +167,51 @@ impl Grouper {
         }
     }
 
-    /// Adds an event. Returns the groups that are complete by that.
-    pub(super) fn add(&mut self, event: EventReport, place: LogPlace, now: Instant) -> Vec<Group> {
-        self.note(&event);
-        if self.open.is_none() && self.is_quiet(&event, now) {
-            return vec![Group {
-                events: vec![event],
-                is_quiet: true,
-                place,
-            }];
-        }
-        let open = self.open.get_or_insert_with(|| OpenGroup {
-            group: Group {
-                events: Vec::new(),
-                is_quiet: false,
-                place,
-            },
-            opened: now,
-            suspect: None,
-            problem: None,
-            loss: None,
-            recovery: None,
-            has_count: false,
-        });
-        let time = match (&event.kind, event.severity) {
-            (EventKind::MemberMissing { .. } | EventKind::MemberFaulted { .. }, _) => {
-                open.problem.get_or_insert(now);
-                &mut open.loss
-            }
-            (
-                EventKind::MemberSlow { .. }
-                | EventKind::IoErrors { .. }
-                | EventKind::ChecksumErrors { .. },
-                _,
-            ) => &mut open.suspect,
-            (_, Severity::Warning | Severity::Critical) => &mut open.problem,
-            (EventKind::MemberBack { .. }, _) => &mut open.recovery,
-            _ => &mut None,
+    /// Adds an event that arrives `now`. Returns the groups that are complete by that.
+    pub(super) fn add(&mut self, incoming: Incoming, now: Instant) -> Vec<Group> {
+        let at = Moment {
+            time_ms: incoming.place.time_ms,
+            arrived: now,
         };
-        time.get_or_insert(now);
-        open.has_count |= matches!(event.kind, EventKind::RedundancyReduced { .. });
-        open.group.place = open.group.place.furthest(place);
-        open.group.events.push(event);
-        if open.group.events.len() >= MOST_EVENTS {
-            return self.close(now).into_iter().collect();
+        let is_reduced = self.state.is_reduced;
+        let open = self.open.as_ref();
+        let is_late = open.is_some_and(|open| open.due(is_reduced).time_ms < at.time_ms);
+        let mut complete: Vec<Group> = is_late
+            .then(|| self.close())
+            .flatten()
+            .into_iter()
+            .collect();
+        self.note(&incoming.event);
+        if self.open.is_none() && self.is_quiet(&incoming.event, at) {
+            complete.push(Group {
+                place: incoming.place,
+                events: vec![incoming],
+                is_quiet: true,
+            });
+            return complete;
         }
-        Vec::new()
+        let open = self
+            .open
+            .get_or_insert_with(|| OpenGroup::new(at, incoming.place));
+        open.add(incoming, at);
+        if open.group.events.len() >= MOST_EVENTS {
+            complete.extend(self.close());
+        }
+        complete
     }
 
     /// Returns how long to wait for the open group, if there is one.
     pub(super) fn wait(&self, now: Instant) -> Option<Duration> {
         let open = self.open.as_ref()?;
-        Some(
-            open.due(self.state.is_reduced)
-                .saturating_duration_since(now),
-        )
+        let due = open.due(self.state.is_reduced).arrived;
+        Some(due.saturating_duration_since(now))
     }
 
     /// Closes the open group.
-    pub(super) fn close(&mut self, now: Instant) -> Option<Group> {
+    pub(super) fn close(&mut self) -> Option<Group> {
         let open = self.open.take()?;
         if open.loss.is_some() {
-            self.told_loss = Some(now);
+            self.told_loss = Some(open.last);
         }
         Some(open.group)
     }
@@ -163,6 +219,7 @@ impl Grouper {
     fn note(&mut self, event: &EventReport) {
         let member = event.member;
         match event.kind {
+            // Its daemon tells again which members are away.
             EventKind::DaemonStarted { .. } => self.state = VolumeState::default(),
             EventKind::MemberMissing { .. } | EventKind::MemberFaulted { .. } => {
                 self.state.lost.extend(member);
@@ -179,7 +236,7 @@ impl Grouper {
     }
 
     /// Returns whether an event follows from the loss of a member of which a notice has told.
-    fn is_quiet(&self, event: &EventReport, now: Instant) -> bool {
+    fn is_quiet(&self, event: &EventReport, at: Moment) -> bool {
         match event.kind {
             EventKind::IoErrors { .. }
             | EventKind::ChecksumErrors { .. }
@@ -191,7 +248,11 @@ impl Grouper {
                 losses_tolerated, ..
             } => {
                 // That no further loss is survived is always told.
-                let is_recent = |at: Instant| now < at + RECOVERY_WINDOW;
+                // By both clocks: that of events may have been set back.
+                let is_recent = |told: Moment| {
+                    let end = told.after(RECOVERY_WINDOW);
+                    at.time_ms < end.time_ms && at.arrived < end.arrived
+                };
                 losses_tolerated > 0 && self.told_loss.is_some_and(is_recent)
             }
             _ => false,
@@ -248,24 +309,30 @@ pub(super) mod tests {
         event(Some(member), kind)
     }
 
+    pub(in super::super) fn incoming(event: EventReport, sequence: u64, time_ms: i64) -> Incoming {
+        let place = LogPlace { sequence, time_ms };
+        Incoming {
+            event,
+            place,
+            is_new: false,
+        }
+    }
+
     /// Lets events happen at times in milliseconds. Returns the groups: when each was closed, and its events.
     fn groups(script: Vec<(u64, EventReport)>) -> Vec<(u64, usize, bool)> {
         let began = Instant::now();
         let mut grouper = Grouper::default();
         let mut found = Vec::new();
         let mut script = script.into_iter().peekable();
-        let place = LogPlace {
-            sequence: 0,
-            time_ms: 0,
-        };
         for ms in 0..200_000 {
             let now = began + Duration::from_millis(ms);
             let mut closed = Vec::new();
             if grouper.wait(now) == Some(Duration::ZERO) {
-                closed.extend(grouper.close(now));
+                closed.extend(grouper.close());
             }
             while let Some((_, event)) = script.next_if(|(at, _)| *at == ms) {
-                closed.extend(grouper.add(event, place, now));
+                let happened = i64::try_from(ms).unwrap();
+                closed.extend(grouper.add(incoming(event, 0, happened), now));
             }
             found.extend(closed.iter().map(|it| (ms, it.events.len(), it.is_quiet)));
         }
@@ -316,6 +383,47 @@ pub(super) mod tests {
             (20_000, missing(3)),
         ];
         assert_eq!(groups(script), [(3000, 2, false), (24_000, 2, false)]);
+    }
+
+    /// The events of an hour without a process for alerts arrive at once.
+    #[test]
+    fn a_backlog_is_grouped_by_the_times_at_which_events_happened() {
+        let script = [
+            (0, missing(3)),
+            (2500, reduced()),
+            (600_000, back(3)),
+            (620_000, restored()),
+            (900_000, missing(1)),
+            (910_000, reduced()),
+            (3_000_000, missing(2)),
+        ];
+        let mut grouper = Grouper::default();
+        let now = Instant::now();
+        let mut groups = Vec::new();
+        for (at, event) in script {
+            groups.extend(grouper.add(incoming(event, 0, at), now));
+        }
+        groups.extend(grouper.close());
+        let found: Vec<(usize, bool)> = groups
+            .iter()
+            .map(|it| (it.events.len(), it.is_quiet))
+            .collect();
+        let expected = [(2, false), (2, false), (1, false), (1, true), (1, false)];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_keeps_no_later_count_quiet() {
+        let mut grouper = Grouper::default();
+        let now = Instant::now();
+        let hour = 3_600_000;
+        assert_eq!(grouper.add(incoming(missing(3), 1, hour), now), []);
+        assert!(grouper.close().is_some());
+        let quiet = grouper.add(incoming(reduced(), 2, 0), now);
+        assert!(quiet[0].is_quiet, "it follows at once");
+        let later = now + Duration::from_secs(120);
+        assert_eq!(grouper.add(incoming(reduced(), 3, 120_000), later), []);
+        assert!(!grouper.close().unwrap().is_quiet);
     }
 
     #[test]

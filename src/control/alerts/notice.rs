@@ -54,6 +54,9 @@ pub(crate) struct Notice {
     pub(crate) notices_lost: u64,
     /// Members about which further events are held back for up to an hour.
     pub(crate) holding_back: Vec<u16>,
+    /// The same of conditions of the volume, in words.
+    #[serde(default)]
+    pub(crate) topics_held_back: Vec<String>,
 }
 
 impl Notice {
@@ -70,6 +73,7 @@ impl Notice {
             events_left_out: 0,
             notices_lost: 0,
             holding_back: Vec::new(),
+            topics_held_back: Vec::new(),
         }
     }
 }

@@ -5,19 +5,20 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::grouping::Group;
+use super::grouping::{Group, Incoming};
 use super::notice::{Notice, NoticeKind, NoticeVolume};
+use super::protocol::LogPlace;
 use crate::control::event_report::EventReport;
 use crate::format::event::{EventKind, Severity};
 
 /// The time for which notices count, and for which events are held back.
 const HOUR_MS: i64 = 3_600_000;
 
-/// Most notices in an hour about one member. The last is for critical events alone, so that warnings never hold back the
+/// Most notices in an hour about one member, or about one condition of the volume. The last is for critical events alone, so that warnings never hold back the
 /// loss of a member.
 const MOST_OF_MEMBER: usize = 4;
 
-/// The same of everything else.
+/// The same of everything else that has no condition.
 const MOST_OF_VOLUME: usize = 20;
 
 /// Most notices that wait for one receiver. Beyond that the least severe goes, and of those the oldest.
@@ -45,6 +46,34 @@ enum Topic {
     LostData,
     Space,
     ReadOnly,
+    Removals,
+}
+
+impl Topic {
+    /// Returns the topic in words, by which limits know it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Loss => "lost members",
+            Self::Slowness => "slow members",
+            Self::Fullness => "full members",
+            Self::Redundancy => "redundancy",
+            Self::Rebuild => "rebuilds",
+            Self::Scrub => "scrubs",
+            Self::Code => "changes of the code",
+            Self::LostData => "lost data",
+            Self::Space => "room",
+            Self::ReadOnly => "the end of writes",
+            Self::Removals => "refused removals",
+        }
+    }
+}
+
+/// Returns the topic whose limit an event counts for.
+fn topic_of(kind: &EventKind) -> Option<Topic> {
+    match part_of(kind) {
+        Part::Begins(topic) | Part::Ends(topic) => Some(topic),
+        Part::None => matches!(kind, EventKind::FileLost { .. }).then_some(Topic::LostData),
+    }
 }
 
 /// The part of an event in a condition.
@@ -82,6 +111,8 @@ fn part_of(kind: &EventKind) -> Part {
         EventKind::SpaceRecovered { .. } => Part::Ends(Topic::Space),
         EventKind::ReadOnly { .. } => Part::Begins(Topic::ReadOnly),
         EventKind::Writable { .. } => Part::Ends(Topic::ReadOnly),
+        EventKind::RemovalsRefused { .. } => Part::Begins(Topic::Removals),
+        EventKind::RemovalsAllowed { .. } => Part::Ends(Topic::Removals),
         _ => Part::None,
     }
 }
@@ -120,9 +151,30 @@ pub(super) struct Mailbox {
     last_member: Option<(u16, i64)>,
     /// Notices that were given up since the last that was made.
     lost: u64,
+    /// The place in the log up to which all events are in notices. Earlier programs kept one for all receivers.
+    pub(super) seen: Option<LogPlace>,
+    /// When the configuration was first found without the receiver, in milliseconds since 1970.
+    absent_since: Option<i64>,
 }
 
 impl Mailbox {
+    /// Notes whether the configuration names the receiver. Returns whether it has not for so long that the mailbox can go.
+    pub(super) fn is_forgotten(&mut self, is_named: bool, now_ms: i64) -> bool {
+        if is_named {
+            self.absent_since = None;
+            return false;
+        }
+        let since = *self.absent_since.get_or_insert(now_ms);
+        let kept_ms = i64::try_from(KEPT_FOR.as_millis()).unwrap_or(i64::MAX);
+        now_ms.saturating_sub(since) >= kept_ms
+    }
+
+    /// Returns whether an event is in no notice yet.
+    fn lacks(&self, incoming: &Incoming) -> bool {
+        let precedes = |seen: LogPlace| seen.precedes(incoming.place);
+        incoming.is_new || self.seen.is_none_or(precedes)
+    }
+
     /// Takes what a group has for a receiver that wants events of `least` severity. The end of a condition that it knows of
     /// always counts.
     pub(super) fn take(
@@ -134,13 +186,19 @@ impl Mailbox {
     ) {
         let mut wanted = Vec::new();
         let mut is_recovery = false;
-        for event in &group.events {
+        for incoming in &group.events {
+            if !self.lacks(incoming) {
+                continue;
+            }
+            let event = &incoming.event;
             let ended = self.follow(event, least);
             is_recovery |= ended;
             if (ended || event.severity >= least) && !group.is_quiet {
                 wanted.push(event.clone());
             }
         }
+        let seen = self.seen.unwrap_or(group.place);
+        self.seen = Some(seen.furthest(group.place));
         let mut allowed = Vec::new();
         let mut subjects = BTreeSet::new();
         let mut by_subject: BTreeMap<String, Vec<EventReport>> = BTreeMap::new();
@@ -205,13 +263,22 @@ impl Mailbox {
     /// Follows the conditions. Returns whether the event ends one that the receiver knows of.
     fn follow(&mut self, event: &EventReport, least: Severity) -> bool {
         if let EventKind::DaemonStarted {
-            members, online, ..
+            members,
+            online,
+            read_only,
         } = event.kind
         {
-            // The new daemon tells again what is wrong.
-            let had_losses = self.open.iter().any(|(topic, _)| *topic == Topic::Loss);
-            self.open.clear();
-            return had_losses && members == online;
+            // The new daemon tells of the end of all other conditions, also of those that ended while there was none.
+            let is_over = |topic: Topic| match topic {
+                Topic::Loss => members == online,
+                Topic::ReadOnly => !read_only,
+                // A mount counts from nothing.
+                Topic::Removals => true,
+                _ => false,
+            };
+            let before = self.open.len();
+            self.open.retain(|(topic, _)| !is_over(*topic));
+            return self.open.len() < before;
         }
         let member = event.member;
         match part_of(&event.kind) {
@@ -245,7 +312,7 @@ impl Mailbox {
             Some((member, at)) if follows && (0..HOUR_MS).contains(&(now_ms - at)) => {
                 format!("member {member}")
             }
-            _ => VOLUME.to_owned(),
+            _ => topic_of(&event.kind).map_or(VOLUME, Topic::word).to_owned(),
         }
     }
 
@@ -281,22 +348,26 @@ impl Mailbox {
         let mut all = Vec::new();
         let mut left_out = 0;
         let mut holding_back = Vec::new();
+        let mut topics_held_back = Vec::new();
         for subject in subjects {
             if let Some(held) = self.held.remove(subject) {
                 all.extend(held.events);
                 left_out += held.left_out;
             }
             self.made.entry(subject.clone()).or_default().push(now_ms);
-            if let Some(member) = subject.strip_prefix("member ")
-                && self.made_of(subject, now_ms) >= MOST_OF_MEMBER - 1
-            {
-                holding_back.extend(member.parse::<u16>());
+            if subject == VOLUME || self.made_of(subject, now_ms) < MOST_OF_MEMBER - 1 {
+                continue;
+            }
+            match subject.strip_prefix("member ") {
+                Some(member) => holding_back.extend(member.parse::<u16>()),
+                None => topics_held_back.push(subject.clone()),
             }
         }
         all.extend(events);
         let mut notice = Notice::new(kind, about.clone(), all);
         notice.events_left_out = left_out;
         notice.holding_back = holding_back;
+        notice.topics_held_back = topics_held_back;
         self.waiting.push_back(notice);
         if self.waiting.len() > MOST_WAITING {
             let least = self.waiting.iter().min_by_key(|notice| notice.severity);
@@ -312,13 +383,16 @@ impl Mailbox {
 
 #[cfg(test)]
 mod tests {
-    use super::super::grouping::tests::{back, event, missing, reduced, restored};
-    use super::super::protocol::LogPlace;
+    use super::super::grouping::tests::{back, event, incoming, missing, reduced, restored};
     use super::*;
 
     fn group(events: Vec<EventReport>) -> Group {
+        let new = events.into_iter().map(|event| Incoming {
+            is_new: true,
+            ..incoming(event, 0, 0)
+        });
         Group {
-            events,
+            events: new.collect(),
             is_quiet: false,
             place: LogPlace {
                 sequence: 0,
@@ -364,6 +438,96 @@ mod tests {
         take(&mut mailbox, vec![missing(3)], 1);
         take(&mut mailbox, vec![started()], 2);
         assert_eq!(kinds(&mailbox), [NoticeKind::Problem, NoticeKind::Recovery]);
+    }
+
+    fn low() -> EventReport {
+        let (bytes_free, bytes_usable) = (1, 100);
+        let kind = EventKind::SpaceLow {
+            bytes_free,
+            bytes_usable,
+        };
+        event(None, kind)
+    }
+
+    fn roomy() -> EventReport {
+        let (bytes_free, bytes_usable) = (50, 100);
+        let kind = EventKind::SpaceRecovered {
+            bytes_free,
+            bytes_usable,
+        };
+        event(None, kind)
+    }
+
+    #[test]
+    fn a_condition_outlasts_a_mount_and_its_end_is_told() {
+        let started = EventKind::DaemonStarted {
+            members: 6,
+            online: 5,
+            read_only: false,
+        };
+        let mut mailbox = Mailbox::default();
+        take(&mut mailbox, vec![low(), missing(3)], 0);
+        take(&mut mailbox, vec![event(None, started)], 1);
+        take(&mut mailbox, vec![roomy()], 2);
+        take(&mut mailbox, vec![back(3)], 3);
+        let (problem, recovery) = (NoticeKind::Problem, NoticeKind::Recovery);
+        assert_eq!(kinds(&mailbox), [problem, recovery, recovery]);
+    }
+
+    #[test]
+    fn room_that_comes_and_goes_has_a_limit_of_its_own() {
+        let mut mailbox = Mailbox::default();
+        for at in 0..20 {
+            take(
+                &mut mailbox,
+                vec![if at % 2 == 0 { low() } else { roomy() }],
+                at,
+            );
+        }
+        assert_eq!(mailbox.waiting.len(), MOST_OF_MEMBER - 1);
+        assert_eq!(mailbox.waiting[2].topics_held_back, ["room"]);
+        take(&mut mailbox, vec![missing(3)], 21);
+        assert_eq!(mailbox.waiting.len(), MOST_OF_MEMBER, "others have theirs");
+        mailbox.summarise(&NoticeVolume::default(), HOUR_MS + 1);
+        let summary = mailbox.waiting.back().unwrap();
+        let told = summary.events.len() as u64 + summary.events_left_out;
+        assert_eq!((summary.kind, told), (NoticeKind::Summary, 17));
+    }
+
+    #[test]
+    fn a_receiver_gets_the_events_behind_its_own_place_in_the_log() {
+        let mut mailbox = Mailbox {
+            seen: Some(LogPlace {
+                sequence: 5,
+                time_ms: 50,
+            }),
+            ..Mailbox::default()
+        };
+        let late = Group {
+            events: vec![incoming(missing(1), 5, 50), incoming(missing(2), 6, 60)],
+            ..group(Vec::new())
+        };
+        let late = Group {
+            place: late.events[1].place,
+            ..late
+        };
+        let about = NoticeVolume::default();
+        for _ in 0..2 {
+            mailbox.take(&late, Severity::Warning, &about, 0);
+        }
+        assert_eq!(mailbox.waiting.len(), 1, "it has seen them then");
+        assert_eq!(mailbox.waiting[0].events, [missing(2)]);
+    }
+
+    #[test]
+    fn a_mailbox_is_forgotten_after_a_week_without_its_receiver() {
+        const WEEK_MS: i64 = 7 * 24 * HOUR_MS;
+        let mut mailbox = Mailbox::default();
+        assert!(!mailbox.is_forgotten(false, 5));
+        assert!(!mailbox.is_forgotten(false, WEEK_MS));
+        assert!(mailbox.is_forgotten(false, WEEK_MS + 5));
+        assert!(!mailbox.is_forgotten(true, WEEK_MS + 5));
+        assert!(!mailbox.is_forgotten(false, 2 * WEEK_MS), "it came back");
     }
 
     #[test]

@@ -35,6 +35,14 @@ impl LogPlace {
         other.sequence > self.sequence || other.time_ms > self.time_ms
     }
 
+    /// Returns a place behind which everything lies that lies behind one of both.
+    pub(super) fn nearest(self, other: Self) -> Self {
+        Self {
+            sequence: self.sequence.min(other.sequence),
+            time_ms: self.time_ms.min(other.time_ms),
+        }
+    }
+
     /// Returns the place behind both.
     pub(super) fn furthest(self, other: Self) -> Self {
         Self {
@@ -56,6 +64,8 @@ pub(super) enum FromDaemon {
     Event {
         /// Its time, in milliseconds since 1970.
         time_ms: i64,
+        /// True if it happened since the mount, and no process was told of it yet.
+        is_new: bool,
         event: Box<EventReport>,
     },
     /// The daemon ends in good order.

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -43,6 +44,8 @@ pub(super) struct Post {
     tell: Tell,
     inner: Mutex<Inner>,
     changed: Condvar,
+    /// The deliveries that are under way.
+    delivering: AtomicUsize,
 }
 
 struct Inner {
@@ -69,7 +72,13 @@ impl Post {
                 is_saved: true,
             }),
             changed: Condvar::new(),
+            delivering: AtomicUsize::new(0),
         }
+    }
+
+    /// Returns whether a notice is being delivered.
+    pub(super) fn is_delivering(&self) -> bool {
+        self.delivering.load(Ordering::Acquire) > 0
     }
 
     pub(super) fn about(&self) -> &NoticeVolume {
@@ -162,8 +171,13 @@ impl Post {
         let mut attempts = Attempts::new();
         loop {
             let notice = self.next(receiver, &attempts);
-            let Err(failure) = deliver(receiver, &notice, &(self.wording)(&notice)) else {
+            self.delivering.fetch_add(1, Ordering::AcqRel);
+            let delivered = deliver(receiver, &notice, &(self.wording)(&notice));
+            if delivered.is_ok() {
                 change(&|mailbox| mailbox.remove(&notice));
+            }
+            self.delivering.fetch_sub(1, Ordering::AcqRel);
+            let Err(failure) = delivered else {
                 attempts.succeeded(&notice);
                 self.log(
                     false,

@@ -10,8 +10,10 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::grouping::VolumeState;
@@ -21,6 +23,9 @@ use super::protocol::LogPlace;
 /// The longest state that is read, in bytes. None is ever as long.
 const LONGEST: u64 = 256 << 20;
 
+/// The time after which the state of a volume goes that is not mounted here any more.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(90 * 24 * 3600);
+
 /// The version of the state that this program writes. It reads this one and earlier ones.
 const VERSION: u32 = 1;
 
@@ -29,7 +34,7 @@ const VERSION: u32 = 1;
 #[serde(default)]
 pub(super) struct AlertState {
     version: u32,
-    /// The place in the log up to which all events are in notices; none before the first.
+    /// The place in the log behind which a receiver without a mailbox begins; none before the first.
     pub(super) seen: Option<LogPlace>,
     pub(super) volume: VolumeState,
     /// The notices of each receiver, by name. One that the configuration lacks by now keeps them.
@@ -116,6 +121,42 @@ impl StateDirectory {
         }
     }
 
+    /// Removes the states of volumes that were not mounted here for [`FORGOTTEN_AFTER`], and those kept as damaged.
+    pub(super) fn remove_forgotten(&self, own: &str) -> io::Result<()> {
+        let mut removed = Vec::new();
+        for entry in rustix::fs::Dir::read_from(&self.0)? {
+            let entry = entry?;
+            let name = entry.file_name().to_string_lossy().into_owned();
+            let Some(volume) = volume_of(&name).filter(|volume| *volume != own) else {
+                continue;
+            };
+            let found = rustix::fs::statat(&self.0, &name, AtFlags::SYMLINK_NOFOLLOW)?;
+            let changed = u64::try_from(found.st_mtime).unwrap_or_default();
+            let changed = UNIX_EPOCH + Duration::from_secs(changed);
+            // A clock that was set back makes no file old.
+            let age = SystemTime::now().duration_since(changed);
+            if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile
+                && age.is_ok_and(|age| age >= FORGOTTEN_AFTER)
+            {
+                removed.push((volume.to_owned(), name));
+            }
+        }
+        for (volume, name) in removed {
+            let [lock, next] = ["lock", "next"].map(|it| format!("alerts-{volume}.{it}"));
+            // A process that works for a volume without events has the lock.
+            let held = self.lock_file(&lock)?;
+            if try_lock(&held)? {
+                for name in [&name, &next, &lock] {
+                    match rustix::fs::unlinkat(&self.0, name, AtFlags::empty()) {
+                        Ok(()) | Err(Errno::NOENT) => {}
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Replaces the state of a volume, durably.
     pub(super) fn save(&self, volume: &str, state: &AlertState) -> io::Result<()> {
         let name = file_name(volume);
@@ -130,6 +171,13 @@ impl StateDirectory {
 
 fn file_name(volume: &str) -> String {
     format!("alerts-{volume}.json")
+}
+
+/// Returns the volume to whose state a file belongs, if its name is that of a state.
+fn volume_of(name: &str) -> Option<&str> {
+    let (volume, rest) = name.strip_prefix("alerts-")?.split_once('.')?;
+    let is_state = matches!(rest, "json" | "json.damaged" | "json.new");
+    is_state.then_some(volume)
 }
 
 /// The right to deliver alerts of a volume, which one process has at a time.
@@ -148,9 +196,17 @@ impl VolumeLock {
         volume: &str,
         mut is_over: impl FnMut() -> bool,
     ) -> io::Result<Option<Self>> {
-        let held = directory.lock_file(&format!("alerts-{volume}.lock"))?;
-        let next = directory.lock_file(&format!("alerts-{volume}.next"))?;
-        while !try_lock(&held)? {
+        let open = |suffix: &str| directory.lock_file(&format!("alerts-{volume}.{suffix}"));
+        let (mut held, next) = (open("lock")?, open("next")?);
+        loop {
+            if try_lock(&held)? {
+                // The process of another volume may have removed the file before.
+                if rustix::fs::fstat(&held)?.st_nlink > 0 {
+                    break;
+                }
+                held = open("lock")?;
+                continue;
+            }
             // It tells the process that has the lock that another one waits.
             try_lock(&next)?;
             if is_over() {
@@ -174,7 +230,7 @@ impl VolumeLock {
 fn try_lock(file: &File) -> io::Result<bool> {
     match rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok(true),
-        Err(rustix::io::Errno::WOULDBLOCK) => Ok(false),
+        Err(Errno::WOULDBLOCK) => Ok(false),
         Err(error) => Err(error.into()),
     }
 }
@@ -249,6 +305,44 @@ mod tests {
         });
         assert!(second.unwrap().is_some());
         assert_eq!(asked, 1);
+    }
+
+    #[test]
+    fn states_of_volumes_that_are_gone_are_removed_and_those_in_use_stay() {
+        let home = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::open(home.path()).unwrap();
+        let lock = VolumeLock::wait(&directory, "used", || true).unwrap();
+        assert!(lock.is_some());
+        let path = |name: &str| home.path().join(name);
+        let now = SystemTime::now();
+        let old = now - FORGOTTEN_AFTER - Duration::from_secs(60);
+        let young = now - FORGOTTEN_AFTER + Duration::from_secs(3600);
+        for (name, changed) in [
+            ("alerts-gone.json", old),
+            ("alerts-gone.json.damaged", old),
+            ("alerts-own.json", old),
+            ("alerts-used.json", old),
+            ("alerts-young.json", young),
+            ("other.json", old),
+        ] {
+            std::fs::write(path(name), "{}").unwrap();
+            let file = File::options().write(true).open(path(name)).unwrap();
+            file.set_modified(changed).unwrap();
+        }
+        directory.remove_forgotten("own").unwrap();
+        let gone = [
+            "alerts-gone.json",
+            "alerts-gone.json.damaged",
+            "alerts-gone.lock",
+        ];
+        assert!(gone.iter().all(|name| !path(name).exists()));
+        let kept = [
+            "alerts-own.json",
+            "alerts-used.json",
+            "alerts-young.json",
+            "other.json",
+        ];
+        assert!(kept.iter().all(|name| path(name).exists()));
     }
 
     #[test]

@@ -7,7 +7,8 @@ use std::time::{Duration, Instant};
 
 use super::seen::{CodeSeen, MemberSeen, RedundancySeen, Seen, SpaceSeen};
 use crate::format::MemberIndex;
-use crate::format::event::{EventKind, EventMember};
+use crate::format::event::{Event, EventKind, EventMember};
+use crate::fs::RefusedRemovals;
 use crate::maintenance::{RebuildKind, RebuildProgress, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::{ErrorCounts, MemberState};
 
@@ -48,6 +49,18 @@ pub(super) struct Changes {
     redundancy: Option<RedundancySeen>,
     named: BTreeSet<String>,
     lost_files: usize,
+    /// The conditions that the daemon before left.
+    left: LeftBehind,
+    /// The time since which removals are refused.
+    refused_since: Option<Instant>,
+}
+
+/// The conditions that the log of events tells of when a daemon starts, beyond those of [`Changes`].
+#[derive(Debug, Default)]
+struct LeftBehind {
+    is_reduced: bool,
+    /// The members that were away, and since when, in milliseconds since 1970.
+    away: BTreeMap<MemberIndex, i64>,
 }
 
 /// A member, and what events told of it.
@@ -126,6 +139,60 @@ impl Changes {
             || self.lost_files > 0
     }
 
+    /// Takes over the conditions that events of earlier daemons told of, and none that ended. So the end of each is told, also
+    /// if it came while there was no daemon.
+    pub(super) fn remember(&mut self, events: &[Event]) {
+        for event in events {
+            let member = event.member.as_ref().map(|member| member.index);
+            match (&event.kind, member) {
+                (
+                    EventKind::MemberMissing { .. } | EventKind::MemberFaulted { .. },
+                    Some(member),
+                ) => {
+                    self.left.away.entry(member).or_insert(event.time_ms);
+                }
+                (EventKind::MemberBack { .. }, Some(member)) => {
+                    self.left.away.remove(&member);
+                }
+                (
+                    EventKind::MemberReplaced { .. } | EventKind::MemberRemoved { .. },
+                    Some(member),
+                ) => {
+                    self.left.away.remove(&member);
+                    self.full.remove(&member);
+                }
+                (EventKind::MemberFull { .. }, Some(member)) => {
+                    self.full.insert(member);
+                }
+                (EventKind::MemberHasRoom { .. }, Some(member)) => {
+                    self.full.remove(&member);
+                }
+                (EventKind::SpaceLow { .. }, _) => self.is_space_low = true,
+                (EventKind::SpaceRecovered { .. }, _) => self.is_space_low = false,
+                (EventKind::RedundancyReduced { .. }, _) => self.left.is_reduced = true,
+                (EventKind::RedundancyRestored { .. }, _) => self.left.is_reduced = false,
+                (EventKind::RangesLost { files, .. }, _) => {
+                    self.lost_files = usize::try_from(*files).unwrap_or(usize::MAX);
+                }
+                (EventKind::RangesRecovered { .. }, _) => self.lost_files = 0,
+                _ => {}
+            }
+        }
+    }
+
+    /// Returns the members that were away when the daemon before ended, and are online, with the time for which they were
+    /// away. They are told of once.
+    pub(super) fn returned(&mut self, seen: &Seen, now_ms: i64) -> Vec<Noted> {
+        let away = std::mem::take(&mut self.left.away).into_iter();
+        let returned = away.filter_map(|(index, since_ms)| {
+            let member = seen.members.get(&index)?;
+            let seconds_away = u64::try_from((now_ms - since_ms) / 1000).unwrap_or_default();
+            let kind = EventKind::MemberBack { seconds_away };
+            (member.state == MemberState::Online).then(|| (Some(member.subject(index)), kind))
+        });
+        returned.collect()
+    }
+
     /// Compares a look with those before. Before the first one, all members count as online, and no job as running.
     pub(super) fn see(&mut self, seen: &Seen, now: Instant) -> Vec<Noted> {
         let mut noted = Vec::new();
@@ -143,6 +210,7 @@ impl Changes {
                 },
             ));
         }
+        self.see_removals(seen, now, &mut noted);
         self.see_rebuild(&seen.rebuild, seen.is_paused, now, &mut noted);
         if let Some(scrub) = &seen.scrub {
             self.see_scrub(scrub, seen.is_paused, now, &mut noted);
@@ -203,6 +271,26 @@ impl Changes {
         }
     }
 
+    fn see_removals(&mut self, seen: &Seen, now: Instant, noted: &mut Vec<Noted>) {
+        match (seen.refused, self.refused_since) {
+            (Some((RefusedRemovals { removed, files }, percent)), None) => {
+                self.refused_since = Some(now);
+                let kind = EventKind::RemovalsRefused {
+                    removed,
+                    files,
+                    percent,
+                };
+                noted.push((None, kind));
+            }
+            (None, Some(since)) => {
+                self.refused_since = None;
+                let seconds = now.saturating_duration_since(since).as_secs();
+                noted.push((None, EventKind::RemovalsAllowed { seconds }));
+            }
+            _ => {}
+        }
+    }
+
     fn see_space(&mut self, seen: &Seen, noted: &mut Vec<Noted>) {
         let Some(space) = &seen.space else {
             return;
@@ -260,10 +348,10 @@ impl Changes {
         } = counted;
         let promised_before = |it: &RedundancySeen| it.losses_tolerated >= it.losses_promised;
         let before = self.redundancy.as_ref();
-        let was_whole = before.is_none_or(promised_before);
+        let was_whole = before.map_or(!self.left.is_reduced, promised_before);
         let is_worse = before.is_some_and(|it| losses_tolerated < it.losses_tolerated);
         if losses_tolerated < losses_promised {
-            if was_whole || is_worse {
+            if was_whole || is_worse || before.is_none() {
                 noted.push((
                     None,
                     EventKind::RedundancyReduced {

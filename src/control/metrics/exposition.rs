@@ -63,6 +63,7 @@ impl Source {
             operations: self.counts.all(),
             bytes_read: self.counts.bytes_read(),
             bytes_written: self.counts.bytes_written(),
+            waited: self.counts.waited(),
             process: ProcessUse::now(),
         };
         let collected = numbers.families();
@@ -105,6 +106,7 @@ struct Numbers {
     operations: Vec<OperationCount>,
     bytes_read: u64,
     bytes_written: u64,
+    waited: u64,
     process: Option<ProcessUse>,
 }
 
@@ -119,6 +121,9 @@ impl Numbers {
         volume::write_work(&self.sample, &mut out)?;
         if let Some(coding) = &self.sample.report.coding {
             volume::write_coding(coding, &self.sample.report.engine, &mut out)?;
+        }
+        if let Some(cache) = &self.sample.cache {
+            volume::write_cache(cache, &mut out)?;
         }
         if let Some(process) = &self.process {
             write_process(process, &mut out)?;
@@ -151,6 +156,11 @@ fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
         "cauchyfs_operation_errors",
         "Requests of the kernel that were answered with an error, those of a program's mistake included.",
         numbers.operations.iter().map(|it| (of(it), it.failed)),
+    )?;
+    out.counter(
+        "cauchyfs_operation_waits",
+        "How often a request of the kernel had to wait for a volume that was away; each is answered, and counted, later.",
+        &numbers.waited,
     )?;
     out.counter(
         "cauchyfs_read_bytes",

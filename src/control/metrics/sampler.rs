@@ -16,6 +16,7 @@ use crate::control::report::StatusReport;
 use crate::control::summary::{Survey, TOO_FEW, report_without_names};
 use crate::maintenance::Maintenance;
 use crate::membership::Unusable;
+use crate::stripes::CacheUse;
 use crate::transaction::CommitCounts;
 
 /// The time that a scrape waits for a new sample.
@@ -44,6 +45,8 @@ pub(super) struct Sample {
     pub(super) lost_files: Option<u64>,
     /// None if the volume is away.
     pub(super) commits: Option<CommitCounts>,
+    /// None if the volume is away.
+    pub(super) cache: Option<CacheUse>,
     /// None if they cannot be counted.
     pub(super) open_files: Option<u64>,
     pub(super) taken_at: SystemTime,
@@ -75,6 +78,8 @@ impl Sample {
             },
         };
         sample.report.paused = volume.is_paused();
+        sample.report.alerts = volume.alerts();
+        sample.report.interlock = volume.interlock();
         Some(sample)
     }
 
@@ -90,7 +95,10 @@ impl Sample {
         if report.why_uncounted("redundancy").is_some() && is_away() {
             return None;
         }
-        Some(Self::from_report(report, lost_files, Some(commits), began))
+        Some(Self {
+            cache: Some(transactions.cache_use()),
+            ..Self::from_report(report, lost_files, Some(commits), began)
+        })
     }
 
     /// Makes a sample of a report.
@@ -105,6 +113,7 @@ impl Sample {
             is_surveyed: false,
             lost_files,
             commits,
+            cache: None,
             open_files: open_files(),
             taken_at: SystemTime::now(),
             took: began.elapsed(),

@@ -1,13 +1,16 @@
 //! The listener for metrics: a thread that takes connections, and one for each of a few.
 //!
-//! Each connection has one request and one answer, and a limit on the time of each. Connections beyond [`MOST_AT_ONCE`] are
-//! closed at once, so neither many connections nor slow ones take memory or threads from the volume.
+//! Each connection has one request and one answer, and a limit on the time of each. Beyond [`MOST_AT_ONCE`], a new connection
+//! takes the place of the slowest: one that has not asked yet, or else one that does not take its answer. So neither many
+//! connections nor slow ones take memory or threads from the volume, and slow ones keep out no other.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+
+use parking_lot::Mutex;
 
 use super::request::{Format, MAX_BYTES, Refusal, judge};
 
@@ -19,6 +22,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time that a client may take to read its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// The time for which a connection keeps its place, however many come.
+const LEAST_TIME: Duration = Duration::from_millis(100);
 
 /// The time for which a client that was refused may go on to send.
 const LINGER: Duration = Duration::from_millis(200);
@@ -45,6 +51,10 @@ impl Server {
     ///
     /// If the system has no thread left to give.
     pub(super) fn start(listener: TcpListener, page: Page) -> io::Result<Self> {
+        Self::start_with(listener, page, ANSWER_TIMEOUT)
+    }
+
+    fn start_with(listener: TcpListener, page: Page, answer_timeout: Duration) -> io::Result<Self> {
         let listener = Arc::new(listener);
         let has_ended = Arc::new(AtomicBool::new(false));
         let served = Self {
@@ -53,7 +63,7 @@ impl Server {
         };
         std::thread::Builder::new()
             .name("metrics".to_owned())
-            .spawn(move || accept_all(&listener, &has_ended, &page))?;
+            .spawn(move || accept_all(&listener, &has_ended, &page, answer_timeout))?;
         Ok(served)
     }
 
@@ -67,56 +77,108 @@ impl Server {
     }
 }
 
-/// A place among the connections that are served at once, until it is dropped.
-struct Place(Arc<AtomicUsize>);
+/// The progress of a connection, in the order in which connections lose their places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// The client has not sent its request yet.
+    Asking,
+    /// The client has not taken its answer yet.
+    Answering,
+    /// The answer is being made, which no client delays.
+    Working,
+}
 
-impl Place {
-    fn take(busy: &Arc<AtomicUsize>) -> Option<Self> {
-        let before = busy.fetch_add(1, Ordering::Relaxed);
-        let place = Self(Arc::clone(busy));
-        (before < MOST_AT_ONCE).then_some(place)
+/// A connection that is served.
+struct Client {
+    stream: TcpStream,
+    since: Instant,
+    stage: Mutex<Stage>,
+}
+
+impl Client {
+    fn enter(&self, stage: Stage) {
+        *self.stage.lock() = stage;
     }
 }
 
-impl Drop for Place {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+/// The connections that are served at once.
+#[derive(Default)]
+struct Crowd(Mutex<Vec<Arc<Client>>>);
+
+impl Crowd {
+    /// Gives a place to a connection, if need be that of the slowest. Returns none if all are new.
+    fn admit(&self, stream: TcpStream) -> Option<Arc<Client>> {
+        let mut clients = self.0.lock();
+        if clients.len() >= MOST_AT_ONCE {
+            let stage = |client: &Client| *client.stage.lock();
+            let slow = clients.iter().enumerate().filter(|(_, client)| {
+                stage(client) != Stage::Working && client.since.elapsed() >= LEAST_TIME
+            });
+            let (slowest, _) = slow.min_by_key(|(_, client)| (stage(client), client.since))?;
+            let slowest = clients.swap_remove(slowest);
+            // Ends what its thread waits for.
+            if let Err(error) = slowest.stream.shutdown(Shutdown::Both) {
+                tracing::trace!("a slow scrape has ended by itself: {error}");
+            }
+        }
+        let client = Arc::new(Client {
+            stream,
+            since: Instant::now(),
+            stage: Mutex::new(Stage::Asking),
+        });
+        clients.push(Arc::clone(&client));
+        Some(client)
+    }
+
+    fn leave(&self, client: &Arc<Client>) {
+        self.0.lock().retain(|it| !Arc::ptr_eq(it, client));
     }
 }
 
-fn accept_all(listener: &TcpListener, has_ended: &AtomicBool, page: &Page) {
-    let busy = Arc::new(AtomicUsize::new(0));
+fn accept_all(
+    listener: &TcpListener,
+    has_ended: &AtomicBool,
+    page: &Page,
+    answer_timeout: Duration,
+) {
+    let crowd = Arc::new(Crowd::default());
     while !has_ended.load(Ordering::Acquire) {
-        let (client, place) = match listener.accept() {
-            Ok((client, _)) => (client, Place::take(&busy)),
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
             Err(error) => {
                 tracing::debug!("no connection for metrics: {error}");
                 std::thread::sleep(PAUSE);
                 continue;
             }
         };
-        // A client without a place is closed by the drop of its connection.
-        let Some(place) = place else { continue };
-        let page = Arc::clone(page);
+        // A connection without a place is closed by its drop.
+        let Some(client) = crowd.admit(stream) else {
+            continue;
+        };
+        let (page, served, at) = (Arc::clone(page), Arc::clone(&client), Arc::clone(&crowd));
         let thread = std::thread::Builder::new()
             .name("scrape".to_owned())
             .stack_size(STACK_BYTES);
         let serving = thread.spawn(move || {
-            if let Err(error) = serve(&client, &page) {
+            if let Err(error) = serve(&served, &page, answer_timeout) {
                 tracing::trace!("a scrape was cut off: {error}");
             }
-            drop(place);
+            at.leave(&served);
         });
         if let Err(error) = serving {
             tracing::debug!("no thread for a scrape: {error}");
+            crowd.leave(&client);
         }
     }
 }
 
 /// Reads a request and answers it.
-fn serve(client: &TcpStream, page: &Page) -> io::Result<()> {
+fn serve(served: &Client, page: &Page, answer_timeout: Duration) -> io::Result<()> {
+    let client = &served.stream;
     let local = client.local_addr()?.ip();
-    let (status, format, body) = match receive(client, local)? {
+    let request = receive(client, local)?;
+    served.enter(Stage::Working);
+    let (status, format, body) = match request {
         Ok(format) => match page(format) {
             Some(text) => ("200 OK", format, text),
             None => ("503 Service Unavailable", Format::Text, String::new()),
@@ -134,7 +196,8 @@ fn serve(client: &TcpStream, page: &Page) -> io::Result<()> {
          X-Content-Type-Options: nosniff\r\nConnection: close\r\n\r\n",
         body.len()
     );
-    let until = Instant::now() + ANSWER_TIMEOUT;
+    served.enter(Stage::Answering);
+    let until = Instant::now() + answer_timeout;
     send(client, head.as_bytes(), until)?;
     send(client, body.as_bytes(), until)?;
     client.shutdown(Shutdown::Write)?;
@@ -202,7 +265,9 @@ mod tests {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let address = listener.local_addr().unwrap();
         let text = text.to_owned();
-        let server = Server::start(listener, Arc::new(move |_| Some(text.clone()))).unwrap();
+        let page: Page = Arc::new(move |_| Some(text.clone()));
+        // No test depends on the speed of this machine.
+        let server = Server::start_with(listener, page, PATIENCE).unwrap();
         (server, address)
     }
 
@@ -227,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn silent_clients_and_those_that_read_nothing_are_cut_off_and_others_are_served_again() {
+    fn silent_clients_and_those_that_read_nothing_are_cut_off_and_others_are_served_meanwhile() {
         // More than the buffers of a connection take.
         let (server, address) = start(&"x".repeat(16 << 20));
         let mut slow = Vec::new();
@@ -248,6 +313,40 @@ mod tests {
             while matches!(client.read(&mut buffer), Ok(len) if len > 0) {}
         }
         server.end();
+    }
+
+    /// Nothing but the newcomer ends a wait of these: their limit of time is a minute.
+    #[test]
+    fn a_newcomer_takes_the_place_of_the_slowest_and_of_none_that_is_new() {
+        let crowd = Crowd::default();
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let admitted: Vec<_> = (0..MOST_AT_ONCE)
+            .map(|_| crowd.admit(connect()).unwrap())
+            .collect();
+        admitted[0].enter(Stage::Working);
+        admitted[1].enter(Stage::Answering);
+        std::thread::sleep(2 * LEAST_TIME);
+        let is_served = |number: usize| {
+            let clients = crowd.0.lock();
+            clients.iter().any(|it| Arc::ptr_eq(it, &admitted[number]))
+        };
+        while (2..MOST_AT_ONCE).any(is_served) {
+            assert!(is_served(0) && is_served(1));
+            std::thread::sleep(2 * LEAST_TIME);
+            crowd.admit(connect()).unwrap();
+            assert_eq!(crowd.0.lock().len(), MOST_AT_ONCE);
+        }
+        for client in crowd.0.lock().iter() {
+            client.enter(Stage::Working);
+        }
+        admitted[1].enter(Stage::Answering);
+        std::thread::sleep(2 * LEAST_TIME);
+        assert!(crowd.admit(connect()).is_some() && !is_served(1));
+        std::thread::sleep(2 * LEAST_TIME);
+        let newest = crowd.admit(connect()).unwrap();
+        newest.enter(Stage::Working);
+        assert!(crowd.admit(connect()).is_none(), "all are at work");
     }
 
     #[test]

@@ -15,7 +15,8 @@ impl Names {
     ///
     /// # Errors
     ///
-    /// [`FsError::NotFound`], [`FsError::IsDirectory`], [`FsError::NameTooLong`].
+    /// [`FsError::NotFound`], [`FsError::IsDirectory`], [`FsError::NameTooLong`]; [`FsError::Interlocked`] if too many files
+    /// were removed.
     pub fn unlink(&self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         self.inodes.check_writable()?;
         if is_dot(name) {
@@ -33,6 +34,9 @@ impl Names {
         directory.remove(&mut edit, name, &entry);
         directory.put(&mut edit, now);
         drop_link(&mut edit, entry.ino, &mut inode, now);
+        if inode.links == 0 {
+            self.inodes.admit_removal(&inode, now)?;
+        }
         self.inodes.apply(edit)?;
         self.after_drop(lock, (entry.ino, &inode));
         Ok(())

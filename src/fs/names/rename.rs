@@ -169,6 +169,9 @@ impl Names {
                 drop_directory(&mut edit, target.ino, &mut inode, now);
             } else {
                 drop_link(&mut edit, target.ino, &mut inode, now);
+                if inode.links == 0 {
+                    self.inodes.admit_replacement(&moved, &inode, now)?;
+                }
             }
             dropped = Some((target.ino, inode));
         }

@@ -45,6 +45,7 @@ impl FileData {
             &transactions,
             maintenance.room(),
             FsOptions::default().clock,
+            None,
             false,
         ));
         let access_times = Arc::new(AccessTimes::new(

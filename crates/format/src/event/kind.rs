@@ -444,6 +444,21 @@ kinds! {
         /// The files and directories that had them.
         files: u64,
     }
+    /// Files are not removed any more, because so many were within an hour: the interlock of the mount lets no more go before
+    /// an order.
+    93 Critical RemovalsRefused {
+        /// The files that were removed within the hour.
+        removed: u64,
+        /// The files of the volume then.
+        files: u64,
+        /// The part of the files that may be removed within an hour, in percent.
+        percent: u16,
+    }
+    /// Files are removed again, on order.
+    94 Info RemovalsAllowed {
+        /// The seconds for which they were not.
+        seconds: u64,
+    }
     /// Events were left out, because too many came at once.
     100 Warning EventsDropped {
         /// The number of events.

@@ -1,9 +1,8 @@
 //! Programs that take a notice on their standard input.
 
-use std::fs;
 use std::io::{self, Read, Write};
-use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,7 +12,7 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::failure::DeliveryFailure;
-use crate::control::alerts::config::demand_trusted;
+use crate::control::alerts::config::demand_trusted_program;
 use crate::control::process::keep_descriptors_to_ourselves;
 
 /// The whole environment of programs.
@@ -42,14 +41,44 @@ pub(super) fn run(
         return Err(DeliveryFailure::new("no program is named"));
     };
     let failed = |error| DeliveryFailure::new(format_args!("cannot run {program}: {error}"));
-    let found = fs::metadata(program).map_err(failed)?;
-    demand_trusted(found.uid(), found.mode(), 0o022).map_err(failed)?;
+    demand_trusted_program(Path::new(program)).map_err(failed)?;
+    let mut started = Command::new(program);
+    started.args(arguments).env_clear().env(PATH.0, PATH.1);
+    let Ended { status, said } = run_command(started, program, input, timeout)?;
+    if status.success() {
+        return Ok(());
+    }
+    let how = match (status.code(), status.signal()) {
+        (Some(code), _) => format!("it ended with code {code}"),
+        (None, Some(signal)) => format!("signal {signal} ended it"),
+        (None, None) => "it failed".to_owned(),
+    };
+    let said = said.trim();
+    let colon = if said.is_empty() { "" } else { ": " };
+    Err(DeliveryFailure::new(format_args!(
+        "{program}: {how}{colon}{said}"
+    )))
+}
+
+/// The end of a program.
+pub(super) struct Ended {
+    pub(super) status: ExitStatus,
+    /// The head of its standard error.
+    pub(super) said: String,
+}
+
+/// Runs a command with `input`, and names it `name` in failures. At the end of `timeout`, it is killed with all processes
+/// of its group.
+pub(super) fn run_command(
+    mut command: Command,
+    name: &str,
+    input: &[u8],
+    timeout: Duration,
+) -> Result<Ended, DeliveryFailure> {
+    let failed = |error| DeliveryFailure::new(format_args!("cannot run {name}: {error}"));
     // A command that tests receivers may have been given some.
     keep_descriptors_to_ourselves();
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env_clear()
-        .env(PATH.0, PATH.1)
+    let mut child = command
         .current_dir("/")
         .process_group(0)
         .stdin(Stdio::piped())
@@ -64,26 +93,12 @@ pub(super) fn run(
         end(child);
     }
     let (status, said) = talk.map_err(failed)?;
-    match status {
-        Some(status) if status.success() => Ok(()),
-        Some(status) => {
-            let how = match (status.code(), status.signal()) {
-                (Some(code), _) => format!("it ended with code {code}"),
-                (None, Some(signal)) => format!("signal {signal} ended it"),
-                (None, None) => "it failed".to_owned(),
-            };
-            let said = said.trim();
-            let colon = if said.is_empty() { "" } else { ": " };
-            Err(DeliveryFailure::new(format_args!(
-                "{program}: {how}{colon}{said}"
-            )))
-        }
-        None => {
-            let seconds = timeout.as_secs();
-            let text = format_args!("{program}: it took more than {seconds} s, and was killed");
-            Err(DeliveryFailure::new(text))
-        }
-    }
+    status.map(|status| Ended { status, said }).ok_or_else(|| {
+        let seconds = timeout.as_secs();
+        DeliveryFailure::new(format_args!(
+            "{name}: it took more than {seconds} s, and was killed"
+        ))
+    })
 }
 
 /// The input and output of a program that runs. A process that it left behind may keep its pipes open for ever, so
@@ -203,6 +218,8 @@ fn end(mut child: Child) {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn shell(script: &str, seconds: u64) -> Result<(), DeliveryFailure> {

@@ -1,8 +1,8 @@
 use uuid::Uuid;
 
 use super::*;
-use crate::format::MemberId;
 use crate::format::record::Scrub;
+use crate::format::{MemberId, VolumeId};
 
 /// A volume whose looks are at times that a test chooses.
 struct Watched {
@@ -498,4 +498,93 @@ fn a_change_of_the_code_is_told_until_all_stripes_have_it() {
         ),
         "{noted:?}"
     );
+}
+
+#[test]
+fn conditions_that_ended_while_there_was_no_daemon_are_told_to_have_ended() {
+    let event = |member: Option<u16>, kind: EventKind| Event {
+        time_ms: 5000,
+        sequence: 0,
+        volume: VolumeId(Uuid::from_u128(3)),
+        member: member.map(|index| online(index).subject(MemberIndex(index))),
+        severity: kind.severity(),
+        kind,
+    };
+    let missing = || EventKind::MemberMissing {
+        reason: String::new(),
+    };
+    let reduced = EventKind::RedundancyReduced {
+        losses_tolerated: 0,
+        losses_promised: 2,
+        stripes: 1,
+        bytes: 1,
+    };
+    let lost = EventKind::RangesLost { files: 2, bytes: 9 };
+    let low = EventKind::SpaceLow {
+        bytes_free: 1,
+        bytes_usable: 100,
+    };
+    let mut volume = Watched::new();
+    volume.member(4).state = MemberState::Missing;
+    volume.changes = Changes::default();
+    volume.changes.remember(&[
+        event(Some(1), missing()),
+        event(Some(2), missing()),
+        event(Some(2), EventKind::MemberBack { seconds_away: 3 }),
+        event(Some(4), missing()),
+        event(Some(5), EventKind::MemberFull { full: 1 }),
+        event(None, reduced),
+        event(None, lost),
+        event(None, low),
+    ]);
+    let returned = volume.changes.returned(&volume.seen, 12_000);
+    let members: Vec<Option<u16>> = returned
+        .iter()
+        .map(|it| it.0.as_ref().map(|it| it.index.0))
+        .collect();
+    assert_eq!(members, [Some(1)]);
+    assert_eq!(returned[0].1, EventKind::MemberBack { seconds_away: 7 });
+    let reason = String::new();
+    assert_eq!(
+        volume.look(),
+        [(Some(4), EventKind::MemberMissing { reason })]
+    );
+    volume.seen.space = Some(SpaceSeen {
+        bytes_free: 50,
+        bytes_usable: 100,
+        full: BTreeSet::new(),
+    });
+    let recovered = EventKind::SpaceRecovered {
+        bytes_free: 50,
+        bytes_usable: 100,
+    };
+    let has_room = EventKind::MemberHasRoom { full: 0 };
+    assert_eq!(volume.look(), [(Some(5), has_room), (None, recovered)]);
+    let restored = EventKind::RedundancyRestored {
+        losses_tolerated: 2,
+    };
+    let found = EventKind::RangesRecovered { files: 2 };
+    assert_eq!(volume.count(2, &[]), [restored, found]);
+    assert_eq!(volume.count(2, &[]), []);
+}
+
+#[test]
+fn refused_removals_are_told_once_and_their_end_with_the_time() {
+    let mut volume = Watched::new();
+    let (removed, files, percent) = (25, 100, 25);
+    volume.seen.refused = Some((RefusedRemovals { removed, files }, percent));
+    let refused = EventKind::RemovalsRefused {
+        removed,
+        files,
+        percent,
+    };
+    assert_eq!(volume.look(), [(None, refused)]);
+    assert_eq!(volume.look(), []);
+    volume.seen.refused = None;
+    let allowed = EventKind::RemovalsAllowed { seconds: 9 };
+    assert_eq!(
+        volume.look_after(Duration::from_millis(8500)),
+        [(None, allowed)]
+    );
+    assert_eq!(volume.look(), []);
 }

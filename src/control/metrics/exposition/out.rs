@@ -72,6 +72,18 @@ impl<'a> Out<'a> {
         self.add(name, help, FamilyKind::Counter, rows)
     }
 
+    /// Adds counters as [`Self::counters`], whose values have fractions.
+    pub(super) fn float_counters(
+        &mut self,
+        name: &str,
+        help: &str,
+        rows: impl IntoIterator<Item = (Labels, f64)>,
+    ) -> fmt::Result {
+        let rows = rows.into_iter();
+        let rows = rows.map(|(labels, value)| (labels, SeriesValue::Amount(value)));
+        self.add(name, help, FamilyKind::Counter, rows)
+    }
+
     /// Adds a counter without labels. The name gets the suffix `_total`.
     pub(super) fn counter<T: Copy + Into<SeriesValue>>(
         &mut self,

@@ -1,7 +1,11 @@
 use std::time::{Duration, Instant};
 
 use super::*;
-use crate::control::report::{MemberState, StatusReport, tests as reports};
+use crate::control::report::{
+    AlertsReport, AlertsState, InterlockReport, MemberState, StatusReport, tests as reports,
+};
+use crate::maintenance::RebuildState;
+use crate::stripes::CacheUse;
 use crate::transaction::CommitCounts;
 
 /// A volume that lacks member 2, with one stripe without redundancy.
@@ -37,6 +41,7 @@ fn page_of(sample: Sample, format: Format) -> String {
         operations: vec![read],
         bytes_read: 4096,
         bytes_written: 7,
+        waited: 7,
         process: ProcessUse::now(),
     };
     families::page(numbers.families().unwrap(), format).unwrap()
@@ -152,4 +157,54 @@ fn every_family_is_written_once_with_help_and_type() {
     once.dedup();
     assert_eq!(once.len(), types.len(), "{types:?}");
     assert!(types.len() > 40, "{types:?}");
+}
+
+#[test]
+fn alerts_interlock_cache_and_the_rest_of_a_rebuild_have_numbers_where_there_are_such() {
+    let absent = page(Format::Text);
+    for name in [
+        "alerts_running",
+        "removals_refused",
+        "cache_",
+        "rebuild_remaining_seconds",
+    ] {
+        assert!(!absent.contains(&format!("cauchyfs_{name}")), "{name}");
+    }
+    let mut report = report();
+    report.alerts = Some(AlertsReport {
+        state: AlertsState::Restarting,
+        since: "2026-11-27T00:00:00Z".to_owned(),
+        reason: None,
+        seconds_to_next: None,
+    });
+    report.interlock = Some(InterlockReport {
+        percent: 25,
+        refuses: true,
+        removed: 25,
+        files: 100,
+    });
+    report.rebuild.state = RebuildState::Running;
+    report.rebuild.bytes_done = 100;
+    report.rebuild.bytes_left = 400;
+    report.rebuild.milliseconds = 2000;
+    let cache = CacheUse {
+        bytes: 10,
+        limit_bytes: 20,
+        hits: 3,
+        misses: 4,
+    };
+    let mut sample = Sample::from_report(report, None, None, Instant::now());
+    sample.cache = Some(cache);
+    assert_has(
+        &page_of(sample, Format::Text),
+        &[
+            "cauchyfs_alerts_running 0",
+            "cauchyfs_removals_refused 1",
+            "cauchyfs_rebuild_remaining_seconds 8",
+            "cauchyfs_cache_hits_total 3",
+            "cauchyfs_cache_misses_total 4",
+            "cauchyfs_cache_bytes 10",
+            "cauchyfs_cache_limit_bytes 20",
+        ],
+    );
 }

@@ -6,11 +6,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use super::out::{Labels, Out};
 use crate::control::metrics::sampler::Sample;
 use crate::control::report::{
-    CodingReport, MemberReport, MemberState, RebuildReport, RedundancyReport, StatusReport,
-    VolumeState,
+    AlertsState, CodingReport, MemberReport, MemberState, RebuildReport, RedundancyReport,
+    StatusReport, VolumeState,
 };
 use crate::fuse::Transport;
 use crate::maintenance::RebuildState;
+use crate::stripes::CacheUse;
 
 const MEMBER_STATES: [(MemberState, &str); 5] = [
     (MemberState::Online, "online"),
@@ -93,6 +94,19 @@ pub(super) fn write_volume(
         "cauchyfs_background_work_paused",
         "1 if background work pauses on order.",
         flag(report.paused),
+    )?;
+    out.gauge(
+        "cauchyfs_alerts_running",
+        "1 if the process that sends alerts runs; absent without receivers.",
+        report
+            .alerts
+            .as_ref()
+            .map(|it| flag(it.state == AlertsState::Running)),
+    )?;
+    out.gauge(
+        "cauchyfs_removals_refused",
+        "1 if the interlock refuses to remove files; absent without one.",
+        report.interlock.as_ref().map(|it| flag(it.refuses)),
     )?;
     out.gauge(
         "cauchyfs_status_timestamp_seconds",
@@ -310,6 +324,11 @@ fn write_rebuild(rebuild: &RebuildReport, out: &mut Out<'_>) -> fmt::Result {
         number(rebuild.bytes_left),
     )?;
     out.gauge(
+        "cauchyfs_rebuild_remaining_seconds",
+        "Time that the rest takes at the speed until now; absent while nothing runs.",
+        rebuild.seconds_left(),
+    )?;
+    out.gauge(
         "cauchyfs_rebuild_waiting_bytes",
         "Bytes of these that have no directory to go to.",
         number(rebuild.bytes_waiting),
@@ -349,6 +368,30 @@ fn write_scrub(report: &StatusReport, out: &mut Out<'_>) -> fmt::Result {
     )
 }
 
+/// Writes the use of the cache of shards.
+pub(super) fn write_cache(cache: &CacheUse, out: &mut Out<'_>) -> fmt::Result {
+    out.counter(
+        "cauchyfs_cache_hits",
+        "Look-ups in the cache of shards that found one.",
+        &cache.hits,
+    )?;
+    out.counter(
+        "cauchyfs_cache_misses",
+        "Look-ups that found none, but for those while the cache was empty.",
+        &cache.misses,
+    )?;
+    out.gauge(
+        "cauchyfs_cache_bytes",
+        "Bytes that the cache of shards holds.",
+        number(cache.bytes),
+    )?;
+    out.gauge(
+        "cauchyfs_cache_limit_bytes",
+        "Bytes that it may hold.",
+        number(cache.limit_bytes),
+    )
+}
+
 /// Writes the work of coding.
 pub(super) fn write_coding(coding: &CodingReport, engine: &str, out: &mut Out<'_>) -> fmt::Result {
     let sides = [("cpu", coding.cpu), ("cuda", coding.cuda)];
@@ -366,6 +409,11 @@ pub(super) fn write_coding(coding: &CodingReport, engine: &str, out: &mut Out<'_
         "cauchyfs_coding_bytes",
         "Bytes that were gone over to code them.",
         sides.map(|(side, coded)| (label("processor", side), coded.bytes)),
+    )?;
+    out.float_counters(
+        "cauchyfs_coding_seconds",
+        "Time in which at least one stripe was being coded.",
+        sides.map(|(side, coded)| (label("processor", side), coded.seconds)),
     )?;
     out.counter(
         "cauchyfs_coding_redone_passes",

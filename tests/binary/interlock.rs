@@ -1,0 +1,104 @@
+//! `mount --interlock`: removals beyond a share of the files need an order.
+
+use std::fs;
+use std::io;
+
+use crate::support::{Shape, TestVolume, eventually, said, skip_mounts, text};
+
+const ALL: [usize; 6] = [0, 1, 2, 3, 4, 5];
+
+fn name(directory: &str, number: usize) -> String {
+    format!("{directory}/{number}")
+}
+
+#[test]
+fn more_than_a_share_of_the_files_is_removed_only_after_an_order() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    volume.mount();
+    fs::create_dir(volume.path("old")).expect("there is room");
+    for number in 0..100 {
+        fs::write(volume.path(&name("old", number)), "old").expect("there is room");
+    }
+    volume.unmount();
+    let mounted = volume.try_mount(&ALL, &["-o", "interlock=25%"]);
+    assert_eq!(mounted.status.code(), Some(0), "{}", said(&mounted));
+    assert_eq!(volume.status().0["interlock"]["percent"], 25);
+    // The files are counted in the background.
+    eventually("they are counted", || volume.log().contains("100 files"));
+    let remove = |path: &str| fs::remove_file(volume.path(path));
+    fs::create_dir(volume.path("new")).expect("there is room");
+    for number in 0..100 {
+        fs::write(volume.path(&name("new", number)), "new").expect("there is room");
+        remove(&name("new", number)).expect("files since the mount do not count");
+    }
+    fs::hard_link(volume.path(&name("old", 99)), volume.path("link")).expect("it can be made");
+    remove("link").expect("another name is left");
+    for number in 0..25 {
+        remove(&name("old", number)).expect("so many may go");
+    }
+    let refused = |path: &str| {
+        let error = remove(path).expect_err("no more may go");
+        assert_eq!(
+            error.kind(),
+            io::ErrorKind::PermissionDenied,
+            "{path}: {error}"
+        );
+    };
+    refused(&name("old", 25));
+    refused(&name("old", 26));
+    // Everything else goes on.
+    fs::write(volume.path("f"), "new").expect("files can be made");
+    fs::rename(volume.path("f"), volume.path(&name("old", 27))).expect("a file can be replaced");
+    fs::write(volume.path(&name("old", 28)), "").expect("a file can be cut");
+    fs::remove_dir(volume.path("new")).expect("an empty directory can be removed");
+    assert_eq!(
+        fs::read(volume.path(&name("old", 25))).expect("it is there"),
+        b"old"
+    );
+
+    let status = volume.status().0;
+    assert_eq!(status["interlock"]["refuses"], true);
+    assert_eq!(status["interlock"]["removed"], 25);
+    assert_eq!(status["interlock"]["files"], 100);
+    let (_, shown) = volume.command(&["status"], &[]);
+    let order = format!("`cauchyfs resume '{}'`", text(&volume.mountpoint));
+    assert_eq!(shown.matches(&order).count(), 2, "{shown}");
+    assert!(
+        volume.log().contains("removals are refused until"),
+        "{}",
+        volume.log()
+    );
+    let told = |word: &str| volume.command(&["events"], &["--json"]).1.contains(word);
+    eventually("the event is there", || told("removals_refused"));
+
+    let (code, out) = volume.command(&["resume"], &[]);
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains("files are removed again"), "{out}");
+    eventually("the event is there", || told("removals_allowed"));
+    for number in 25..50 {
+        remove(&name("old", number)).expect("as many may go again");
+    }
+    // One of these had been replaced by a new file, which does not count.
+    remove(&name("old", 50)).expect("as many may go again");
+    refused(&name("old", 51));
+    let rename = || fs::rename(volume.path(&name("old", 52)), volume.path(&name("old", 53)));
+    rename().expect_err("an old file that replaces an old one counts");
+    volume.unmount();
+}
+
+#[test]
+fn a_percentage_that_is_none_is_refused_before_the_mount() {
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    for wrong in ["0", "101%", "many"] {
+        let mounted = volume.try_mount(&ALL, &["--interlock", wrong]);
+        assert_eq!(
+            mounted.status.code(),
+            Some(1),
+            "{wrong}: {}",
+            said(&mounted)
+        );
+    }
+}
