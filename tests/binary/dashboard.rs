@@ -432,7 +432,7 @@ fn changed_requests_end_nothing_and_get_nothing_without_our_host() {
         let _ = client.read_to_end(&mut answer);
         if answer.starts_with(b"HTTP/1.1 200") {
             let sent = String::from_utf8_lossy(&request).to_lowercase();
-            // What comes after the head is not read.
+            // The server reads nothing after the head.
             let ends = ["\n\r\n", "\n\n"]
                 .into_iter()
                 .filter_map(|end| sent.find(end));

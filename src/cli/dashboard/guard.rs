@@ -1,8 +1,8 @@
 //! The judgement of requests: which are answered at all.
 //!
 //! A page of another site may have a browser send requests here. It cannot read the answers, because none of them allows
-//! that, and no request changes anything. A name that is made to point here (DNS rebinding) would be a site of its own,
-//! so the host must be an address at which the request came, a name of the loopback, or a name that was given.
+//! that, and no request changes anything. Another site could have its name point here (DNS rebinding). So the host
+//! must be an address at which the request came, a name of the loopback, or a name that was given.
 
 use std::net::IpAddr;
 

@@ -1,8 +1,8 @@
 //! The volumes that are mounted, as their daemons answer.
 //!
 //! A thread looks for mounts once a second. Each volume has two threads. One asks what costs a daemon nothing, once a
-//! second: events, and counts of bytes. The other asks for the state, as soon as there is a new event, and otherwise at
-//! intervals that grow with the time that an answer takes. A daemon that hangs keeps its own two threads alone.
+//! second: events, and counts of bytes. The other asks for the state when there is a new event. Otherwise
+//! it asks at intervals that grow with the time that an answer takes. A daemon that hangs keeps its own two threads alone.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;

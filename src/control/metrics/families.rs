@@ -358,7 +358,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever a daemon sends, the page has one series on each line, with a label that the daemon did not choose.
+        /// The page has one series on each line for any answer of a daemon. The daemon does not choose its label `volume`.
         #[test]
         fn any_family_becomes_lines_of_its_own_volume_alone(
             name in "(cauchyfs_)?\\PC{0,20}",

@@ -110,7 +110,7 @@ impl Segments {
             self.io.remove(&handle, handle.members());
         }
         tracing::warn!(
-            "no segment could be created in {MAX_TRIES} tries; members without room for one: {refused:?}"
+            "no segment could be created in {MAX_TRIES} tries; these members had no room, of so many bytes: {refused:?}"
         );
         Err(self.no_space())
     }

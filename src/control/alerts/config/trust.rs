@@ -39,9 +39,9 @@ fn demand_owner(owner: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// Refuses a path that another user could have name another file: one of the directories on it, or of those that
-/// symbolic links lead through, belongs to another user or can be written by others. In a directory with the sticky bit,
-/// nobody can replace what belongs to us or to the superuser.
+/// Refuses a path that another user could lead to another file. No directory on it may belong to another user, or be
+/// writable by others; nor may one that its symbolic links lead through. In a directory with the sticky bit,
+/// other users cannot replace a file of this user or of the superuser.
 ///
 /// # Errors
 ///

@@ -77,8 +77,8 @@ pub(super) fn send(
     }
 }
 
-/// Has a process of its own hand a mail to its server. The limits of the client are for each step, and none is for the
-/// look-up of the server, so the end of the process is the limit of the whole delivery.
+/// Has a process of its own hand a mail to its server. The client limits each step, but not the
+/// look-up of the server. The end of the process limits the whole delivery.
 fn hand_over(parcel: &Parcel) -> Result<(), DeliveryFailure> {
     let mut command = same_program();
     command.arg(WORD);
