@@ -22,22 +22,35 @@
   const el = (tag, attributes = {}, ...children) => make(null, tag, attributes, children);
   const svg = (tag, attributes = {}, ...children) => make(SVG, tag, attributes, children);
 
+  const keyOf = (node) => (node.nodeType === 1 ? node.getAttribute("data-key") : null);
+
   // Makes children equal to others, and keeps those that are alike: focus, selection and open details stay.
+  // A child with a key is kept wherever it is. Others go away around it, because an element that moves loses the focus.
   function patch(parent, wanted) {
-    wanted.forEach((node, at) => {
-      const old = parent.childNodes[at];
-      const isAlike = old && old.nodeName === node.nodeName &&
-        (old.nodeType !== 1 || old.getAttribute("data-key") === node.getAttribute("data-key"));
-      if (!old) parent.append(node);
-      else if (!isAlike) old.replaceWith(node);
-      else if (old.nodeType === 3) { if (old.data !== node.data) old.data = node.data; }
-      else {
-        for (const { name } of [...old.attributes]) if (name !== "open" && !node.hasAttribute(name)) old.removeAttribute(name);
-        for (const { name, value } of node.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-        patch(old, [...node.childNodes]);
-      }
-    });
-    while (parent.childNodes.length > wanted.length) parent.lastChild.remove();
+    const keys = new Set(wanted.map(keyOf)), kept = new Map();
+    for (const old of [...parent.childNodes]) {
+      const key = keyOf(old);
+      if (key === null) continue;
+      if (keys.has(key) && !kept.has(key)) kept.set(key, old);
+      else old.remove();
+    }
+    let next = parent.firstChild;
+    for (const node of wanted) {
+      const key = keyOf(node);
+      const old = key === null ? next && keyOf(next) === null && next : kept.get(key);
+      kept.delete(key);
+      if (!old || old.nodeName !== node.nodeName) { parent.insertBefore(node, next); continue; }
+      if (old !== next) parent.insertBefore(old, next);
+      adapt(old, node);
+      next = old.nextSibling;
+    }
+    while (next) { const old = next; next = old.nextSibling; old.remove(); }
+  }
+  function adapt(old, node) {
+    if (old.nodeType === 3) { if (old.data !== node.data) old.data = node.data; return; }
+    for (const { name } of [...old.attributes]) if (name !== "open" && !node.hasAttribute(name)) old.removeAttribute(name);
+    for (const { name, value } of node.attributes) if (old.getAttribute(name) !== value) old.setAttribute(name, value);
+    patch(old, [...node.childNodes]);
   }
 
   const pad = (number) => String(number).padStart(2, "0");

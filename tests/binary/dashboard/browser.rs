@@ -177,7 +177,13 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
     if skip_mounts() {
         return;
     }
-    let volume = TestVolume::with_large(Shape::FOUR_TWO_AND_ONE, 2048, 8 << 20);
+    let mut volumes = [(); 2].map(|()| TestVolume::create(Shape::FOUR_TWO_AND_ONE, 2048));
+    // The page shows volumes in the order of their mountpoints.
+    volumes.sort_by_key(|it| it.mountpoint.clone());
+    let [above, volume] = volumes;
+    volume.mount();
+    fs::write(volume.path("large"), vec![1; 8 << 20]).expect("there is room");
+    must("sync", &["-f", text(&volume.mountpoint)]);
     let dashboard = Dashboard::start(&[]);
     let Some(mut page) = Page::open(&format!("http://{}/", dashboard.address)) else {
         println!("the page is NOT TESTED in a browser: there is no Chromium here");
@@ -239,8 +245,13 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
     let label = page.value("document.activeElement.getAttribute('aria-label')");
     let command = format!("Copy the command cauchyfs rebuild '{place}'");
     assert_eq!(label, command.as_str());
-    // Updates leave the focus where it is.
-    std::thread::sleep(Duration::from_millis(2500));
+    // Updates leave the focus where it is, although a volume appears above.
+    let above_is_shown = format!(
+        "document.querySelector('section[data-key=\"{}\"]') !== null",
+        text(&above.mountpoint)
+    );
+    above.mount();
+    page.wait_until("the other volume is shown", &above_is_shown);
     assert_eq!(page.value(&is_at_command), true, "the focus was lost");
     assert_eq!(page.errors, [""; 0], "the page told errors");
     drop(dashboard);
@@ -249,5 +260,6 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
         "!document.getElementById('alarm').hidden && document.getElementById('alarm').textContent.includes('has not answered since')",
     );
     drop(page);
+    above.unmount();
     volume.unmount();
 }
