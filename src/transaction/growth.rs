@@ -96,17 +96,16 @@ impl Growth {
         if self.may_grow() {
             return Ok(());
         }
-        self.measure_growth();
-        if self.may_grow() {
+        let mut allowed = self.measure_growth();
+        if self.may_grow_by(allowed) {
             return Ok(());
         }
         let full = self.has_no_commits() || self.meta.journal_fill() >= FULL_JOURNAL;
-        let allowed = self.allowance.measured();
         if full || allowed > 0 || self.waiting() >= WORTH_A_CHECKPOINT {
             self.checkpoint_if_possible()?;
-            self.measure_growth();
+            allowed = self.measure_growth();
         }
-        if self.may_grow() {
+        if self.may_grow_by(allowed) {
             Ok(())
         } else {
             self.log_refusal();
@@ -161,37 +160,43 @@ impl Growth {
     }
 
     fn may_grow(&self) -> bool {
+        self.may_grow_by(self.allowance.measured())
+    }
+
+    /// Returns whether so many bytes of changes let one more wait. Whoever has just measured them hands them in: a
+    /// checkpoint on another thread may forget them at any time.
+    fn may_grow_by(&self, measured: u64) -> bool {
+        let allowed = measured.max(self.allowance.while_moving());
         !self.has_no_commits()
             && self.meta.journal_fill() < FULL_JOURNAL
-            && self.waiting() < self.allowed()
+            && self.waiting() < allowed
     }
 
-    fn allowed(&self) -> u64 {
-        let measured = self.allowance.measured();
-        measured.max(self.allowance.while_moving())
-    }
-
-    /// Measures how much may be added, and where copies of the index have no room. Call it from time to time, because
-    /// other programs use the same filesystems.
-    pub(crate) fn measure_growth(&self) {
+    /// Measures how many bytes of changes may wait, and returns them. Finds copies of the index without room. Call it
+    /// from time to time, because other programs use the same filesystems.
+    pub(crate) fn measure_growth(&self) -> u64 {
         let spaces = self.members.io().spaces();
         // Room that came free goes to the reserve first.
         let room = if self.replicas.keep_reserve() {
             self.room_for_index(&spaces)
         } else {
-            0
+            Some(0)
         };
         self.replicas.move_off(&self.full_holders(&spaces));
         // The index may have room in its file: little is tried, since there is the reserve.
+        let tried = self.replicas.reserve_bytes() / TRIED_PART;
         let allowed = match room {
-            0 => 0,
-            room => (room / ROOM_PER_BYTE).max(self.replicas.reserve_bytes() / TRIED_PART),
+            Some(0) => 0,
+            Some(room) => (room / ROOM_PER_BYTE).max(tried),
+            // They are away, which is no lack of space. The commit tells of it.
+            None => tried,
         };
         self.allowance.set_measured(allowed);
+        allowed
     }
 
-    /// Returns the number of bytes that each copy of the index may grow by.
-    fn room_for_index(&self, spaces: &[(MemberIndex, Space)]) -> u64 {
+    /// Returns the number of bytes that each copy of the index may grow by. None if no member with a copy answers.
+    fn room_for_index(&self, spaces: &[(MemberIndex, Space)]) -> Option<u64> {
         let holders = self.replicas.holders();
         let of_holders = spaces.iter().filter(|(member, _)| holders.contains(member));
         let room = |(_, space): &(_, Space)| {
@@ -200,7 +205,7 @@ impl Growth {
                 .filter(|(_, other)| other.filesystem == space.filesystem);
             self.free_for_index(*space, spaces) / sharing.count() as u64
         };
-        of_holders.clone().map(room).min().unwrap_or(0)
+        of_holders.clone().map(room).min()
     }
 
     /// Returns the bytes of a filesystem that the index may take; the room for compaction and for unwritten extents is
@@ -291,24 +296,24 @@ impl Growth {
     /// there is room then and was none before.
     pub(crate) fn make_room_for_index(&self) -> Result<bool, CommitError> {
         let _one_at_a_time = self.measuring.lock();
-        self.measure_growth();
-        if self.may_grow() {
+        let mut allowed = self.measure_growth();
+        if self.may_grow_by(allowed) {
             return Ok(false);
         }
         self.spread_index()?;
         self.checkpoint_if_possible()?;
-        self.measure_growth();
+        allowed = self.measure_growth();
         if self.has_no_commits() {
             // The checkpoint has shown by now which members had no space.
             self.spread_index()?;
             self.checkpoint_if_possible()?;
-            self.measure_growth();
+            allowed = self.measure_growth();
         }
-        if !self.may_grow() && self.replicas.compact()? {
+        if !self.may_grow_by(allowed) && self.replicas.compact()? {
             self.checkpoint_if_possible()?;
-            self.measure_growth();
+            allowed = self.measure_growth();
         }
-        Ok(self.may_grow())
+        Ok(self.may_grow_by(allowed))
     }
 
     /// Gives space that came free within the index to data. Returns whether there was any.

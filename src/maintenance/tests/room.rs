@@ -1,5 +1,7 @@
 //! Making room: when it is tried, and what it costs.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
 use super::full::fill_up;
 use super::*;
 
@@ -182,4 +184,37 @@ fn dead_stripes_take_no_space_on_a_read_only_mount_either() {
         "{before} before, {} now, {live} live",
         used()
     );
+}
+
+/// A checkpoint makes the measured room out of date at any time, also between its measuring and its use.
+#[test]
+fn a_checkpoint_at_any_time_has_no_addition_refused_on_a_volume_with_room() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let is_done = AtomicBool::new(false);
+    let checkpoints = AtomicU64::new(0);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !is_done.load(Ordering::Relaxed) {
+                fs.transactions.checkpoint().unwrap();
+                checkpoints.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let _end = scopeguard::guard((), |()| is_done.store(true, Ordering::Relaxed));
+        while checkpoints.load(Ordering::Relaxed) < 20_000 {
+            fs.transactions.growth().check_growth().unwrap();
+        }
+    });
+    fs.close();
+}
+
+#[test]
+fn additions_meet_no_lack_of_space_where_all_copies_of_the_index_went_away() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    for disk in &rig.disks {
+        disk.delete();
+    }
+    let checked = fs.transactions.growth().check_growth();
+    assert!(!matches!(checked, Err(CommitError::NoSpace)), "{checked:?}");
 }

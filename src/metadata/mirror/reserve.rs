@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::format::{BLOCK_SIZE, MemberIndex, files};
 use crate::metadata::disk::Disk;
-use crate::store::StoreErrorKind;
+use crate::store::{StoreError, StoreErrorKind};
 
 /// The part of a member that is kept in reserve.
 const MEMBER_PART: u64 = 64;
@@ -37,43 +37,45 @@ impl Reserve {
         self.complete.contains(&member)
     }
 
-    /// Makes the reserve of every holder that lacks it. Returns whether all have it now.
+    /// Makes the reserve of every holder that lacks it. Returns whether all have room for it. A holder that is away
+    /// counts for nothing: it loses its copy.
     pub(super) fn keep(&mut self, holders: &[MemberIndex]) -> bool {
         self.complete.retain(|member| holders.contains(member));
+        let mut all_have_room = true;
         for member in holders {
-            if !self.complete.contains(member) {
-                self.make(*member);
+            all_have_room &= self.complete.contains(member) || self.make(*member);
+        }
+        all_have_room
+    }
+
+    /// Makes the reserve of a member. Returns false if there is no room for it. A member that fails may have some.
+    pub(super) fn make(&mut self, member: MemberIndex) -> bool {
+        match self.try_make(member) {
+            Ok(true) => {
+                self.complete.insert(member);
+                true
+            }
+            Ok(false) => false,
+            Err(error) if error.kind() == StoreErrorKind::NoSpace => false,
+            Err(error) => {
+                tracing::warn!(journal.member = %member, "member {member} keeps no space in reserve: {error}");
+                true
             }
         }
-        self.complete.len() >= holders.len()
     }
 
-    /// Makes the reserve of a member, if there is room for it.
-    pub(super) fn make(&mut self, member: MemberIndex) {
-        if self.try_make(member) {
-            self.complete.insert(member);
-        }
-    }
-
-    fn try_make(&self, member: MemberIndex) -> bool {
+    fn try_make(&self, member: MemberIndex) -> Result<bool, StoreError> {
         let size = size_on(&self.disk, member);
-        if matches!(self.disk.len(member, &name()), Ok(Some(len)) if len == size) {
-            return true;
+        if self.disk.len(member, &name())? == Some(size) {
+            return Ok(true);
         }
         // A remaining file of another size makes room for this one.
         self.remove_file(member);
-        if self.disk.free_bytes(member).unwrap_or(0) < size {
-            return false;
+        if self.disk.free_bytes(member)? < size {
+            return Ok(false);
         }
-        match self.disk.members().io().fill(member, &name(), size) {
-            Ok(()) => true,
-            Err(error) => {
-                if error.kind() != StoreErrorKind::NoSpace {
-                    tracing::warn!(journal.member = %member, "member {member} keeps no space in reserve: {error}");
-                }
-                false
-            }
-        }
+        self.disk.members().io().fill(member, &name(), size)?;
+        Ok(true)
     }
 
     /// Gives the holders their reserves, also those of earlier mounts.

@@ -180,3 +180,13 @@ fn the_reserve_is_made_once_and_gone_after_its_release() {
     assert!(!reserve.keep(&holders), "member 1 has no space");
     assert!(reserve.is_complete_on(holders[0]) && !reserve.is_complete_on(holders[1]));
 }
+
+#[test]
+fn a_member_that_is_away_is_not_one_without_room_for_its_reserve() {
+    let fixture = Fixture::new(2);
+    let holders = fixture.disk.members().membership().live();
+    fixture.rig.disks[1].delete();
+    let mut reserve = Reserve::new(&fixture.disk);
+    assert!(reserve.keep(&holders));
+    assert!(reserve.is_complete_on(holders[0]) && !reserve.is_complete_on(holders[1]));
+}
