@@ -1,6 +1,7 @@
 //! Bytes that a kernel's page cache had taken, and that found no room when it wrote them back. A read there
 //! returns an error or what was there before, never zeros that no program wrote.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cauchyfs::format::Ino;
@@ -397,6 +398,29 @@ fn with_lost_end() -> (Arc<Fs>, Handle) {
     let maintenance = volume::open(&disks, 0);
     let again = Fs::reopen(maintenance, FsOptions::default(), &kept, &lost).unwrap();
     (again, handle)
+}
+
+#[test]
+fn a_writeback_that_failed_in_an_outage_is_reported_by_the_kernel_alone() {
+    let disks = volume::disks_of(48 << 20, 3, 2, 1);
+    let fs = Fs::open(volume::open(&disks, 0), FsOptions::default()).unwrap();
+    let [(failed, handle), (lost, other)] = ["failed", "lost"].map(|name| create(&fs, name));
+    fs.syncfs().unwrap();
+    for handle in [handle, other] {
+        write(&fs, handle, 0, &bytes(1, 5000)).unwrap();
+    }
+    let (kept, changes) = (fs.kept().clone(), fs.unsynced_changes());
+    kept.note_failed_writeback(failed, 0, 4096);
+    let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
+    drop(fs);
+    let maintenance = volume::open(&disks, 0);
+    let again = Fs::reopen(maintenance, FsOptions::default(), &kept, &changes).unwrap();
+    assert_eq!(again.make_up(), BTreeSet::from([failed]));
+    assert!(!again.take_loss(failed), "reported once more");
+    assert!(again.take_loss(lost), "reported by no one");
+    let found = try_read(&again, handle, 0, 1);
+    let is_lost = matches!(found, Err(FsError::FailedWriteback { .. }));
+    assert!(is_lost, "{found:?}");
 }
 
 /// The page in which the file of [`with_lost_end`] ended.
