@@ -14,13 +14,13 @@ use super::scrub::Away;
 use super::size::{format_count, format_size};
 use super::superseded;
 use super::terminal;
-use crate::control::report::{MemberReport, VolumeState};
+use crate::control::report::{MemberReport, StatusReport, VolumeState};
 use crate::control::summary::row_report;
 use crate::control::summary::scrubbed_of;
 use crate::control::volume::Volume;
 use crate::control::volume_failure::VolumeFailure;
 use crate::format::files;
-use crate::fs::check;
+use crate::fs::check::{self, CheckReport};
 use crate::fuse::one_line;
 use crate::maintenance::ScrubStatus;
 use crate::store::StoreErrorKind;
@@ -86,37 +86,15 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
             "the redundancy cannot be counted: {reason}"
         )));
     }
-    for finding in &checked.findings {
-        terminal::line(finding);
-    }
-    if pages > 0 {
-        terminal::line(format_args!(
-            "{} of copies of the index repaired",
-            format_count(pages, "page")
-        ));
-    }
-    for line in report.lost.lines() {
-        terminal::line(line);
-    }
     let foreign = foreign_files(volume);
-    for line in &foreign {
-        terminal::line(line);
-    }
-    let is_whole =
-        read == Outcome::Done && report.state == VolumeState::Healthy && foreign.is_empty();
-    let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
-    if !away.is_empty() {
-        terminal::line(format_args!(
-            "not checked, because away: {}",
-            away.join(", ")
-        ));
-    }
-    let mut away = report.absentees();
-    if !repair && away.any(MemberReport::has_lost_superblock) {
+    list_found(&checked, pages, &report, &foreign);
+    if !repair && report.absentees().any(MemberReport::has_lost_superblock) {
         terminal::line(
             "`cauchyfs check --repair` with all directories recovers missing superblocks",
         );
     }
+    let is_whole =
+        read == Outcome::Done && report.state == VolumeState::Healthy && foreign.is_empty();
     let mut lines = vec![format!(
         "{} inodes ({} directories), {} extents of {}, {} stripes: {}",
         checked.inodes,
@@ -131,20 +109,55 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
         let more = checked.found - listed;
         lines.push(format!("{more} more faults are not listed"));
     }
-    let outcome = match report.state {
+    Ok(Examined {
+        verdict: lines,
+        outcome: outcome_of(&checked, report.state, read, !foreign.is_empty()),
+    })
+}
+
+/// Lists what was found, and the members that were not looked at.
+fn list_found(checked: &CheckReport, pages: u64, report: &StatusReport, foreign: &[String]) {
+    for finding in &checked.findings {
+        terminal::line(finding);
+    }
+    if pages > 0 {
+        terminal::line(format_args!(
+            "{} of copies of the index repaired",
+            format_count(pages, "page")
+        ));
+    }
+    for line in report.lost.lines() {
+        terminal::line(line);
+    }
+    for line in foreign {
+        terminal::line(line);
+    }
+    let away: Vec<String> = report.absentees().map(MemberReport::name).collect();
+    if !away.is_empty() {
+        terminal::line(format_args!(
+            "not checked, because away: {}",
+            away.join(", ")
+        ));
+    }
+}
+
+/// Returns the outcome of a check of records, and of all shards if they were `read`.
+fn outcome_of(
+    checked: &CheckReport,
+    state: VolumeState,
+    read: Outcome,
+    has_foreign_files: bool,
+) -> Outcome {
+    match state {
         VolumeState::Failed => Outcome::Lost,
         _ if checked.lost > 0 => Outcome::Lost,
         _ if read == Outcome::Lost => Outcome::Lost,
         VolumeState::Degraded => Outcome::Degraded,
         VolumeState::Healthy if read == Outcome::Degraded => Outcome::Degraded,
         VolumeState::Healthy if checked.repaired < checked.found => Outcome::Degraded,
-        VolumeState::Healthy if !foreign.is_empty() => Outcome::Degraded,
+        VolumeState::Healthy if has_foreign_files => Outcome::Degraded,
         VolumeState::Healthy => Outcome::Done,
-    };
-    Ok(Examined {
-        verdict: lines,
-        outcome,
-    })
+    }
 }
 
 /// Says which superblocks were lost and are there again.

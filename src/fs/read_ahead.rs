@@ -37,7 +37,7 @@ impl ReadAhead {
         }
         let wanted = self.furthest.saturating_add(window);
         let from = self.fetched_to.max(self.furthest);
-        // What was fetched may reach beyond the window, which gets smaller where a file has stripes of several codes.
+        // The window gets smaller where a file has stripes of several codes, and more is fetched already then.
         if self.in_a_row < PATIENCE || wanted.saturating_sub(from) < window / 2 {
             return None;
         }

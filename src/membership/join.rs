@@ -359,23 +359,31 @@ impl MemberChanges {
         members.any(|(_, member)| member.is_online() && member.path == path)
     }
 
-    /// Finds out which place a directory is to have, and whether it may have it.
-    fn place_for(&self, join_as: JoinAs, store: &StoreRef) -> Result<Joining, MembersError> {
-        let (found, problem) = match look(std::slice::from_ref(store), &self.executor) {
-            Err(MembersError::Foreign { path, found }) => {
-                return Err(if join_as == JoinAs::Returning {
-                    let reason = AbsenceReason::ForeignContent { found };
-                    MembersError::NotAMember { path, reason }
-                } else {
-                    MembersError::NotEmpty { path, found }
-                });
+    /// Looks at a directory. Returns its superblock, or why it has none.
+    fn look_at(
+        &self,
+        join_as: JoinAs,
+        store: &StoreRef,
+    ) -> Result<(Option<Superblock>, Option<AbsenceReason>), MembersError> {
+        match look(std::slice::from_ref(store), &self.executor) {
+            Err(MembersError::Foreign { path, found }) if join_as == JoinAs::Returning => {
+                let reason = AbsenceReason::ForeignContent { found };
+                Err(MembersError::NotAMember { path, reason })
             }
-            looks => match looks?.pop() {
+            Err(MembersError::Foreign { path, found }) => {
+                Err(MembersError::NotEmpty { path, found })
+            }
+            looks => Ok(match looks?.pop() {
                 Some(Look::Member(block)) => (Some(*block), None),
                 Some(Look::Unusable(reason)) => (None, Some(reason)),
                 None => (None, None),
-            },
-        };
+            }),
+        }
+    }
+
+    /// Finds out which place a directory is to have, and whether it may have it.
+    fn place_for(&self, join_as: JoinAs, store: &StoreRef) -> Result<Joining, MembersError> {
+        let (found, problem) = self.look_at(join_as, store)?;
         // A directory that no table of members names any more, or not yet, has nothing that is needed.
         let ours = found.as_ref();
         let ours = ours.filter(|found| found.volume == self.shape.volume_id());
@@ -420,16 +428,7 @@ impl MemberChanges {
                 self.check_gone(index)?;
                 index
             }
-            JoinAs::New | JoinAs::HeirOf(_) => {
-                let table = state.table();
-                let vacant = table.iter().position(MemberEntry::is_vacant);
-                let given = vacant.unwrap_or(table.len());
-                if given >= MAX_MEMBERS {
-                    let most = MAX_MEMBERS;
-                    return Err(MembersError::TooManyDirectories { given, most });
-                }
-                MemberIndex(u16::try_from(given).expect("there are fewer members"))
-            }
+            JoinAs::New | JoinAs::HeirOf(_) => vacant_place(state.table())?,
         };
         drop(state);
         self.refuse_content(store, former, problem)?;
@@ -566,4 +565,17 @@ fn not_back(path: String, former: Option<MemberIndex>, reason: AbsenceReason) ->
         None if reason.is_missing_superblock() => MembersError::UnreadableMember { path, reason },
         None => MembersError::NotAMember { path, reason },
     }
+}
+
+/// Returns a place in the table of members that no member has.
+fn vacant_place(table: &[MemberEntry]) -> Result<MemberIndex, MembersError> {
+    let vacant = table.iter().position(MemberEntry::is_vacant);
+    let given = vacant.unwrap_or(table.len());
+    if given >= MAX_MEMBERS {
+        let most = MAX_MEMBERS;
+        return Err(MembersError::TooManyDirectories { given, most });
+    }
+    Ok(MemberIndex(
+        u16::try_from(given).expect("there are fewer members"),
+    ))
 }
