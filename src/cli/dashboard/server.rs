@@ -1,12 +1,15 @@
 //! The dashboard over HTTP.
 //!
 //! The stack is hyper on one thread: the parser and the timers are not ours. Each connection has one request and one
-//! answer, and a limit on the time of each. Connections beyond [`MOST_AT_ONCE`] are closed at once.
+//! answer, and a limit on the time of each. Beyond [`MOST_AT_ONCE`], a new connection takes the place of the slowest.
+//!
+//! An answer serves all clients for a while, which is the longer the larger it is. So the answers that slow clients have not
+//! taken yet are of few moments, and have a limit together.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -24,11 +27,12 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::AbortHandle;
 
 use super::document::Document;
 use super::guard::{Guard, Refusal, Shown};
 use super::watch::Board;
+use crate::control::metrics::crowd::{Client, Crowd, Stage};
 use crate::control::metrics::families;
 use crate::control::metrics::request::Format;
 
@@ -50,11 +54,14 @@ const MOST_HEADERS: usize = 64;
 /// The pause after a connection could not be taken, for example for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The time for which a document of the state serves all clients.
+/// The time for which a small document of the state serves all clients.
 const STATE_GOOD_FOR: Duration = Duration::from_millis(250);
 
-/// The time for which a page of metrics serves all scrapes.
+/// The time for which a small page of metrics serves all scrapes.
 const METRICS_GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// The time by which an answer serves longer for each MiB that it has.
+const GOOD_FOR_MIB: Duration = Duration::from_millis(500);
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -68,8 +75,29 @@ struct Site {
     guard: Guard,
     page: Bytes,
     policy: HeaderValue,
-    state: Mutex<Option<(Instant, Bytes)>>,
-    metrics: [tokio::sync::Mutex<Option<(Instant, Bytes)>>; 2],
+    state: Mutex<Option<Kept>>,
+    /// A scrape that was cut off keeps its lock until its work is done. So at most one is under way for each format.
+    metrics: [Arc<tokio::sync::Mutex<Option<Kept>>>; 2],
+}
+
+/// An answer that serves for a while.
+struct Kept {
+    since: Instant,
+    body: Bytes,
+}
+
+impl Kept {
+    fn new(body: Bytes) -> Self {
+        let since = Instant::now();
+        Self { since, body }
+    }
+
+    /// Returns the answer if it serves still. A small one does for `good_for`.
+    fn fresh(&self, good_for: Duration) -> Option<Bytes> {
+        let mib = u32::try_from(self.body.len() >> 20).unwrap_or(u32::MAX);
+        let good_for = good_for + GOOD_FOR_MIB.saturating_mul(mib);
+        (self.since.elapsed() < good_for).then(|| self.body.clone())
+    }
 }
 
 /// Serves until the listener fails.
@@ -91,15 +119,10 @@ pub(super) fn serve(listener: TcpListener, board: Arc<Board>, guard: Guard) -> i
 
 async fn accept_all(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
+    let crowd = Arc::new(Crowd::new(MOST_AT_ONCE));
     loop {
         match listener.accept().await {
-            // A client without a place is closed by the drop of its connection.
-            Ok((client, _)) => {
-                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                    tokio::spawn(attend_to(client, Arc::clone(&site), place));
-                }
-            }
+            Ok((client, _)) => admit(client, &site, &crowd),
             Err(error) => {
                 tracing::debug!("no connection for the dashboard: {error}");
                 tokio::time::sleep(PAUSE).await;
@@ -108,13 +131,51 @@ async fn accept_all(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     }
 }
 
-async fn attend_to(client: TcpStream, site: Arc<Site>, place: OwnedSemaphorePermit) {
+/// Serves a connection, if there is a place for it. Otherwise it is closed by its drop.
+fn admit(client: TcpStream, site: &Arc<Site>, crowd: &Arc<Crowd>) {
+    let task = Arc::new(OnceLock::<AbortHandle>::new());
+    let to_end = Arc::clone(&task);
+    let end = move || {
+        if let Some(task) = to_end.get() {
+            task.abort();
+        }
+    };
+    let Some(place) = crowd.admit(end) else {
+        return;
+    };
+    let place = Place {
+        client: place,
+        crowd: Arc::clone(crowd),
+    };
+    let serving = tokio::spawn(attend_to(client, Arc::clone(site), place));
+    // It is set once, here.
+    drop(task.set(serving.abort_handle()));
+}
+
+/// The place of a connection, which it leaves however it ends.
+struct Place {
+    client: Arc<Client>,
+    crowd: Arc<Crowd>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.crowd.leave(&self.client);
+    }
+}
+
+async fn attend_to(client: TcpStream, site: Arc<Site>, place: Place) {
     let Ok(local) = client.local_addr() else {
         return;
     };
     let answering = service_fn(|request| {
-        let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(site.answer(&request, local.ip()).await) }
+        let (site, served) = (Arc::clone(&site), Arc::clone(&place.client));
+        async move {
+            served.enter(Stage::Working);
+            let answer = site.answer(&request, local.ip()).await;
+            served.enter(Stage::Answering);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -128,7 +189,6 @@ async fn attend_to(client: TcpStream, site: Arc<Site>, place: OwnedSemaphorePerm
         Ok(Err(error)) => tracing::trace!("a request was cut off: {error}"),
         Err(_) => tracing::trace!("a client was too slow"),
     }
-    drop(place);
 }
 
 impl Site {
@@ -190,19 +250,13 @@ impl Site {
     /// Returns the document of the state. All clients of one moment get the same.
     fn state(&self) -> Answer {
         let mut state = self.state.lock();
-        let fresh = state
-            .as_ref()
-            .filter(|(at, _)| at.elapsed() < STATE_GOOD_FOR);
-        let document = match fresh {
-            Some((_, document)) => Ok(document.clone()),
-            None => serde_json::to_vec(&Document::of(&self.board)).map(Bytes::from),
-        };
-        match document {
-            Ok(document) => {
-                if fresh.is_none() {
-                    *state = Some((Instant::now(), document.clone()));
-                }
-                text(StatusCode::OK, "application/json", document)
+        if let Some(body) = state.as_ref().and_then(|it| it.fresh(STATE_GOOD_FOR)) {
+            return text(StatusCode::OK, "application/json", body);
+        }
+        match serde_json::to_vec(&Document::of(&self.board)).map(Bytes::from) {
+            Ok(body) => {
+                *state = Some(Kept::new(body.clone()));
+                text(StatusCode::OK, "application/json", body)
             }
             Err(error) => {
                 tracing::error!("the state of volumes cannot be written: {error}");
@@ -226,17 +280,19 @@ impl Site {
         } else {
             (Format::Text, &self.metrics[1])
         };
-        let mut kept = kept.lock().await;
-        if let Some((at, page)) = kept.as_ref()
-            && at.elapsed() < METRICS_GOOD_FOR
-        {
-            return text(StatusCode::OK, format.content_type(), page.clone());
+        let mut kept = Arc::clone(kept).lock_owned().await;
+        let found = kept.as_ref().and_then(|it| it.fresh(METRICS_GOOD_FOR));
+        if let Some(page) = found {
+            return text(StatusCode::OK, format.content_type(), page);
         }
         let board = Arc::clone(&self.board);
-        let asked = tokio::task::spawn_blocking(move || families::page(board.metrics(), format));
+        // The work has the lock: if this scrape is cut off, the next one waits for the same work.
+        let asked = tokio::task::spawn_blocking(move || {
+            let page = Bytes::from(families::page(board.metrics(), format)?);
+            *kept = Some(Kept::new(page.clone()));
+            Ok::<_, std::fmt::Error>(page)
+        });
         if let Ok(Ok(page)) = asked.await {
-            let page = Bytes::from(page);
-            *kept = Some((Instant::now(), page.clone()));
             return text(StatusCode::OK, format.content_type(), page);
         }
         tracing::error!("metrics cannot be written");
