@@ -35,7 +35,9 @@ fn can_run(command: &str) -> bool {
     }
     let is_open = |word: &str| {
         let mut letters = word.trim_end_matches("...").bytes();
-        let is_name = |byte: u8| byte.is_ascii_uppercase() || byte.is_ascii_digit();
+        let is_name = |byte: u8| {
+            byte.is_ascii_uppercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-')
+        };
         word.contains("...")
             || letters.next().is_some_and(|it| it.is_ascii_uppercase()) && letters.all(is_name)
     };
@@ -71,6 +73,8 @@ mod tests {
             ("cauchyfs rebuild '/it'\\''s DIR ...'", true),
             ("cauchyfs replace '/a' 3 NEW", false),
             ("cauchyfs replace '/a' 3 DIR2", false),
+            ("cauchyfs member replace '/a' 3 NEW_DIR", false),
+            ("cauchyfs member replace '/a' 3 NEW-DIR", false),
             ("cauchyfs mount DIR... '/mnt'", false),
             ("cauchyfs mount ... '/mnt'", false),
             ("cauchyfs unmount 'cut", false),
