@@ -1,8 +1,11 @@
 //! Metrics of daemons under libFuzzer: an input is what one sends to the dashboard, as a line of JSON.
 //!
-//! It comes once from the first volume and once from the second, with an honest volume between them.
+//! It comes once from the first volume and once from the second, with an honest volume between them, and once from
+//! another volume with the labels of the honest one.
 
 #![no_main]
+
+use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
 
@@ -15,14 +18,16 @@ mod metrics {
     pub(crate) mod request;
 }
 
-use metrics::families::{Family, FamilyKind, Series, SeriesValue, VolumeFamilies, merged, page};
+use metrics::families::{
+    Bounded, Family, FamilyKind, Series, SeriesValue, VolumeFamilies, merged, page,
+};
 use metrics::request::Format;
 
 fn volume(mountpoint: &str, families: Vec<Family>) -> VolumeFamilies {
     VolumeFamilies {
         own: vec![("mountpoint", mountpoint.to_owned())],
         is_up: true,
-        families,
+        families: Arc::new(Bounded::of(families)),
     }
 }
 
@@ -41,7 +46,8 @@ fuzz_target!(|input: &[u8]| {
     let volumes = vec![
         volume("/first", families.clone()),
         volume("/honest", vec![honest()]),
-        volume("/last", families),
+        volume("/last", families.clone()),
+        volume("/honest", families),
     ];
     let merged = merged(volumes);
     for format in [Format::Text, Format::OpenMetrics] {

@@ -21,7 +21,7 @@ use super::progress::Progress;
 use crate::cli::client::{self, Connection, Peer, SoughtMount};
 use crate::cli::failure::Failure;
 use crate::control::exchange::Limits;
-use crate::control::metrics::families::{Family, VolumeFamilies, merged};
+use crate::control::metrics::families::{Bounded, Family, VolumeFamilies, merged};
 use crate::control::places::{Places, SocketKind};
 use crate::control::protocol::{Answer, Request};
 use crate::control::report::StatusReport;
@@ -133,7 +133,7 @@ pub(super) struct Known {
     pub(super) no_state: Option<Silence>,
     pub(super) unmounted: Option<(Instant, SystemTime)>,
     volume: Option<String>,
-    metrics: Option<(Instant, Vec<Family>)>,
+    metrics: Option<(Instant, Arc<Bounded>)>,
     wants_metrics: bool,
     wants_state: bool,
 }
@@ -446,7 +446,7 @@ impl Watched {
 
     fn want_metrics(&self) {
         let mut known = self.known.lock();
-        let is_fresh = |(at, _): &(Instant, Vec<Family>)| at.elapsed() < METRICS_GOOD_FOR;
+        let is_fresh = |(at, _): &(Instant, Arc<Bounded>)| at.elapsed() < METRICS_GOOD_FOR;
         if known.unmounted.is_none() && !known.metrics.as_ref().is_some_and(is_fresh) {
             known.wants_metrics = true;
             self.wanted.notify_all();
@@ -468,7 +468,7 @@ impl Watched {
             || known.unmounted.is_some()
             || known.wants_metrics;
         let families = known.metrics.as_ref().filter(|_| !is_silent);
-        let families = families.map(|(_, families)| families.clone());
+        let families = families.map(|(_, families)| Arc::clone(families));
         let place = self.mountpoint.display().to_string();
         let id = known.volume.clone().unwrap_or_default();
         VolumeFamilies {
@@ -606,13 +606,13 @@ impl Watched {
     }
 
     fn ask_metrics(&self) {
-        let asked = self.ask(&Request::Metrics, METRICS_PATIENCE);
-        let mut known = self.known.lock();
-        known.wants_metrics = false;
-        known.metrics = match asked {
-            Ok(Answer::Metrics(families)) => Some((Instant::now(), families)),
+        let asked = match self.ask(&Request::Metrics, METRICS_PATIENCE) {
+            Ok(Answer::Metrics(families)) => Some(Bounded::of(families)),
             Ok(_) | Err(_) => None,
         };
+        let mut known = self.known.lock();
+        known.wants_metrics = false;
+        known.metrics = asked.map(|families| (Instant::now(), Arc::new(families)));
         self.metrics_came.notify_all();
     }
 

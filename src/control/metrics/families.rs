@@ -6,6 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::sync::Arc;
 
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet, prometheus_text, text};
@@ -169,6 +170,41 @@ pub(crate) fn page(families: Vec<Family>, format: Format) -> Result<String, fmt:
 /// The labels that tell the series of one volume from those of others.
 pub(crate) type OwnLabels = Vec<(&'static str, String)>;
 
+/// The families of a daemon that the table has, within the limits of one volume.
+#[derive(Debug, Default)]
+pub(crate) struct Bounded {
+    families: BTreeMap<&'static str, Vec<Series>>,
+    /// How many series it sent beyond those.
+    left_out: u32,
+}
+
+impl Bounded {
+    /// Takes what a daemon sent.
+    pub(crate) fn of(families: Vec<Family>) -> Self {
+        let mut bounded = Self::default();
+        let mut room = MOST_SERIES;
+        for family in families {
+            let all = count(&family.series);
+            let known = known(&family.name).filter(|it| it.kind == family.kind);
+            let Some(known) = known.filter(|_| all > 0) else {
+                bounded.left_out = bounded.left_out.saturating_add(all);
+                continue;
+            };
+            let fine = family.series.into_iter();
+            let fine = fine.filter_map(|series| labelled(series, &Labels::new(), known));
+            let mut fine: Vec<Series> = fine.take(room).collect();
+            room -= fine.len();
+            let left_out = all - count(&fine);
+            bounded.left_out = bounded.left_out.saturating_add(left_out);
+            let taken = bounded.families.entry(known.name).or_default();
+            taken.append(&mut fine);
+            taken.shrink_to_fit();
+        }
+        bounded.families.retain(|_, series| !series.is_empty());
+        bounded
+    }
+}
+
 /// The metrics of one volume.
 #[derive(Debug)]
 pub(crate) struct VolumeFamilies {
@@ -177,13 +213,15 @@ pub(crate) struct VolumeFamilies {
     /// True if its daemon answers.
     pub(crate) is_up: bool,
     /// The families that its daemon sent.
-    pub(crate) families: Vec<Family>,
+    pub(crate) families: Arc<Bounded>,
 }
 
 /// Families of a page that is put together.
 #[derive(Debug)]
 struct Merged {
     families: BTreeMap<&'static str, (Family, BTreeSet<Labels>)>,
+    /// The labels of the volumes that are in it.
+    volumes: BTreeSet<Labels>,
     up: Vec<Series>,
     left_out: Vec<Series>,
     /// The bytes that are left for series.
@@ -193,7 +231,8 @@ struct Merged {
 type Labels = Vec<(String, String)>;
 
 /// Puts the families of several volumes together, those of the first volumes first. Every series gets the labels of its
-/// volume. Families and series that no daemon of ours sends are left out, and counted.
+/// volume. Families and series that no daemon of ours sends are left out, and counted. Of volumes with the same labels,
+/// the first alone is shown: a scrape with a series twice would be refused as a whole.
 pub(crate) fn merged(volumes: Vec<VolumeFamilies>) -> Vec<Family> {
     merged_within(volumes, MOST_BYTES)
 }
@@ -201,6 +240,7 @@ pub(crate) fn merged(volumes: Vec<VolumeFamilies>) -> Vec<Family> {
 fn merged_within(volumes: Vec<VolumeFamilies>, bytes: usize) -> Vec<Family> {
     let mut merged = Merged {
         families: BTreeMap::new(),
+        volumes: BTreeSet::new(),
         up: Vec::new(),
         left_out: Vec::new(),
         bytes,
@@ -221,13 +261,16 @@ impl Merged {
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
             .collect();
+        if !self.volumes.insert(own.clone()) {
+            return;
+        }
         let mut room = Room {
             series: MOST_SERIES,
             bytes: share,
         };
-        let mut left_out = 0;
-        for family in volume.families {
-            left_out += self.add_family(family, &own, &mut room);
+        let mut left_out = volume.families.left_out;
+        for (name, series) in &volume.families.families {
+            left_out = left_out.saturating_add(self.add_family(name, series, &own, &mut room));
         }
         self.bytes -= share - room.bytes;
         self.up.push(gauge(&own, u32::from(volume.is_up)));
@@ -235,10 +278,9 @@ impl Merged {
     }
 
     /// Adds the series of a family. Returns how many are left out.
-    fn add_family(&mut self, family: Family, own: &Labels, room: &mut Room) -> u32 {
-        let all = u32::try_from(family.series.len()).unwrap_or(u32::MAX);
-        let Some(known) = known(&family.name).filter(|it| it.kind == family.kind) else {
-            return all;
+    fn add_family(&mut self, name: &str, all: &[Series], own: &Labels, room: &mut Room) -> u32 {
+        let Some(known) = known(name) else {
+            return count(all);
         };
         let new = || {
             let empty = Family::new(known.name, known.help, known.kind, Vec::new());
@@ -246,8 +288,8 @@ impl Merged {
         };
         let (merged, seen) = self.families.entry(known.name).or_insert_with(new);
         let mut taken = 0;
-        for series in family.series {
-            let Some(series) = labelled(series, own, known) else {
+        for series in all {
+            let Some(series) = labelled(series.clone(), own, known) else {
                 continue;
             };
             // A scrape with the same series twice would be refused as a whole.
@@ -258,7 +300,7 @@ impl Merged {
                 taken += 1;
             }
         }
-        all - taken
+        count(all) - taken
     }
 
     fn into_families(self) -> Vec<Family> {
@@ -319,6 +361,10 @@ fn bytes_of(name: &str, series: &Series) -> usize {
         _ => 1,
     };
     lines * (name.len() + labels + LINE_BYTES)
+}
+
+fn count(series: &[Series]) -> u32 {
+    u32::try_from(series.len()).unwrap_or(u32::MAX)
 }
 
 fn gauge(own: &Labels, value: u32) -> Series {
@@ -409,7 +455,7 @@ mod tests {
         VolumeFamilies {
             own: vec![("mountpoint", mountpoint.to_owned())],
             is_up: true,
-            families,
+            families: Arc::new(Bounded::of(families)),
         }
     }
 
@@ -497,6 +543,38 @@ mod tests {
             "{text}"
         );
         assert_eq!(series(&text, NAME).len(), 2, "{text}");
+    }
+
+    /// Two mounts at one mountpoint, or with paths that look alike.
+    #[test]
+    fn volumes_with_the_same_labels_are_shown_once() {
+        let volume = |member: &str| of("/a", vec![gauge(NAME, &[("member", member)], 1.0)]);
+        let text = text_of(merged(vec![volume("1"), of("/b", Vec::new()), volume("2")]));
+        let shown = |name: &str| series(&text, name).len();
+        let counts = ["cauchyfs_up", "cauchyfs_series_left_out", NAME].map(shown);
+        assert_eq!(counts, [2, 2, 1], "{text}");
+    }
+
+    #[test]
+    fn of_what_a_daemon_sends_no_more_is_kept_than_a_page_shows() {
+        let all = gauge(NAME, &[("member", "1")], 1.0);
+        let mut many = all.clone();
+        many.series = vec![all.series[0].clone(); MOST_SERIES];
+        let wide: Vec<(String, &str)> =
+            (0..=MOST_LABELS).map(|it| (format!("l{it}"), "")).collect();
+        let wide: Vec<(&str, &str)> = wide.iter().map(|(name, value)| (&**name, *value)).collect();
+        let sent = vec![
+            gauge("cauchyfs_unknown", &[], 1.0),
+            gauge(NAME, &wide, 1.0),
+            gauge(NAME, &[], f64::NAN),
+            all,
+            many,
+        ];
+        let kept = Bounded::of(sent);
+        let names: Vec<_> = kept.families.keys().copied().collect();
+        assert_eq!(names, [NAME], "families that no page shows are dropped");
+        assert_eq!(kept.families[NAME].len(), MOST_SERIES);
+        assert_eq!(kept.left_out, 3);
     }
 
     #[test]
