@@ -199,6 +199,7 @@ impl Known {
         {
             *self = Self {
                 wants_metrics: self.wants_metrics,
+                asked_at: self.asked_at,
                 ..Self::nothing()
             };
         }
@@ -515,10 +516,10 @@ impl Watched {
         answer.map_err(|failure| (failure, false))
     }
 
-    /// Asks what costs nothing. While this takes long, the volume is shown as silent.
-    fn ask_briefly(&self, request: &Request) -> Result<Answer, (Failure, bool)> {
+    /// Asks what costs little. While this takes long, the volume is shown as silent.
+    fn ask_briefly(&self, request: &Request, most: Duration) -> Result<Answer, (Failure, bool)> {
         self.known.lock().note_question(true);
-        let answer = self.ask(request, PATIENCE);
+        let answer = self.ask(request, most);
         self.known.lock().note_question(false);
         answer
     }
@@ -567,7 +568,7 @@ impl Watched {
                 after,
                 since_ms: None,
             };
-            let Answer::Events { events, has_more } = self.ask_briefly(&request)? else {
+            let Answer::Events { events, has_more } = self.ask_briefly(&request, PATIENCE)? else {
                 return Err(self.beside_the_point());
             };
             let mut known = self.known.lock();
@@ -589,7 +590,7 @@ impl Watched {
     }
 
     fn ask_activity(&self) -> Result<(), (Failure, bool)> {
-        match self.ask_briefly(&Request::Activity)? {
+        match self.ask_briefly(&Request::Activity, PATIENCE)? {
             Answer::Activity(activity) => {
                 let bytes = Bytes {
                     read: activity.bytes_read,
@@ -606,7 +607,7 @@ impl Watched {
     }
 
     fn ask_metrics(&self) {
-        let asked = match self.ask(&Request::Metrics, METRICS_PATIENCE) {
+        let asked = match self.ask_briefly(&Request::Metrics, METRICS_PATIENCE) {
             Ok(Answer::Metrics(families)) => Some(Bounded::of(families)),
             Ok(_) | Err(_) => None,
         };

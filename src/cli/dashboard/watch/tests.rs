@@ -7,11 +7,15 @@ fn nothing_of_a_volume_is_shown_for_another_in_its_place() {
     known.note_volume("a");
     known.after = Some(7);
     known.wants_metrics = true;
+    known.note_question(true);
+    let asked_at = known.asked_at;
     known.note_volume("a");
     assert_eq!(known.after, Some(7));
     known.note_volume("b");
     assert_eq!((known.after, known.wants_state), (None, true));
     assert!(known.wants_metrics, "a scrape waits");
+    assert!(asked_at.is_some());
+    assert_eq!(known.asked_at, asked_at, "the question is under way still");
     assert_eq!(known.volume.as_deref(), Some("b"));
 }
 
