@@ -41,8 +41,8 @@ pub(super) struct Document {
     began: i64,
     now: i64,
     left_out: usize,
-    /// When the list of volumes was made.
-    listed: i64,
+    /// When the list of volumes was made, if it is old.
+    listed: Option<i64>,
     /// The reason why there may be others.
     failure: Option<String>,
     volumes: Vec<VolumeDocument>,
@@ -191,7 +191,7 @@ impl Document {
             began: millis(board.began),
             now: millis(SystemTime::now()),
             left_out,
-            listed: millis(listed),
+            listed: listed.map(millis),
             failure,
             volumes: shown.iter().map(|it| VolumeDocument::of(it)).collect(),
         }

@@ -264,7 +264,9 @@
     if (document.title !== title) document.title = title;
     const shown = state.volumes.map(section);
     if (state.left_out) shown.push(el("p", { class: "empty" }, `${state.left_out} more volumes are mounted. \`cauchyfs status\` shows them.`));
-    if (state.failure) shown.unshift(el("p", { class: "note failed", "data-key": "failure", role: "alert" }, `${capital(state.failure)}. The list of volumes is as it was at ${clock(state.listed)}.`));
+    // An alert that changed each second would be read aloud each second.
+    const age = state.listed === null ? "" : ` The list of volumes is as it was at ${clock(state.listed)}.`;
+    if (state.failure) shown.unshift(el("p", { class: "note failed", "data-key": "failure", role: "alert" }, `${capital(state.failure)}.${age}`));
     else if (!shown.length) shown.push(el("p", { class: "empty" }, "No volume is mounted. ", el("code", {}, "cauchyfs mount DIR... MOUNTPOINT"), " mounts one, and it appears here."));
     keepFocus(() => patch(place("volumes"), shown));
     place("foot").textContent = `Updated at ${clock(state.now)}, every second. cauchyfs ${state.version}. This page changes nothing.`;

@@ -241,8 +241,10 @@ struct Volumes {
     shown: BTreeMap<(PathBuf, String), Arc<Watched>>,
     /// Mounted volumes beyond those.
     left_out: usize,
-    /// The reason why mounts cannot be listed.
+    /// The reason why there may be others.
     failure: Option<String>,
+    /// True if mounts could not be listed.
+    is_old: bool,
 }
 
 /// The list of volumes, as a page shows it.
@@ -251,10 +253,19 @@ pub(super) struct View {
     pub(super) shown: Vec<Arc<Watched>>,
     /// The number of volumes that are left out.
     pub(super) left_out: usize,
-    /// When the list was made.
-    pub(super) listed: SystemTime,
+    /// When the list was made, if it is old.
+    pub(super) listed: Option<SystemTime>,
     /// The reason why there may be others.
     pub(super) failure: Option<String>,
+}
+
+impl Volumes {
+    /// Returns the reason why there may be other volumes, and whether the list of this age is old.
+    fn failure(&self, age: Duration) -> (Option<String>, bool) {
+        let is_late = age >= OVERDUE;
+        let late = is_late.then(|| "a search for mounts has not ended".to_owned());
+        (self.failure.clone().or(late), self.is_old || is_late)
+    }
 }
 
 impl Board {
@@ -295,11 +306,12 @@ impl Board {
                 volume.want_state();
             }
         }
+        let (failure, is_old) = volumes.failure(at.elapsed());
         View {
             shown,
             left_out: volumes.left_out,
-            listed,
-            failure: volumes.failure.clone().or_else(|| old_list(at.elapsed())),
+            listed: is_old.then_some(listed),
+            failure,
         }
     }
 
@@ -314,7 +326,8 @@ impl Board {
             Ok(entries) => entries,
             Err(error) => {
                 let failure = format!("cannot read the mount table: {error}");
-                self.volumes.lock().failure = Some(failure);
+                let mut volumes = self.volumes.lock();
+                (volumes.failure, volumes.is_old) = (Some(failure), true);
                 return;
             }
         };
@@ -333,7 +346,7 @@ impl Board {
         }
         *self.listed.lock() = (Instant::now(), SystemTime::now());
         let mut volumes = self.volumes.lock();
-        volumes.failure = None;
+        (volumes.failure, volumes.is_old) = (None, false);
         for (key, volume) in &volumes.shown {
             let is_there = mounted
                 .iter()
@@ -673,11 +686,6 @@ impl Watched {
         let before = known.no_state.take();
         known.no_state = Some(Silence::of(failure, false, before.as_ref()));
     }
-}
-
-/// Says why the list of volumes is old, if it is.
-fn old_list(age: Duration) -> Option<String> {
-    (age >= OVERDUE).then(|| "a search for mounts has not ended".to_owned())
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a rate has few digits")]

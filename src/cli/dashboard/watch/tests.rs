@@ -19,10 +19,29 @@ fn nothing_of_a_volume_is_shown_for_another_in_its_place() {
     assert_eq!(known.volume.as_deref(), Some("b"));
 }
 
+/// A page that says when the list was made would tell another time each second.
 #[test]
-fn a_list_that_is_not_renewed_is_called_old() {
-    assert_eq!(old_list(Duration::from_secs(1)), None);
-    assert!(old_list(Duration::from_secs(90)).is_some());
+fn a_list_is_old_only_if_mounts_could_not_be_listed() {
+    let (new, late) = (Duration::from_secs(1), Duration::from_secs(90));
+    for (failure, is_failed, age, is_told, is_old) in [
+        (None, false, new, false, false),
+        (None, false, late, true, true),
+        (Some("no thread for a volume"), false, new, true, false),
+        (Some("no mount table"), true, new, true, true),
+        (Some("no thread for a volume"), false, late, true, true),
+    ] {
+        let volumes = Volumes {
+            failure: failure.map(str::to_owned),
+            is_old: is_failed,
+            ..Volumes::default()
+        };
+        let (told, old) = volumes.failure(age);
+        assert_eq!(
+            (told.is_some(), old),
+            (is_told, is_old),
+            "{failure:?} {age:?}"
+        );
+    }
 }
 
 /// A member with an older copy of the log may count from there again.
