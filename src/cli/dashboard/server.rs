@@ -18,7 +18,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue,
-    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -27,6 +27,7 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
+use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
 use super::document::Document;
@@ -38,6 +39,9 @@ use crate::control::metrics::request::Format;
 
 /// Connections that are served at once at most.
 const MOST_AT_ONCE: usize = 64;
+
+/// Scrapes of them at most. A scrape waits for daemons, and must not keep out the page.
+const MOST_SCRAPES: usize = 8;
 
 /// The time that a client may take for its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -78,6 +82,8 @@ struct Site {
     state: Mutex<Option<Kept>>,
     /// A scrape that was cut off keeps its lock until its work is done. So at most one is under way for each format.
     metrics: [Arc<tokio::sync::Mutex<Option<Kept>>>; 2],
+    /// The places of scrapes.
+    scrapes: Semaphore,
 }
 
 /// An answer that serves for a while.
@@ -210,6 +216,7 @@ impl Site {
             policy: policy.parse().map_err(io::Error::other)?,
             state: Mutex::default(),
             metrics: Default::default(),
+            scrapes: Semaphore::new(MOST_SCRAPES),
         })
     }
 
@@ -270,6 +277,9 @@ impl Site {
 
     /// Returns the metrics. One scrape at a time asks for them, and those that wait get the same.
     async fn metrics(&self, headers: &HeaderMap) -> Answer {
+        let Ok(_place) = self.scrapes.try_acquire() else {
+            return busy();
+        };
         let mut accepted = headers.get_all(ACCEPT).iter();
         let is_open = |it: &HeaderValue| {
             let text = String::from_utf8_lossy(it.as_bytes());
@@ -316,6 +326,15 @@ fn refusal_text(status: StatusCode, sentence: &'static str) -> Answer {
     text(status, "text/plain; charset=utf-8", body)
 }
 
+/// Answers a scrape for which there is no place.
+fn busy() -> Answer {
+    let sentence = "Too many scrapes wait for metrics.\n";
+    let mut answer = refusal_text(StatusCode::SERVICE_UNAVAILABLE, sentence);
+    let later = HeaderValue::from_static("5");
+    answer.headers_mut().insert(RETRY_AFTER, later);
+    answer
+}
+
 fn refused(refusal: Refusal) -> Answer {
     let (status, sentence) = match refusal {
         Refusal::Malformed => (StatusCode::BAD_REQUEST, "The request is malformed.\n"),
@@ -346,4 +365,38 @@ fn refused(refusal: Refusal) -> Answer {
         fields.insert(WWW_AUTHENTICATE, asked);
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn scrapes_beyond_a_few_are_sent_away_while_others_wait() {
+        let board = Board::start().unwrap();
+        let site = Site::new(board, Guard::new(None, Vec::new())).unwrap();
+        let headers = HeaderMap::new();
+        // The scrape that asks daemons has this lock.
+        let asking = site.metrics[1].try_lock().unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting: Vec<_> = (0..MOST_SCRAPES)
+            .map(|_| Box::pin(site.metrics(&headers)))
+            .collect();
+        for scrape in &mut waiting {
+            assert!(scrape.as_mut().poll(&mut context).is_pending());
+        }
+        let Poll::Ready(answer) = Box::pin(site.metrics(&headers)).as_mut().poll(&mut context)
+        else {
+            panic!("it waits, too");
+        };
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(answer.headers().contains_key(RETRY_AFTER));
+        // A scrape that is cut off gives its place to another.
+        waiting.pop();
+        let mut next = Box::pin(site.metrics(&headers));
+        assert!(next.as_mut().poll(&mut context).is_pending());
+        drop(asking);
+    }
 }
