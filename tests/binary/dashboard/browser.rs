@@ -188,6 +188,30 @@ fn check_focus_without_command(page: &mut Page, place: &str) {
     assert_eq!(page.value(&is_at_heading), true, "the focus was lost");
 }
 
+/// Opens the address with the token that `--url` prints. The page itself asks with that token, too.
+fn check_address_with_token(page: &mut Page, place: &str) {
+    let home = tempfile::tempdir().expect("there is room");
+    let file = home.path().join("token");
+    let options = ["--make-token", "--token-file", text(&file)];
+    let dashboard = Dashboard::start(&options);
+    let at = dashboard.address.to_string();
+    let arguments = ["dashboard", "--url", "--listen", &at];
+    let printed = run(CAUCHYFS, &[&arguments[..], &options[1..]].concat());
+    assert!(printed.status.success(), "{}", said(&printed));
+    let url = String::from_utf8(printed.stdout).expect("it is text");
+    let url = url.trim_end();
+    assert!(url.starts_with("http://cauchyfs:"), "{url}");
+    page.ask("Page.navigate", &serde_json::json!({"url": url}));
+    page.wait_until(
+        "the address with the token shows the volume",
+        &format!(
+            "location.host === '{at}' && document.querySelector('section[data-key=\"{place}\"]') !== null"
+        ),
+    );
+    let alarm_is_hidden = "document.getElementById('alarm').hidden";
+    assert_eq!(page.value(alarm_is_hidden), true, "the page is refused");
+}
+
 #[test]
 fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyboard() {
     if skip_mounts() {
@@ -281,6 +305,7 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
         "the end of the dashboard is shown",
         "!document.getElementById('alarm').hidden && document.getElementById('alarm').textContent.includes('has not answered since')",
     );
+    check_address_with_token(&mut page, &place);
     drop(page);
     above.unmount();
     volume.unmount();
