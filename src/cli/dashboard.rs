@@ -52,9 +52,17 @@ characters, for example those of `openssl rand -hex 16`. The file is one that ot
 passes the network as it is: beyond this machine, put a proxy with HTTPS before the dashboard, or use a tunnel such as
 `ssh -L 9433:127.0.0.1:9433 HOST`.
 
-cauchyfs-dashboard.service always has a token, which it makes at its first start in
-/var/lib/cauchyfs-dashboard/token. `sudo cauchyfs dashboard --url` prints the address to open, token included. A
-scrape gives the token, too: `authorization: {credentials_file: FILE}` in the configuration of Prometheus.
+cauchyfs-dashboard.service has a token, which it makes at its first start in /var/lib/cauchyfs-dashboard/token. `sudo
+cauchyfs dashboard --url` prints the address to open, token included. If another ExecStart changes the address or the
+file, give --listen and --token-file there, too. Paste the address into a browser. As an argument of a command, it can
+be read by every user of the machine.
+
+While the service is down, any user can listen at its port and be given the token. To renew the token, remove the file
+and restart the service.
+
+A scrape gives the token, too: `authorization: {credentials_file: /etc/prometheus/cauchyfs.token}` in the configuration
+of Prometheus. Prometheus cannot read the file of the service, so give it a copy, and again after a renewal:
+`sudo install -o prometheus -m 400 /var/lib/cauchyfs-dashboard/token /etc/prometheus/cauchyfs.token`.
 
 Metrics are in the OpenMetrics format, or in that of Prometheus. Every series has the labels `volume` and `mountpoint`.")]
 pub(super) struct DashboardArguments {
@@ -142,9 +150,10 @@ const SERVICE_TOKEN: &str = "/var/lib/cauchyfs-dashboard/token";
 fn print_url(address: SocketAddr, file: &Path) -> Result<Outcome, Failure> {
     let token = token::text_in(file);
     let token = token.map_err(|failure| {
-        let is_of_service = file == Path::new(SERVICE_TOKEN) && !file.exists();
-        if is_of_service && rustix::process::geteuid().is_root() {
-            failure.advise("the service makes it: `systemctl start cauchyfs-dashboard`")
+        // If the service never ran, there is no directory for the token either.
+        let is_missing = matches!(file.try_exists(), Ok(false));
+        if file == Path::new(SERVICE_TOKEN) && is_missing {
+            failure.advise("the service makes it: `systemctl enable --now cauchyfs-dashboard`")
         } else {
             failure
         }

@@ -496,6 +496,11 @@ fn beyond_the_loopback_there_is_a_token_and_the_page_does_not_have_it() {
         url(&file),
         format!("http://cauchyfs:{secret}@127.0.0.1:9500/\n")
     );
+    if !Path::new("/var/lib/cauchyfs-dashboard").exists() {
+        let never_ran = said(&run(CAUCHYFS, &["dashboard", "--url"]));
+        let advice = "systemctl enable --now cauchyfs-dashboard";
+        assert!(never_ran.contains(advice), "{never_ran}");
+    }
     let dashboard = Dashboard::start(&["--token-file", text(&file)]);
     let bearer = format!("{HOST}Authorization: Bearer {secret}\r\n");
     for path in ["/", "/state", "/metrics"] {

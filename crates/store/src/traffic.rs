@@ -24,7 +24,8 @@ pub struct Operations {
     pub count: u64,
     /// The bytes that were moved. Operations that failed have moved none.
     pub bytes: u64,
-    /// The sum of the times from a request to its answer.
+    /// The sum of the times from a request to its answer. If an answer comes late, it is the time until the executor notices
+    /// that.
     pub time: Duration,
 }
 
