@@ -44,6 +44,8 @@ boot() {
     pivot_root . .
     umount --lazy .
     cd /
+    # As on a machine: services with a mount namespace of their own see what is mounted later.
+    mount --make-rshared /
     exec /usr/bin/env -i container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
         /lib/systemd/systemd --unit=multi-user.target
 }
@@ -145,13 +147,31 @@ in_system systemctl start cauchyfs-dashboard || {
     in_system journalctl --no-pager -n 40 -u cauchyfs-dashboard
     fail "the dashboard does not start"
 }
+# ask_dashboard TOKEN
 ask_dashboard() {
     in_system bash -c 'exec 3<>/dev/tcp/127.0.0.1/9433
-        printf "GET /state HTTP/1.1\r\nHost: localhost\r\n\r\n" >&3
-        cat <&3'
+        printf "GET /state HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer %s\r\n\r\n" "$0" >&3
+        cat <&3' "$1"
 }
-shows_volume() { ask_dashboard | grep -q '"mountpoint":"/mnt/photos".*"kind":"healthy"'; }
-eventually "the dashboard shows the volume" shows_volume
+# shows MOUNTPOINT KIND
+shows() { ask_dashboard "$token" | grep -qE "\"mountpoint\":\"$1\",\"name\":\"[^\"]*\",\"kind\":\"$2\""; }
+refused=$(ask_dashboard 0123456789abcdef)
+grep -q '^HTTP/1.1 401 ' <<<"$refused" || fail "the dashboard answers without its token: $refused"
+url=$(in_system cauchyfs dashboard --url)
+token=$(sed -n 's|^http://cauchyfs:\([0-9a-f]\{32\}\)@127.0.0.1:9433/$|\1|p' <<<"$url")
+[ -n "$token" ] || fail "the address of the dashboard has no token: $url"
+eventually "the dashboard shows the volume" shows /mnt/photos healthy
+for place in /home/pictures /tmp/pictures; do
+    members=$(printf "/disks/d%s$place " 0 1 2)
+    in_system sh -c "mkdir -p $place $members && cauchyfs create --data 2 --parity 1 $members &&
+        cauchyfs mount $members $place" >/dev/null
+    eventually "the dashboard shows $place" shows "$place" healthy
+done
+# The pattern does not match itself.
+in_system sh -c 'kill -KILL $(grep -la "[/]home/pictures" /proc/[0-9]*/cmdline | cut -d/ -f3)'
+eventually "the dashboard shows that a daemon is gone" shows /home/pictures gone
+in_system cauchyfs unmount /home/pictures
+in_system cauchyfs unmount /tmp/pictures
 dashboard=$(in_system systemctl show --property MainPID --value cauchyfs-dashboard)
 [ "$(in_system stat -c %u "/proc/$dashboard")" != 0 ] || fail "the dashboard is root"
 exposure=$(in_system systemd-analyze security --no-pager cauchyfs-dashboard.service | tail -n1)

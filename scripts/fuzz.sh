@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Fuzzes for longer than the tests do: `scripts/fuzz.sh [SECONDS]`, an hour unless given, for each of six parts.
+# Fuzzes for longer than the tests do: `scripts/fuzz.sh [SECONDS]`, an hour unless given, for each of eight parts.
 #
-# 1. Under libFuzzer: every decoder, ACLs, pages of the index, lines of the control protocol. Stable Rust instruments the
-#    code; no sanitizer is used. New inputs go to fuzz/found, and those that fail to fuzz/artifacts: add these to
-#    fuzz/corpus.
+# 1. Under libFuzzer: every decoder, ACLs, pages of the index, lines of the control protocol, requests for metrics, and
+#    metrics of daemons. Stable Rust instruments the code; no sanitizer is used. New inputs go to fuzz/found, and those
+#    that fail to fuzz/artifacts: add these to fuzz/corpus.
 # 2. Whole volumes: every command on hostile ones, in a mount namespace that is read-only around them.
 # 3. The control protocol, from both ends.
 #
@@ -23,7 +23,7 @@ coverage="-Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4
     -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1"
 RUSTFLAGS=${coverage//$'\n'/ } CARGO_TARGET_DIR=$ROOT/fuzz/target \
     cargo build --locked --release --manifest-path fuzz/Cargo.toml --target "$(rustc -vV | sed -n 's/^host: //p')"
-for target in decoders acl index_pages control_lines http_requests; do
+for target in decoders acl index_pages control_lines http_requests metrics_families; do
     say "$target"
     mkdir -p "fuzz/artifacts/$target" "fuzz/found/$target"
     fuzz/target/*/release/$target -max_total_time="$seconds" -max_len=16384 -rss_limit_mb=512 -malloc_limit_mb=64 \

@@ -179,6 +179,8 @@ if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] && [ "$(id -u)" != 0 ]; then
     export "$(runner)=sudo -E"
 fi
 part "packages" install
+# Where there is a browser now, the test of the page must find it.
+! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null || export CAUCHYFS_NEEDS_BROWSER=1
 
 # Licences, sources, duplicate versions, advisories: the tool for them is built beside all else.
 start "dependencies" check_dependencies

@@ -182,6 +182,28 @@ pub(super) fn search(
     }
 }
 
+/// Returns whether it is proven that the daemon of a mount has ended, to one who may ask its socket for questions alone. Then
+/// there are such sockets of the mount, nothing listens to any, and none for commands lacks its counterpart.
+pub(super) fn all_refuse(places: &Places, target: &SoughtMount, limits: &Limits) -> bool {
+    let stem = file_stem(&target.mountpoint);
+    let patience = limits.answer.unwrap_or(ANSWER_TIMEOUT);
+    let mut refused = 0;
+    for directory in places.existing() {
+        let sockets = directory.sockets_of(&stem, SocketKind::Questions);
+        if directory.sockets_of(&stem, SocketKind::Commands).len() > sockets.len() {
+            return false;
+        }
+        for name in sockets {
+            let socket = directory.open_socket(&name, target.user);
+            match socket.and_then(|socket| socket.connect(patience)) {
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => refused += 1,
+                Ok(_) | Err(_) => return false,
+            }
+        }
+    }
+    refused > 0
+}
+
 /// Asks the process at the other end which mount it serves; [`Peer::None`] if it is no daemon of `user`, or of a mount
 /// that `is_wanted` refuses.
 pub(super) fn question(

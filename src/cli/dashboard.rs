@@ -6,13 +6,13 @@
 //!
 //! # Invariants
 //!
-//! - A daemon that hangs delays the display of no other volume: each is asked by threads of its own, and no request over
-//!   HTTP waits for a daemon longer than [`watch::METRICS_PATIENCE`].
+//! - A daemon that hangs delays the display of no other volume, because threads of its own ask it. No request over HTTP
+//!   waits for a daemon longer than [`watch::METRICS_PATIENCE`].
 //! - All that grows has a limit: volumes, events, history, connections, requests, and the time of each.
 //! - Texts of daemons are escaped before they get into the document, and the page shows them as text.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use sd_notify::NotifyState;
@@ -21,6 +21,7 @@ use super::failure::{Failure, Outcome};
 use super::terminal;
 
 mod activity;
+mod commands;
 mod document;
 mod guard;
 mod history;
@@ -40,6 +41,7 @@ use watch::Board;
   cauchyfs dashboard
   cauchyfs dashboard --listen 9500
   cauchyfs dashboard --listen 192.0.2.1:9433 --token-file /etc/cauchyfs/dashboard.token
+  sudo cauchyfs dashboard --url
 
 Root sees all volumes of the machine, and any other user its own. Members of the group cauchyfs see those that root
 mounted, too.
@@ -48,7 +50,19 @@ Every user of this machine can reach the loopback. With --token-file, every requ
 password of any user name, for which a browser asks, or as `Authorization: Bearer TOKEN`. It has at least 16
 characters, for example those of `openssl rand -hex 16`. The file is one that other users cannot read. The token
 passes the network as it is: beyond this machine, put a proxy with HTTPS before the dashboard, or use a tunnel such as
-`ssh -L 9433:127.0.0.1:9433 HOST`, for which no token is needed.
+`ssh -L 9433:127.0.0.1:9433 HOST`.
+
+cauchyfs-dashboard.service has a token, which it makes at its first start in /var/lib/cauchyfs-dashboard/token. `sudo
+cauchyfs dashboard --url` prints the address to open, token included. If another ExecStart changes the address or the
+file, give --listen and --token-file there, too. Paste the address into a browser. As an argument of a command, it can
+be read by every user of the machine.
+
+While the service is down, any user can listen at its port and be given the token. To renew the token, remove the file
+and restart the service.
+
+A scrape gives the token, too: `authorization: {credentials_file: /etc/prometheus/cauchyfs.token}` in the configuration
+of Prometheus. Prometheus cannot read the file of the service, so give it a copy, and again after a renewal:
+`sudo install -o prometheus -m 400 /var/lib/cauchyfs-dashboard/token /etc/prometheus/cauchyfs.token`.
 
 Metrics are in the OpenMetrics format, or in that of Prometheus. Every series has the labels `volume` and `mountpoint`.")]
 pub(super) struct DashboardArguments {
@@ -58,6 +72,13 @@ pub(super) struct DashboardArguments {
     /// Answer only requests with the token in this file.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
+    /// Make the file of --token-file with a new token, if there is none yet.
+    #[arg(long, requires = "token_file")]
+    make_token: bool,
+    /// Print the address of a dashboard that runs, token included, and end. It is that of --listen, with the token of
+    /// --token-file. Without that option it is the token of cauchyfs-dashboard.service, which root can read.
+    #[arg(long, conflicts_with_all = ["make_token", "hosts"])]
+    url: bool,
     /// Answer requests to this host name, too, such as the one of a proxy. Without it the host is an address, or
     /// localhost. Can be given several times.
     #[arg(long = "host", value_name = "NAME", value_parser = guard::host_name)]
@@ -71,8 +92,14 @@ pub(super) struct DashboardArguments {
 /// If the address cannot be listened at, or needs a token.
 pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
     let address = arguments.listen;
-    let token = arguments.token_file.as_deref().map(Token::read);
-    let token = token.transpose()?;
+    let file = arguments.token_file.as_deref();
+    if arguments.url {
+        return print_url(address, file.unwrap_or(Path::new(SERVICE_TOKEN)));
+    }
+    if let Some(file) = file.filter(|_| arguments.make_token) {
+        token::make(file)?;
+    }
+    let token = file.map(Token::read).transpose()?;
     if token.is_none() && !address.ip().to_canonical().is_loopback() {
         return Err(Failure::usage(format!(
             "{} is an address that others may reach, and there is no token",
@@ -90,8 +117,20 @@ pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
     let board = Board::start().map_err(|error| {
         Failure::environment(format!("cannot start to look at volumes: {error}"))
     })?;
+    let has_token = token.is_some();
     let guard = Guard::new(token, arguments.hosts.clone());
-    terminal::line(format_args!("the dashboard is at http://{bound}/"));
+    terminal::line(format_args!(
+        "the dashboard is at http://{}/",
+        opened_at(bound)
+    ));
+    if bound.ip().is_unspecified() {
+        terminal::line("it is at every other address of this machine, too");
+    }
+    if !has_token {
+        terminal::line(
+            "every user of this machine can open it; `--token-file FILE` lets in those with a token alone",
+        );
+    }
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
         tracing::debug!("the manager of services is not told: {error}");
     }
@@ -104,6 +143,52 @@ pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
     )))
 }
 
+/// The token of `cauchyfs-dashboard.service`.
+const SERVICE_TOKEN: &str = "/var/lib/cauchyfs-dashboard/token";
+
+/// Prints the address of the page with a token, which browsers take from there.
+fn print_url(address: SocketAddr, file: &Path) -> Result<Outcome, Failure> {
+    let token = token::text_in(file);
+    let token = token.map_err(|failure| {
+        // If the service never ran, there is no directory for the token either.
+        let is_missing = matches!(file.try_exists(), Ok(false));
+        if file == Path::new(SERVICE_TOKEN) && is_missing {
+            failure.advise("the service makes it: `systemctl enable --now cauchyfs-dashboard`")
+        } else {
+            failure
+        }
+    })?;
+    terminal::line(format_args!(
+        "http://cauchyfs:{}@{}/",
+        percent_encoded(&token),
+        opened_at(address)
+    ));
+    Ok(Outcome::Done)
+}
+
+/// Returns an address at which a browser on this machine reaches a listener: one of the loopback if it listens at all.
+fn opened_at(bound: SocketAddr) -> SocketAddr {
+    let ip = match bound.ip() {
+        ip if !ip.is_unspecified() => return bound,
+        IpAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+    };
+    SocketAddr::new(ip, bound.port())
+}
+
+/// Returns a text of ASCII as it stands in an address as the name or password of a user.
+fn percent_encoded(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~".contains(&byte);
+    let encoded = text.bytes().map(|byte| {
+        if is_plain(byte) {
+            char::from(byte).to_string()
+        } else {
+            format!("%{byte:02X}")
+        }
+    });
+    encoded.collect()
+}
+
 /// Reads the address of a listener: a port of the loopback, or an address with a port. Names are not looked up.
 fn listen_address(text: &str) -> Result<SocketAddr, String> {
     let port = text.strip_prefix(':').unwrap_or(text);
@@ -112,5 +197,29 @@ fn listen_address(text: &str) -> Result<SocketAddr, String> {
         Err(_) => text.parse().map_err(|_| {
             "give a port, or an IP address with a port: 9433, 127.0.0.1:9433, [::1]:9433".to_owned()
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_is_printed_can_be_opened() {
+        for (bound, opened) in [
+            ("0.0.0.0:9433", "127.0.0.1:9433"),
+            ("[::]:9433", "[::1]:9433"),
+            ("192.0.2.1:80", "192.0.2.1:80"),
+            ("127.0.0.1:1", "127.0.0.1:1"),
+        ] {
+            let bound: SocketAddr = bound.parse().unwrap();
+            assert_eq!(opened_at(bound).to_string(), opened);
+        }
+    }
+
+    #[test]
+    fn a_token_in_an_address_ends_neither_the_token_nor_the_host() {
+        assert_eq!(percent_encoded("aZ09-._~"), "aZ09-._~");
+        assert_eq!(percent_encoded("a@b/c:d?e#f%"), "a%40b%2Fc%3Ad%3Fe%23f%25");
     }
 }

@@ -33,7 +33,7 @@ pub(crate) struct MemberActivity {
 pub(crate) struct OperationsReport {
     pub(crate) count: u64,
     pub(crate) bytes: u64,
-    /// The sum of the times from a request to its answer.
+    /// The sum of the times from a request to its answer. It includes the time until a late answer is noticed.
     pub(crate) microseconds: u64,
 }
 

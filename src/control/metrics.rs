@@ -5,7 +5,7 @@
 //!
 //! # Invariants
 //!
-//! - A scrape never waits long for a member that hangs: the sampler has a thread of its own, and a scrape that waited
+//! - A scrape never waits long for a member that hangs, because the sampler has a thread of its own. A scrape that waited
 //!   [`sampler::PATIENCE`] gets the sample before, whose age is a metric.
 //! - Connections, their time, and the memory of each have limits (`server`).
 
@@ -13,8 +13,10 @@ use std::io;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 
+pub(crate) mod crowd;
 mod exposition;
 pub(crate) mod families;
+mod known;
 mod process;
 pub(crate) mod request;
 mod sampler;

@@ -382,6 +382,25 @@ fn a_thousand_connections_and_slow_readers_take_neither_the_page_nor_memory() {
     dashboard.get("/state");
 }
 
+#[test]
+fn idle_connections_keep_out_no_other() {
+    let dashboard = Dashboard::start(&[]);
+    let connect = || TcpStream::connect(dashboard.address).expect("it listens");
+    let mut idle: Vec<TcpStream> = (0..64).map(|_| connect()).collect();
+    eventually("all are taken", || dashboard.descriptors() >= 64);
+    // Those that came just now keep their places.
+    std::thread::sleep(Duration::from_millis(300));
+    let request = format!("{GET}\r\n{HOST}\r\n");
+    let answer = send(dashboard.address, &request).expect("there is an answer");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    let oldest = &mut idle[0];
+    oldest
+        .set_read_timeout(Some(PATIENCE))
+        .expect("it takes a time");
+    // It may be told so by a reset.
+    assert!(!matches!(oldest.read(&mut [0]), Ok(1)));
+}
+
 /// Changed copies of a request get a refusal, or an answer if they still name our host, and the dashboard goes on.
 #[test]
 fn changed_requests_end_nothing_and_get_nothing_without_our_host() {
@@ -461,6 +480,27 @@ fn beyond_the_loopback_there_is_a_token_and_the_page_does_not_have_it() {
     let readable = refused(&["--token-file", text(&file)]);
     assert!(readable.contains("chmod 600") && !readable.contains(secret));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
+    let url = |file: &Path| {
+        let arguments = [
+            "dashboard",
+            "--url",
+            "--listen",
+            "0.0.0.0:9500",
+            "--token-file",
+        ];
+        let output = run(CAUCHYFS, &[&arguments[..], &[text(file)]].concat());
+        assert!(output.status.success(), "{}", said(&output));
+        String::from_utf8(output.stdout).expect("it is text")
+    };
+    assert_eq!(
+        url(&file),
+        format!("http://cauchyfs:{secret}@127.0.0.1:9500/\n")
+    );
+    if !Path::new("/var/lib/cauchyfs-dashboard").exists() {
+        let never_ran = said(&run(CAUCHYFS, &["dashboard", "--url"]));
+        let advice = "systemctl enable --now cauchyfs-dashboard";
+        assert!(never_ran.contains(advice), "{never_ran}");
+    }
     let dashboard = Dashboard::start(&["--token-file", text(&file)]);
     let bearer = format!("{HOST}Authorization: Bearer {secret}\r\n");
     for path in ["/", "/state", "/metrics"] {
@@ -474,10 +514,26 @@ fn beyond_the_loopback_there_is_a_token_and_the_page_does_not_have_it() {
         assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
         assert!(!answer.contains(secret), "{answer}");
     }
-    drop(dashboard);
+    // As the service does.
+    let file = home.path().join("made");
+    let dashboard = Dashboard::start(&["--make-token", "--token-file", text(&file)]);
+    let made = url(&file);
+    let made = made.strip_prefix("http://cauchyfs:").unwrap_or_default();
+    let made = made.split_once('@').unwrap_or_default().0;
+    assert_eq!(made.len(), 32, "{made}");
+    for (token, status) in [(made, "200"), (secret, "401")] {
+        let answer = dashboard.ask(GET, &bearer.replace(secret, token));
+        assert!(
+            answer.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{answer}"
+        );
+    }
 }
 
 /// Puts a table of groups with the group of the dashboard over that of the system, until it is dropped.
+///
+/// Tests that mount run in a mount namespace of their own, and so does the bind mount here. Other tests of the same run see
+/// the table, too: daemons that they start meanwhile open a second socket, which changes nothing for them.
 struct GroupTable {
     _home: tempfile::TempDir,
 }
@@ -567,8 +623,11 @@ fn an_ordinary_user_sees_its_own_volumes_and_members_of_the_group_those_of_root(
         orders += usize::from(refuses_orders(&socket, place));
     }
     assert_eq!(orders, 1, "one socket is of this mount, and refuses orders");
+    volume.kill();
+    let shown = member.wait_for(&volume, "gone");
+    assert!(shown["silence"]["advice"].is_string(), "{shown}");
     drop((stranger, member));
-    volume.unmount();
+    assert!(run(CAUCHYFS, &["unmount", place]).status.success());
     drop(table);
 }
 

@@ -20,11 +20,12 @@ struct Counter {
 /// Operations of one direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Operations {
-    /// The number of operations.
+    /// The number of operations that have answered, those included that failed or for which no caller waited any more.
     pub count: u64,
-    /// The bytes that were moved.
+    /// The bytes that were moved. Operations that failed have moved none.
     pub bytes: u64,
-    /// The sum of the times from a request to its answer.
+    /// The sum of the times from a request to its answer. If an answer comes late, it is the time until the executor notices
+    /// that.
     pub time: Duration,
 }
 

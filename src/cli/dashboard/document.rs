@@ -10,8 +10,9 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use jiff::Timestamp;
 use serde::Serialize;
 
+use super::commands::{commands_in, names_could_forge_commands};
 use super::history::{Bytes, STEP};
-use super::watch::{Board, Known, Silence, Watched};
+use super::watch::{Board, Known, Silence, View, Watched};
 use crate::cli::sentences::mountpoint_word;
 use crate::cli::size::{format_count, format_size};
 use crate::cli::terminal::Escaped;
@@ -22,13 +23,13 @@ use crate::fuse::Transport;
 use crate::maintenance::{RebuildKind, RebuildState};
 
 /// The longest text that is shown, in characters.
-const LONGEST: usize = 1000;
+pub(super) const LONGEST: usize = 1000;
 
 /// The members that are shown at most. A volume has no more.
 const MOST_MEMBERS: usize = 256;
 
 /// The lines of a list that are shown at most.
-const MOST_LINES: usize = 64;
+pub(super) const MOST_LINES: usize = 64;
 
 /// The state of all volumes.
 #[derive(Debug, Serialize)]
@@ -40,6 +41,9 @@ pub(super) struct Document {
     began: i64,
     now: i64,
     left_out: usize,
+    /// When the list of volumes was made, if it is old.
+    listed: Option<i64>,
+    /// The reason why there may be others.
     failure: Option<String>,
     volumes: Vec<VolumeDocument>,
 }
@@ -154,11 +158,11 @@ struct TrafficDocument {
     written_now: Option<u64>,
 }
 
-/// An event.
-#[derive(Debug, Serialize)]
+/// An event. Equal ones are the same. The sequence alone does not tell, because a log may go on from an older copy.
+#[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct EventDocument {
     #[serde(skip)]
-    pub(super) sequence: u64,
+    sequence: u64,
     time: Option<i64>,
     severity: &'static str,
     text: String,
@@ -167,7 +171,12 @@ pub(super) struct EventDocument {
 impl Document {
     /// Composes the document of now.
     pub(super) fn of(board: &Board) -> Self {
-        let (shown, left_out, failure) = board.view();
+        let View {
+            shown,
+            left_out,
+            listed,
+            failure,
+        } = board.view();
         let uid = rustix::process::geteuid();
         let scope = if uid.is_root() {
             "all volumes of this machine".to_owned()
@@ -182,6 +191,7 @@ impl Document {
             began: millis(board.began),
             now: millis(SystemTime::now()),
             left_out,
+            listed: listed.map(millis),
             failure,
             volumes: shown.iter().map(|it| VolumeDocument::of(it)).collect(),
         }
@@ -248,13 +258,15 @@ impl SilenceDocument {
                 since: millis(since),
             });
         }
-        let silences = known.silence.iter().chain(&known.no_state);
-        let mut silences = silences.filter(|silence| silence.is_long());
-        let Silence { failure, since, .. } = silences.next()?;
+        let is_long = |silence: &Silence| silence.is_long();
+        let silence = known.silence.clone().filter(is_long);
+        let silence = silence.or_else(|| known.overdue());
+        let silence = silence.or_else(|| known.no_state.clone().filter(is_long));
+        let Silence { failure, since, .. } = silence?;
         Some(Self {
             text: text(&failure.message),
             advice: failure.advice.as_ref().map(text),
-            since: millis(*since),
+            since: millis(since),
         })
     }
 }
@@ -530,36 +542,8 @@ impl EventDocument {
     }
 }
 
-/// Returns the commands in backquotes of a sentence.
-fn commands_in(sentence: &str) -> Vec<String> {
-    let quoted = sentence.split('`').skip(1).step_by(2);
-    let commands = quoted.filter(|command| command.starts_with("cauchyfs "));
-    let mut commands: Vec<String> = commands.map(text).collect();
-    commands.dedup();
-    commands.truncate(MOST_LINES);
-    commands
-}
-
-/// Returns whether a name that is part of the advice has backquotes. What stands between these may be no command of ours.
-fn names_could_forge_commands(report: &StatusReport, mountpoint: &Path) -> bool {
-    let mut names = vec![
-        mountpoint.to_string_lossy().into_owned(),
-        report.label.clone(),
-    ];
-    for member in &report.members {
-        names.extend(member.path.clone());
-        names.extend(member.reason.as_ref().map(ToString::to_string));
-    }
-    if let Some(elsewhere) = &report.elsewhere {
-        names.extend(elsewhere.paths.iter().cloned());
-    }
-    // A text that would be escaped is shown otherwise than it is pasted.
-    let is_unsafe = |name: &String| name.contains('`') || Escaped(name).to_string() != *name;
-    names.iter().any(is_unsafe)
-}
-
 /// Returns a text on one line that is safe to show, and not too long.
-fn text(shown: impl std::fmt::Display) -> String {
+pub(super) fn text(shown: impl std::fmt::Display) -> String {
     let mut text = Escaped(shown).to_string();
     if let Some((end, _)) = text.char_indices().nth(LONGEST) {
         text.truncate(end);
@@ -579,6 +563,8 @@ fn millis(moment: SystemTime) -> i64 {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::control::report::report_without;
     use crate::membership::AbsenceReason;
@@ -635,14 +621,27 @@ mod tests {
         assert!(json.len() < 400_000, "{}", json.len());
     }
 
+    /// A home on a dead disk keeps the thread that asks from any answer, a failure included.
     #[test]
-    fn commands_are_those_between_backquotes() {
-        let sentence =
-            "wait; `cauchyfs scrub '/a'` shows `DIR`, or `cauchyfs rebuild '/a'` and `cauchyfs";
-        let commands = commands_in(sentence);
-        assert_eq!(
-            commands[..2],
-            ["cauchyfs scrub '/a'", "cauchyfs rebuild '/a'"]
-        );
+    fn a_question_that_does_not_end_is_shown_as_silence() {
+        let mut known = Known::nothing();
+        known.state = Some(super::super::watch::State {
+            told: Arc::new(state(&report_without(&[], &[(2, 9)], &[0, 1, 2]))),
+            taken_at: SystemTime::now(),
+        });
+        let place = Path::new("/mnt/photos");
+        known.note_question(true);
+        assert_eq!(VolumeDocument::of_known(place, &mut known).kind, "healthy");
+        let ago = Duration::from_secs(60);
+        known.asked_at = known
+            .asked_at
+            .and_then(|(at, since)| Some((at.checked_sub(ago)?, since.checked_sub(ago)?)));
+        let shown = VolumeDocument::of_known(place, &mut known);
+        assert_eq!(shown.kind, "silent");
+        let silence = shown.silence.unwrap();
+        assert!(silence.text.contains("does not answer"), "{silence:?}");
+        assert!(silence.since < millis(SystemTime::now()) - 50_000);
+        known.note_question(false);
+        assert_eq!(VolumeDocument::of_known(place, &mut known).kind, "healthy");
     }
 }

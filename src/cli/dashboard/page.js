@@ -86,8 +86,12 @@
     return svg("svg", { class: tall ? "bar tall" : "bar", "aria-hidden": "true", focusable: "false" }, rects);
   }
 
+  // Lists whose signs are hidden are lists to screen readers only if they say so. An empty one is none.
+  const list = (tag, attributes, items) => (items.length ? el(tag, { role: "list", ...attributes }, items) : null);
+
   function command(text) {
-    return el("div", { class: "command" }, el("code", {}, text),
+    // Another command is another element, so that a button never changes under the focus.
+    return el("div", { class: "command", "data-key": text }, el("code", {}, text),
       el("button", { type: "button", "data-command": text, "aria-label": `Copy the command ${text}` }, "Copy"));
   }
 
@@ -148,21 +152,21 @@
   function redundancy(volume) {
     return el("div", { class: "part" }, el("h3", {}, "Redundancy"),
       volume.redundancy.length ? bar(volume.redundancy.map((row) => [row.part, row.level]), true) : null,
-      el("ul", {}, volume.redundancy.map((row) => el("li", {}, row.text)),
-        volume.redundancy.length ? null : el("li", { class: "muted" }, "No stripes are counted.")),
-      el("ul", { class: "small muted" }, volume.redundancy_notes.map((note) => el("li", {}, note))));
+      volume.redundancy.length ? list("ul", {}, volume.redundancy.map((row) => el("li", {}, row.text)))
+        : el("p", { class: "muted" }, "No stripes are counted."),
+      list("ul", { class: "small muted" }, volume.redundancy_notes.map((note) => el("li", {}, note))));
   }
 
   function work(volume) {
     const running = volume.work.map((job) => el("div", { class: "part", "data-key": job.name },
       el("p", {}, el("strong", {}, `${job.name}: `), `${(100 * job.progress).toFixed(0)} % done`,
         job.rate ? `, ${job.rate}` : "", job.seconds_left === null ? "" : `, about ${span(job.seconds_left)} left`),
-      el("progress", { class: "heard", max: 1, value: job.progress, "aria-label": job.name }),
+      el("progress", { class: "heard", max: 1, value: job.progress, "aria-label": `${job.name} of ${volume.name}` }),
       bar([[job.progress, ""]], true),
       el("p", { class: "small muted" }, job.text)));
     return el("div", { class: "part" }, el("h3", {}, "Background work"), running,
       running.length ? null : el("p", {}, "None is under way."),
-      el("ul", { class: "small muted" }, volume.work_notes.map((note) => el("li", {}, ...prose(note)))));
+      list("ul", { class: "small muted" }, volume.work_notes.map((note) => el("li", {}, ...prose(note)))));
   }
 
   function event(shown) {
@@ -173,14 +177,14 @@
   function events(volume) {
     const [recent, older] = [volume.events.slice(0, RECENT), volume.events.slice(RECENT)];
     return el("div", { class: "part" }, el("h3", {}, "Events"),
-      recent.length ? el("ol", { class: "events" }, recent.map(event)) : el("p", { class: "muted" }, "There are none."),
+      list("ol", { class: "events" }, recent.map(event)) || el("p", { class: "muted" }, "There are none."),
       older.length ? el("details", {}, el("summary", {}, `${older.length} older events`),
-        el("ol", { class: "events" }, older.map(event))) : null);
+        list("ol", { class: "events" }, older.map(event))) : null);
   }
 
   function lost(volume) {
     return volume.lost.length === 0 ? null : el("div", { class: "part lost" }, el("h3", {}, "Lost files"),
-      el("ul", {}, volume.lost.map((line) => el("li", {}, line))));
+      list("ul", {}, volume.lost.map((line) => el("li", {}, line))));
   }
 
   function silence(volume) {
@@ -200,7 +204,7 @@
     if (hasState) facts.push(...[...volume.details, volume.capacity.text].map((fact) => el("span", {}, fact)));
     return el("section", { class: `volume ${volume.kind}`, "aria-labelledby": id, "data-key": volume.mountpoint },
       el("div", { class: "head" },
-        el("div", { class: "row" }, el("h2", { id }, volume.name),
+        el("div", { class: "row" }, el("h2", { id, tabindex: -1 }, volume.name),
           el("span", { class: "badge" }, el("span", { "aria-hidden": "true" }, `${SIGNS[volume.kind]} `), volume.kind)),
         el("p", { class: "sentence" }, volume.sentence),
         el("p", { class: "facts small muted" }, facts)),
@@ -209,7 +213,7 @@
         el("p", {}, ...prose(`${capital(volume.next)}.`)), volume.commands.map(command)) : null,
       hasState ? lost(volume) : null,
       hasState ? el("div", { class: "part" }, el("h3", {}, "Members"),
-        el("ul", { class: "disks" }, volume.members.map((member, at) => disk(member, volume.activities[at])))) : null,
+        list("ul", { class: "disks" }, volume.members.map((member, at) => disk(member, volume.activities[at])))) : null,
       hasState ? el("div", { class: "two" }, el("div", { class: "stack" }, redundancy(volume), work(volume)),
         throughput(volume.traffic)) : null,
       hasState ? events(volume) : null);
@@ -227,7 +231,21 @@
     for (const mountpoint of [...lastSaid.keys()]) {
       if (!volumes.some((volume) => volume.mountpoint === mountpoint)) lastSaid.delete(mountpoint);
     }
-    if (changes.length) place("said").textContent = changes.join(" ");
+    if (changes.length) say(changes.join(" "));
+  }
+
+  // A screen reader tells the same text again only if it was away between.
+  function say(text) {
+    place("said").textContent = "";
+    setTimeout(() => { place("said").textContent = text; }, 50);
+  }
+
+  // If the element with the focus goes away, its volume gets the focus, or else the list of volumes does.
+  function keepFocus(change) {
+    const held = document.activeElement, section = held && held.closest("section");
+    change();
+    if (!section || held.isConnected) return;
+    (section.isConnected ? section.querySelector("h2") : place("volumes")).focus();
   }
 
   function summary(volumes) {
@@ -246,9 +264,11 @@
     if (document.title !== title) document.title = title;
     const shown = state.volumes.map(section);
     if (state.left_out) shown.push(el("p", { class: "empty" }, `${state.left_out} more volumes are mounted. \`cauchyfs status\` shows them.`));
-    if (state.failure) shown.push(el("p", { class: "empty" }, state.failure));
-    if (!shown.length) shown.push(el("p", { class: "empty" }, "No volume is mounted. ", el("code", {}, "cauchyfs mount DIR... MOUNTPOINT"), " mounts one, and it appears here."));
-    patch(place("volumes"), shown);
+    // An alert that changed each second would be read aloud each second.
+    const age = state.listed === null ? "" : ` The list of volumes is as it was at ${clock(state.listed)}.`;
+    if (state.failure) shown.unshift(el("p", { class: "note failed", "data-key": "failure", role: "alert" }, `${capital(state.failure)}.${age}`));
+    else if (!shown.length) shown.push(el("p", { class: "empty" }, "No volume is mounted. ", el("code", {}, "cauchyfs mount DIR... MOUNTPOINT"), " mounts one, and it appears here."));
+    keepFocus(() => patch(place("volumes"), shown));
     place("foot").textContent = `Updated at ${clock(state.now)}, every second. cauchyfs ${state.version}. This page changes nothing.`;
     announce(state.volumes);
   }
@@ -270,7 +290,8 @@
     const ending = new AbortController();
     const timer = setTimeout(() => ending.abort(), PATIENCE);
     try {
-      const answer = await fetch("/state", { signal: ending.signal, cache: "no-store", redirect: "error" });
+      // The address of the page may have the token, and a request for such an address is refused by browsers.
+      const answer = await fetch(`${location.origin}/state`, { signal: ending.signal, cache: "no-store", redirect: "error" });
       if (!answer.ok) throw new Error(`it refuses with ${answer.status}`);
       const state = await answer.json();
       failedSince = null;
@@ -302,12 +323,12 @@
     const text = button.getAttribute("data-command");
     try {
       await navigator.clipboard.writeText(text);
-      place("said").textContent = "The command is copied.";
+      say("The command is copied.");
       button.textContent = "Copied";
     } catch {
       // Browsers copy for pages of a secure origin alone.
       getSelection().selectAllChildren(button.previousSibling);
-      place("said").textContent = "The command is selected.";
+      say("The command is selected.");
     }
   });
 

@@ -1,12 +1,15 @@
 //! The dashboard over HTTP.
 //!
 //! The stack is hyper on one thread: the parser and the timers are not ours. Each connection has one request and one
-//! answer, and a limit on the time of each. Connections beyond [`MOST_AT_ONCE`] are closed at once.
+//! answer, and a limit on the time of each. Beyond [`MOST_AT_ONCE`], a new connection takes the place of the slowest.
+//!
+//! An answer serves all clients for a while, which is the longer the larger it is. So the answers that slow clients have not
+//! taken yet are of few moments, and have a limit together.
 
 use std::convert::Infallible;
 use std::io;
 use std::net::{IpAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use base64::Engine;
@@ -15,7 +18,7 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{
     ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderMap, HeaderValue,
-    REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    REFERRER_POLICY, RETRY_AFTER, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
@@ -24,16 +27,21 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpStream;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
 
 use super::document::Document;
 use super::guard::{Guard, Refusal, Shown};
 use super::watch::Board;
+use crate::control::metrics::crowd::{Client, Crowd, Stage};
 use crate::control::metrics::families;
 use crate::control::metrics::request::Format;
 
 /// Connections that are served at once at most.
 const MOST_AT_ONCE: usize = 64;
+
+/// Scrapes of them at most. A scrape waits for daemons, and must not keep out the page.
+const MOST_SCRAPES: usize = 8;
 
 /// The time that a client may take for its request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
@@ -50,11 +58,14 @@ const MOST_HEADERS: usize = 64;
 /// The pause after a connection could not be taken, for example for want of descriptors.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// The time for which a document of the state serves all clients.
+/// The time for which a small document of the state serves all clients.
 const STATE_GOOD_FOR: Duration = Duration::from_millis(250);
 
-/// The time for which a page of metrics serves all scrapes.
+/// The time for which a small page of metrics serves all scrapes.
 const METRICS_GOOD_FOR: Duration = Duration::from_secs(1);
+
+/// The time by which an answer serves longer for each MiB that it has.
+const GOOD_FOR_MIB: Duration = Duration::from_millis(500);
 
 const PAGE: &str = include_str!("page.html");
 const STYLE: &str = include_str!("page.css");
@@ -68,8 +79,31 @@ struct Site {
     guard: Guard,
     page: Bytes,
     policy: HeaderValue,
-    state: Mutex<Option<(Instant, Bytes)>>,
-    metrics: [tokio::sync::Mutex<Option<(Instant, Bytes)>>; 2],
+    state: Mutex<Option<Kept>>,
+    /// A scrape that was cut off keeps its lock until its work is done. So at most one is under way for each format.
+    metrics: [Arc<tokio::sync::Mutex<Option<Kept>>>; 2],
+    /// The places of scrapes.
+    scrapes: Semaphore,
+}
+
+/// An answer that serves for a while.
+struct Kept {
+    since: Instant,
+    body: Bytes,
+}
+
+impl Kept {
+    fn new(body: Bytes) -> Self {
+        let since = Instant::now();
+        Self { since, body }
+    }
+
+    /// Returns the answer if it serves still. A small one does for `good_for`.
+    fn fresh(&self, good_for: Duration) -> Option<Bytes> {
+        let mib = u32::try_from(self.body.len() >> 20).unwrap_or(u32::MAX);
+        let good_for = good_for + GOOD_FOR_MIB.saturating_mul(mib);
+        (self.since.elapsed() < good_for).then(|| self.body.clone())
+    }
 }
 
 /// Serves until the listener fails.
@@ -91,15 +125,10 @@ pub(super) fn serve(listener: TcpListener, board: Arc<Board>, guard: Guard) -> i
 
 async fn accept_all(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let listener = tokio::net::TcpListener::from_std(listener)?;
-    let places = Arc::new(Semaphore::new(MOST_AT_ONCE));
+    let crowd = Arc::new(Crowd::new(MOST_AT_ONCE));
     loop {
         match listener.accept().await {
-            // A client without a place is closed by the drop of its connection.
-            Ok((client, _)) => {
-                if let Ok(place) = Arc::clone(&places).try_acquire_owned() {
-                    tokio::spawn(attend_to(client, Arc::clone(&site), place));
-                }
-            }
+            Ok((client, _)) => admit(client, &site, &crowd),
             Err(error) => {
                 tracing::debug!("no connection for the dashboard: {error}");
                 tokio::time::sleep(PAUSE).await;
@@ -108,13 +137,51 @@ async fn accept_all(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     }
 }
 
-async fn attend_to(client: TcpStream, site: Arc<Site>, place: OwnedSemaphorePermit) {
+/// Serves a connection, if there is a place for it. Otherwise it is closed by its drop.
+fn admit(client: TcpStream, site: &Arc<Site>, crowd: &Arc<Crowd>) {
+    let task = Arc::new(OnceLock::<AbortHandle>::new());
+    let to_end = Arc::clone(&task);
+    let end = move || {
+        if let Some(task) = to_end.get() {
+            task.abort();
+        }
+    };
+    let Some(place) = crowd.admit(end) else {
+        return;
+    };
+    let place = Place {
+        client: place,
+        crowd: Arc::clone(crowd),
+    };
+    let serving = tokio::spawn(attend_to(client, Arc::clone(site), place));
+    // It is set once, here.
+    drop(task.set(serving.abort_handle()));
+}
+
+/// The place of a connection, which it leaves however it ends.
+struct Place {
+    client: Arc<Client>,
+    crowd: Arc<Crowd>,
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.crowd.leave(&self.client);
+    }
+}
+
+async fn attend_to(client: TcpStream, site: Arc<Site>, place: Place) {
     let Ok(local) = client.local_addr() else {
         return;
     };
     let answering = service_fn(|request| {
-        let site = Arc::clone(&site);
-        async move { Ok::<_, Infallible>(site.answer(&request, local.ip()).await) }
+        let (site, served) = (Arc::clone(&site), Arc::clone(&place.client));
+        async move {
+            served.enter(Stage::Working);
+            let answer = site.answer(&request, local.ip()).await;
+            served.enter(Stage::Answering);
+            Ok::<_, Infallible>(answer)
+        }
     });
     let serving = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -128,7 +195,6 @@ async fn attend_to(client: TcpStream, site: Arc<Site>, place: OwnedSemaphorePerm
         Ok(Err(error)) => tracing::trace!("a request was cut off: {error}"),
         Err(_) => tracing::trace!("a client was too slow"),
     }
-    drop(place);
 }
 
 impl Site {
@@ -150,6 +216,7 @@ impl Site {
             policy: policy.parse().map_err(io::Error::other)?,
             state: Mutex::default(),
             metrics: Default::default(),
+            scrapes: Semaphore::new(MOST_SCRAPES),
         })
     }
 
@@ -190,19 +257,13 @@ impl Site {
     /// Returns the document of the state. All clients of one moment get the same.
     fn state(&self) -> Answer {
         let mut state = self.state.lock();
-        let fresh = state
-            .as_ref()
-            .filter(|(at, _)| at.elapsed() < STATE_GOOD_FOR);
-        let document = match fresh {
-            Some((_, document)) => Ok(document.clone()),
-            None => serde_json::to_vec(&Document::of(&self.board)).map(Bytes::from),
-        };
-        match document {
-            Ok(document) => {
-                if fresh.is_none() {
-                    *state = Some((Instant::now(), document.clone()));
-                }
-                text(StatusCode::OK, "application/json", document)
+        if let Some(body) = state.as_ref().and_then(|it| it.fresh(STATE_GOOD_FOR)) {
+            return text(StatusCode::OK, "application/json", body);
+        }
+        match serde_json::to_vec(&Document::of(&self.board)).map(Bytes::from) {
+            Ok(body) => {
+                *state = Some(Kept::new(body.clone()));
+                text(StatusCode::OK, "application/json", body)
             }
             Err(error) => {
                 tracing::error!("the state of volumes cannot be written: {error}");
@@ -216,6 +277,9 @@ impl Site {
 
     /// Returns the metrics. One scrape at a time asks for them, and those that wait get the same.
     async fn metrics(&self, headers: &HeaderMap) -> Answer {
+        let Ok(_place) = self.scrapes.try_acquire() else {
+            return busy();
+        };
         let mut accepted = headers.get_all(ACCEPT).iter();
         let is_open = |it: &HeaderValue| {
             let text = String::from_utf8_lossy(it.as_bytes());
@@ -226,17 +290,19 @@ impl Site {
         } else {
             (Format::Text, &self.metrics[1])
         };
-        let mut kept = kept.lock().await;
-        if let Some((at, page)) = kept.as_ref()
-            && at.elapsed() < METRICS_GOOD_FOR
-        {
-            return text(StatusCode::OK, format.content_type(), page.clone());
+        let mut kept = Arc::clone(kept).lock_owned().await;
+        let found = kept.as_ref().and_then(|it| it.fresh(METRICS_GOOD_FOR));
+        if let Some(page) = found {
+            return text(StatusCode::OK, format.content_type(), page);
         }
         let board = Arc::clone(&self.board);
-        let asked = tokio::task::spawn_blocking(move || families::page(board.metrics(), format));
+        // The work has the lock: if this scrape is cut off, the next one waits for the same work.
+        let asked = tokio::task::spawn_blocking(move || {
+            let page = Bytes::from(families::page(board.metrics(), format)?);
+            *kept = Some(Kept::new(page.clone()));
+            Ok::<_, std::fmt::Error>(page)
+        });
         if let Ok(Ok(page)) = asked.await {
-            let page = Bytes::from(page);
-            *kept = Some((Instant::now(), page.clone()));
             return text(StatusCode::OK, format.content_type(), page);
         }
         tracing::error!("metrics cannot be written");
@@ -258,6 +324,15 @@ fn text(status: StatusCode, kind: &'static str, body: Bytes) -> Answer {
 fn refusal_text(status: StatusCode, sentence: &'static str) -> Answer {
     let body = Bytes::from_static(sentence.as_bytes());
     text(status, "text/plain; charset=utf-8", body)
+}
+
+/// Answers a scrape for which there is no place.
+fn busy() -> Answer {
+    let sentence = "Too many scrapes wait for metrics.\n";
+    let mut answer = refusal_text(StatusCode::SERVICE_UNAVAILABLE, sentence);
+    let later = HeaderValue::from_static("5");
+    answer.headers_mut().insert(RETRY_AFTER, later);
+    answer
 }
 
 fn refused(refusal: Refusal) -> Answer {
@@ -290,4 +365,38 @@ fn refused(refusal: Refusal) -> Answer {
         fields.insert(WWW_AUTHENTICATE, asked);
     }
     answer
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    #[test]
+    fn scrapes_beyond_a_few_are_sent_away_while_others_wait() {
+        let board = Board::start().unwrap();
+        let site = Site::new(board, Guard::new(None, Vec::new())).unwrap();
+        let headers = HeaderMap::new();
+        // The scrape that asks daemons has this lock.
+        let asking = site.metrics[1].try_lock().unwrap();
+        let mut context = Context::from_waker(Waker::noop());
+        let mut waiting: Vec<_> = (0..MOST_SCRAPES)
+            .map(|_| Box::pin(site.metrics(&headers)))
+            .collect();
+        for scrape in &mut waiting {
+            assert!(scrape.as_mut().poll(&mut context).is_pending());
+        }
+        let Poll::Ready(answer) = Box::pin(site.metrics(&headers)).as_mut().poll(&mut context)
+        else {
+            panic!("it waits, too");
+        };
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        assert!(answer.headers().contains_key(RETRY_AFTER));
+        // A scrape that is cut off gives its place to another.
+        waiting.pop();
+        let mut next = Box::pin(site.metrics(&headers));
+        assert!(next.as_mut().poll(&mut context).is_pending());
+        drop(asking);
+    }
 }

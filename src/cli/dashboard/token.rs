@@ -1,8 +1,8 @@
-//! The token without which a dashboard beyond the loopback answers nothing.
+//! The token without which a dashboard answers nothing, if it has one.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use base64::Engine;
@@ -38,10 +38,9 @@ impl Token {
     /// If it cannot be read, others can read it, or it holds no token.
     pub(super) fn read(path: &Path) -> Result<Self, Failure> {
         let shown = path.display();
-        let unreadable =
-            |error| Failure::environment(format!("cannot read the token in {shown}: {error}"));
-        let file = File::open(path).map_err(unreadable)?;
-        let found = file.metadata().map_err(unreadable)?;
+        let file = File::open(path).map_err(|error| unreadable(path, &error))?;
+        let found = file.metadata();
+        let found = found.map_err(|error| unreadable(path, &error))?;
         let own = rustix::process::geteuid().as_raw();
         // The manager of services gives credentials of root to its group, and shows the rights of others as that.
         let others = if found.gid() == 0 { 0o037 } else { 0o077 };
@@ -51,30 +50,13 @@ impl Token {
             ))
             .advise(format!("`chmod 600 {}`", quoted_path(path))));
         }
-        let mut text = String::new();
-        let most = LONGEST as u64 + 2;
-        file.take(most)
-            .read_to_string(&mut text)
-            .map_err(unreadable)?;
-        Self::parse(&text).map_err(|problem| {
-            Failure::usage(format!("{shown} holds no token: {problem}")).advise(format!(
-                "`(umask 077; openssl rand -hex 16 >{})` makes one",
-                quoted_path(path)
-            ))
-        })
+        Self::keyed(&read(file, path)?)
     }
 
-    fn parse(text: &str) -> Result<Self, String> {
-        let token = text.trim_end_matches(['\r', '\n']);
-        if !(SHORTEST..=LONGEST).contains(&token.len()) {
-            return Err(format!("one has {SHORTEST} to {LONGEST} characters"));
-        }
-        if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err("one has letters, digits and signs of ASCII alone".to_owned());
-        }
+    fn keyed(token: &str) -> Result<Self, Failure> {
         let key = [Uuid::new_v4(), Uuid::new_v4()].map(Uuid::into_bytes);
         let keyed = Hmac::<Sha256>::new_from_slice(key.as_flattened());
-        let keyed = keyed.map_err(|error| error.to_string())?;
+        let keyed = keyed.map_err(|error| Failure::environment(error.to_string()))?;
         let code = keyed.clone().chain_update(token).finalize().into_bytes();
         Ok(Self(keyed, code.into()))
     }
@@ -103,6 +85,106 @@ impl Token {
     }
 }
 
+fn unreadable(path: &Path, error: &io::Error) -> Failure {
+    let shown = path.display();
+    let failure = Failure::environment(format!("cannot read the token in {shown}: {error}"));
+    match error.kind() {
+        io::ErrorKind::NotFound => failure.advise(to_make(path)),
+        io::ErrorKind::PermissionDenied => failure.advise("run this command as root"),
+        _ => failure,
+    }
+}
+
+/// Opens a regular file, which may be of another user. A pipe would be waited for.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = rustix::fs::OFlags::NONBLOCK.bits().cast_signed();
+    let file = OpenOptions::new()
+        .read(true)
+        .custom_flags(flags)
+        .open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("it is no file"));
+    }
+    Ok(file)
+}
+
+fn read(file: File, path: &Path) -> Result<String, Failure> {
+    let mut text = String::new();
+    let most = LONGEST as u64 + 2;
+    file.take(most)
+        .read_to_string(&mut text)
+        .map_err(|error| unreadable(path, &error))?;
+    let token = text.trim_end_matches(['\r', '\n']);
+    check(token).map_err(|problem| {
+        let shown = path.display();
+        Failure::usage(format!("{shown} holds no token: {problem}")).advise(to_make(path))
+    })?;
+    Ok(token.to_owned())
+}
+
+/// Says why a text is no token.
+fn check(token: &str) -> Result<(), String> {
+    if !(SHORTEST..=LONGEST).contains(&token.len()) {
+        return Err(format!("one has {SHORTEST} to {LONGEST} characters"));
+    }
+    if !token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("one has letters, digits and signs of ASCII alone".to_owned());
+    }
+    Ok(())
+}
+
+fn to_make(path: &Path) -> String {
+    let place = quoted_path(path);
+    format!("`(umask 077; openssl rand -hex 16 >{place})` makes one")
+}
+
+/// Returns the token in a file, to be shown to a user who can read it.
+///
+/// # Errors
+///
+/// If it cannot be read, or holds no token.
+pub(super) fn text_in(path: &Path) -> Result<String, Failure> {
+    let file = open_regular(path).map_err(|error| unreadable(path, &error))?;
+    read(file, path)
+}
+
+/// Makes a file with a new token that its owner alone can read, unless there is a file. No other process sees half of it.
+///
+/// # Errors
+///
+/// If it cannot be written.
+pub(super) fn make(path: &Path) -> Result<(), Failure> {
+    let made = write_new(path);
+    made.map_err(|error| {
+        let shown = path.display();
+        Failure::environment(format!("cannot make a token in {shown}: {error}"))
+    })
+}
+
+fn write_new(path: &Path) -> io::Result<()> {
+    if path.try_exists()? {
+        return Ok(());
+    }
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", Uuid::new_v4().simple()));
+    let draft = path.with_file_name(name);
+    let mut options = OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&draft)?;
+    let written = writeln!(file, "{}", Uuid::new_v4().simple())
+        .and_then(|()| file.sync_all())
+        // Unlike a rename, a link replaces no file that came meanwhile.
+        .and_then(|()| fs::hard_link(&draft, path));
+    fs::remove_file(&draft)?;
+    match written {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        written => written,
+    }
+}
+
 fn split_scheme(value: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = value.iter().position(|byte| *byte == b' ')?;
     Some((&value[..space], value[space..].trim_ascii()))
@@ -119,7 +201,7 @@ mod tests {
     const SECRET: &str = "0123456789abcdef";
 
     fn token() -> Token {
-        Token::parse(SECRET).unwrap()
+        Token::keyed(SECRET).unwrap()
     }
 
     fn basic(password: &str) -> Vec<u8> {
@@ -172,6 +254,25 @@ mod tests {
         let long = "a".repeat(LONGEST + 1);
         assert!(read(0o600, &long).is_err());
         assert!(!format!("{:?}", token()).contains(SECRET));
+    }
+
+    #[test]
+    fn a_token_is_made_once_for_its_owner_alone_and_can_be_shown() {
+        let home = tempfile::tempdir().unwrap();
+        let path = home.path().join("token");
+        make(&path).unwrap();
+        let made = text_in(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        let bearer = format!("Bearer {made}");
+        assert!(Token::read(&path).unwrap().is_in(bearer.as_bytes()));
+        make(&path).unwrap();
+        assert_eq!(text_in(&path).unwrap(), made, "it is kept");
+        assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
+        let other = home.path().join("other");
+        make(&other).unwrap();
+        assert_ne!(text_in(&other).unwrap(), made);
+        assert!(make(&home.path().join("none/token")).is_err());
+        assert!(text_in(home.path()).is_err(), "a directory");
     }
 
     proptest! {

@@ -21,7 +21,7 @@ use super::progress::Progress;
 use crate::cli::client::{self, Connection, Peer, SoughtMount};
 use crate::cli::failure::Failure;
 use crate::control::exchange::Limits;
-use crate::control::metrics::families::{Family, merged};
+use crate::control::metrics::families::{Bounded, Family, VolumeFamilies, merged};
 use crate::control::places::{Places, SocketKind};
 use crate::control::protocol::{Answer, Request};
 use crate::control::report::StatusReport;
@@ -49,6 +49,9 @@ const INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time that a daemon may take to answer these.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The time after which a question that has not ended is shown as a silence.
+const OVERDUE: Duration = Duration::from_secs(6);
 
 /// The time after which a silence is shown.
 const LONG_SILENCE: Duration = Duration::from_secs(3);
@@ -119,6 +122,8 @@ pub(super) struct Known {
     pub(super) state: Option<State>,
     pub(super) events: VecDeque<Arc<EventDocument>>,
     after: Option<u64>,
+    /// When the question began that is under way and costs nothing.
+    pub(super) asked_at: Option<(Instant, SystemTime)>,
     pub(super) history: History,
     pub(super) activity: Activity,
     pub(super) rebuild: Progress,
@@ -128,17 +133,18 @@ pub(super) struct Known {
     pub(super) no_state: Option<Silence>,
     pub(super) unmounted: Option<(Instant, SystemTime)>,
     volume: Option<String>,
-    metrics: Option<(Instant, Vec<Family>)>,
+    metrics: Option<(Instant, Arc<Bounded>)>,
     wants_metrics: bool,
     wants_state: bool,
 }
 
 impl Known {
-    fn nothing() -> Self {
+    pub(super) fn nothing() -> Self {
         Self {
             state: None,
             events: VecDeque::new(),
             after: None,
+            asked_at: None,
             history: History::new(Instant::now(), SystemTime::now()),
             activity: Activity::default(),
             rebuild: Progress::default(),
@@ -153,6 +159,36 @@ impl Known {
         }
     }
 
+    /// Notes that a question is under way that costs nothing, or that it has ended.
+    pub(super) fn note_question(&mut self, is_under_way: bool) {
+        self.asked_at = is_under_way.then(|| (Instant::now(), SystemTime::now()));
+    }
+
+    /// Returns the silence of a question that is under way for longer than a daemon may take. The directory with its socket
+    /// may hang.
+    pub(super) fn overdue(&self) -> Option<Silence> {
+        let (_, since) = self.asked_at.filter(|(at, _)| at.elapsed() >= OVERDUE)?;
+        let message = "the daemon does not answer, or the directory with its socket does not";
+        Some(Silence {
+            failure: Failure::environment(message)
+                .advise("look at the log of the daemon, and at the disk with the home of its user"),
+            since,
+            is_gone: false,
+        })
+    }
+
+    /// Notes an event. Returns whether it is new. After a silence a daemon tells all events again.
+    fn note_event(&mut self, event: EventDocument) -> bool {
+        if self.events.iter().any(|it| **it == event) {
+            return false;
+        }
+        self.events.push_back(Arc::new(event));
+        if self.events.len() > MOST_EVENTS {
+            self.events.pop_front();
+        }
+        true
+    }
+
     /// Notes which volume a daemon serves. Of another than before nothing is known.
     fn note_volume(&mut self, volume: &str) {
         let volume: String = volume.chars().take(LONGEST_IDENTITY).collect();
@@ -163,6 +199,7 @@ impl Known {
         {
             *self = Self {
                 wants_metrics: self.wants_metrics,
+                asked_at: self.asked_at,
                 ..Self::nothing()
             };
         }
@@ -191,6 +228,8 @@ pub(super) struct Watched {
 pub(super) struct Board {
     pub(super) began: SystemTime,
     volumes: Mutex<Volumes>,
+    /// When mounts were listed last.
+    listed: Mutex<(Instant, SystemTime)>,
     /// When a page was asked for last.
     viewed: Mutex<Option<Instant>>,
     /// One scrape at a time asks the daemons.
@@ -202,8 +241,31 @@ struct Volumes {
     shown: BTreeMap<(PathBuf, String), Arc<Watched>>,
     /// Mounted volumes beyond those.
     left_out: usize,
-    /// The reason why mounts cannot be listed.
+    /// The reason why there may be others.
     failure: Option<String>,
+    /// True if mounts could not be listed.
+    is_old: bool,
+}
+
+/// The list of volumes, as a page shows it.
+#[derive(Debug)]
+pub(super) struct View {
+    pub(super) shown: Vec<Arc<Watched>>,
+    /// The number of volumes that are left out.
+    pub(super) left_out: usize,
+    /// When the list was made, if it is old.
+    pub(super) listed: Option<SystemTime>,
+    /// The reason why there may be others.
+    pub(super) failure: Option<String>,
+}
+
+impl Volumes {
+    /// Returns the reason why there may be other volumes, and whether the list of this age is old.
+    fn failure(&self, age: Duration) -> (Option<String>, bool) {
+        let is_late = age >= OVERDUE;
+        let late = is_late.then(|| "a search for mounts has not ended".to_owned());
+        (self.failure.clone().or(late), self.is_old || is_late)
+    }
 }
 
 impl Board {
@@ -216,6 +278,7 @@ impl Board {
         let board = Arc::new(Self {
             began: SystemTime::now(),
             volumes: Mutex::default(),
+            listed: Mutex::new((Instant::now(), SystemTime::now())),
             viewed: Mutex::default(),
             scraping: Mutex::default(),
         });
@@ -232,10 +295,10 @@ impl Board {
         Ok(board)
     }
 
-    /// Returns the volumes, the number of those that are left out, and the reason why there may be others. Notes that a
-    /// page is open.
-    pub(super) fn view(&self) -> (Vec<Arc<Watched>>, usize, Option<String>) {
+    /// Returns the list of volumes. Notes that a page is open.
+    pub(super) fn view(&self) -> View {
         let before = self.viewed.lock().replace(Instant::now());
+        let (at, listed) = *self.listed.lock();
         let volumes = self.volumes.lock();
         let shown: Vec<_> = volumes.shown.values().cloned().collect();
         if before.is_none_or(|before| before.elapsed() >= PAGE_TIMEOUT) {
@@ -243,7 +306,13 @@ impl Board {
                 volume.want_state();
             }
         }
-        (shown, volumes.left_out, volumes.failure.clone())
+        let (failure, is_old) = volumes.failure(at.elapsed());
+        View {
+            shown,
+            left_out: volumes.left_out,
+            listed: is_old.then_some(listed),
+            failure,
+        }
     }
 
     fn has_viewers(&self) -> bool {
@@ -257,7 +326,8 @@ impl Board {
             Ok(entries) => entries,
             Err(error) => {
                 let failure = format!("cannot read the mount table: {error}");
-                self.volumes.lock().failure = Some(failure);
+                let mut volumes = self.volumes.lock();
+                (volumes.failure, volumes.is_old) = (Some(failure), true);
                 return;
             }
         };
@@ -274,8 +344,9 @@ impl Board {
                 mounted.push(entry);
             }
         }
+        *self.listed.lock() = (Instant::now(), SystemTime::now());
         let mut volumes = self.volumes.lock();
-        volumes.failure = None;
+        (volumes.failure, volumes.is_old) = (None, false);
         for (key, volume) in &volumes.shown {
             let is_there = mounted
                 .iter()
@@ -312,22 +383,18 @@ impl Board {
         }
     }
 
-    /// Returns the metrics of all volumes, as new as daemons give them soon.
+    /// Returns the metrics of all volumes, as new as daemons give them soon. Those of root come first: they get their
+    /// room on the page, whatever daemons of others send.
     pub(super) fn metrics(&self) -> Vec<Family> {
         let _one_at_a_time = self.scraping.lock();
-        let shown: Vec<_> = self.volumes.lock().shown.values().cloned().collect();
+        let mut shown: Vec<_> = self.volumes.lock().shown.values().cloned().collect();
+        shown.sort_by_key(|volume| volume.user != 0);
         let until = Instant::now() + METRICS_PATIENCE;
         for volume in &shown {
             volume.want_metrics();
         }
-        let mut families = Vec::new();
-        for volume in shown {
-            let place = volume.mountpoint.display().to_string();
-            let (id, own) = volume.metrics(until);
-            let labels = vec![("volume", id), ("mountpoint", place)];
-            families.push((labels, own));
-        }
-        merged(families)
+        let volumes = shown.into_iter().map(|volume| volume.metrics(until));
+        merged(volumes.collect())
     }
 }
 
@@ -393,28 +460,36 @@ impl Watched {
 
     fn want_metrics(&self) {
         let mut known = self.known.lock();
-        let is_fresh = |(at, _): &(Instant, Vec<Family>)| at.elapsed() < METRICS_GOOD_FOR;
+        let is_fresh = |(at, _): &(Instant, Arc<Bounded>)| at.elapsed() < METRICS_GOOD_FOR;
         if known.unmounted.is_none() && !known.metrics.as_ref().is_some_and(is_fresh) {
             known.wants_metrics = true;
             self.wanted.notify_all();
         }
     }
 
-    /// Returns the identity of the volume and its metrics, once they are new or it is too late.
-    fn metrics(&self, until: Instant) -> (String, Vec<Family>) {
+    /// Returns the metrics of the volume, once they are new or it is too late.
+    fn metrics(&self, until: Instant) -> VolumeFamilies {
         let mut known = self.known.lock();
-        let is_pending = |known: &mut Known| known.wants_metrics && known.silence.is_none();
+        let is_pending = |known: &mut Known| {
+            known.wants_metrics && known.silence.is_none() && known.overdue().is_none()
+        };
         while is_pending(&mut known) && !self.metrics_came.wait_until(&mut known, until).timed_out()
         {
         }
-        let is_up = known.silence.is_none() && known.unmounted.is_none() && known.metrics.is_some();
-        let mut families = match &known.metrics {
-            // Numbers of a daemon that is silent would look as if they were of now.
-            Some((_, families)) if is_up && !known.wants_metrics => families.clone(),
-            _ => Vec::new(),
-        };
-        families.push(up(is_up && !known.wants_metrics));
-        (known.volume.clone().unwrap_or_default(), families)
+        // Numbers of a daemon that is silent would look as if they were of now.
+        let is_silent = known.silence.is_some()
+            || known.overdue().is_some()
+            || known.unmounted.is_some()
+            || known.wants_metrics;
+        let families = known.metrics.as_ref().filter(|_| !is_silent);
+        let families = families.map(|(_, families)| Arc::clone(families));
+        let place = self.mountpoint.display().to_string();
+        let id = known.volume.clone().unwrap_or_default();
+        VolumeFamilies {
+            own: vec![("volume", id), ("mountpoint", place)],
+            is_up: families.is_some(),
+            families: families.unwrap_or_default(),
+        }
     }
 
     /// Connects to the daemon. This may wait for the directories of its user, which can be of another machine.
@@ -428,7 +503,10 @@ impl Watched {
         let peer = client::search(&Places::of(self.user), &target, &limits);
         let peer = peer.map_err(|failure| (failure, false))?;
         let is_gone = matches!(peer, Peer::None | Peer::Remains(_));
-        if is_gone && SocketKind::towards(self.user) == SocketKind::Questions {
+        let is_doubtful = matches!(peer, Peer::None)
+            && SocketKind::towards(self.user) == SocketKind::Questions
+            && !client::all_refuse(&Places::of(self.user), &target, &limits);
+        if is_doubtful {
             let failure = Failure::environment(format!(
                 "the daemon is gone, or it was started before there was a group {GROUP}"
             ))
@@ -449,6 +527,14 @@ impl Watched {
         };
         let answer = client::ask_within(connection, request, &limits, |_| {});
         answer.map_err(|failure| (failure, false))
+    }
+
+    /// Asks what costs little. While this takes long, the volume is shown as silent.
+    fn ask_briefly(&self, request: &Request, most: Duration) -> Result<Answer, (Failure, bool)> {
+        self.known.lock().note_question(true);
+        let answer = self.ask(request, most);
+        self.known.lock().note_question(false);
+        answer
     }
 
     fn beside_the_point(&self) -> (Failure, bool) {
@@ -495,7 +581,7 @@ impl Watched {
                 after,
                 since_ms: None,
             };
-            let Answer::Events { events, has_more } = self.ask(&request, PATIENCE)? else {
+            let Answer::Events { events, has_more } = self.ask_briefly(&request, PATIENCE)? else {
                 return Err(self.beside_the_point());
             };
             let mut known = self.known.lock();
@@ -504,14 +590,7 @@ impl Watched {
                     return Err(self.beside_the_point());
                 }
                 known.after = Some(event.sequence);
-                let is_known = known.events.iter().any(|it| it.sequence == event.sequence);
-                if !is_known {
-                    has_new = true;
-                    known.events.push_back(Arc::new(EventDocument::of(&event)));
-                    if known.events.len() > MOST_EVENTS {
-                        known.events.pop_front();
-                    }
-                }
+                has_new |= known.note_event(EventDocument::of(&event));
             }
             if !has_more {
                 break;
@@ -524,7 +603,7 @@ impl Watched {
     }
 
     fn ask_activity(&self) -> Result<(), (Failure, bool)> {
-        match self.ask(&Request::Activity, PATIENCE)? {
+        match self.ask_briefly(&Request::Activity, PATIENCE)? {
             Answer::Activity(activity) => {
                 let bytes = Bytes {
                     read: activity.bytes_read,
@@ -541,13 +620,13 @@ impl Watched {
     }
 
     fn ask_metrics(&self) {
-        let asked = self.ask(&Request::Metrics, METRICS_PATIENCE);
-        let mut known = self.known.lock();
-        known.wants_metrics = false;
-        known.metrics = match asked {
-            Ok(Answer::Metrics(families)) => Some((Instant::now(), families)),
+        let asked = match self.ask_briefly(&Request::Metrics, METRICS_PATIENCE) {
+            Ok(Answer::Metrics(families)) => Some(Bounded::of(families)),
             Ok(_) | Err(_) => None,
         };
+        let mut known = self.known.lock();
+        known.wants_metrics = false;
+        known.metrics = asked.map(|families| (Instant::now(), Arc::new(families)));
         self.metrics_came.notify_all();
     }
 
@@ -614,37 +693,5 @@ pub(super) fn as_number(bytes: u64) -> f64 {
     bytes as f64
 }
 
-/// Returns the metric that says whether a daemon answers.
-fn up(is_up: bool) -> Family {
-    use crate::control::metrics::families::{FamilyKind, Series, SeriesValue};
-    let series = Series {
-        labels: Vec::new(),
-        value: SeriesValue::Gauge(f64::from(u8::from(is_up))),
-    };
-    Family::new(
-        "cauchyfs_up",
-        "1 if the daemon of a mounted volume answers the dashboard.",
-        FamilyKind::Gauge,
-        vec![series],
-    )
-}
-
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The kernel gives the number of a device to the next mount at once.
-    #[test]
-    fn nothing_of_a_volume_is_shown_for_another_in_its_place() {
-        let mut known = Known::nothing();
-        known.note_volume("a");
-        known.after = Some(7);
-        known.wants_metrics = true;
-        known.note_volume("a");
-        assert_eq!(known.after, Some(7));
-        known.note_volume("b");
-        assert_eq!((known.after, known.wants_state), (None, true));
-        assert!(known.wants_metrics, "a scrape waits");
-        assert_eq!(known.volume.as_deref(), Some("b"));
-    }
-}
+mod tests;

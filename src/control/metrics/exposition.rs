@@ -130,7 +130,6 @@ impl Numbers {
         }
         out.gauge(
             "process_open_fds",
-            "Open file descriptors of the daemon when the state of the volume was asked for.",
             self.sample.open_files.map(volume::number),
         )?;
         Ok(families)
@@ -141,7 +140,6 @@ fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
     let of = |operation: &OperationCount| vec![("operation", operation.name.to_owned())];
     out.histograms(
         "cauchyfs_operation_duration_seconds",
-        "Time from the start of work on a request of the kernel to its answer, by operation.",
         numbers.operations.iter().map(|operation| {
             let bounds = BUCKETS.map(|bound| Some(bound.as_secs_f64())).into_iter();
             let buckets = bounds.chain([None]).zip(operation.buckets);
@@ -154,24 +152,11 @@ fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
     )?;
     out.counters(
         "cauchyfs_operation_errors",
-        "Requests of the kernel that were answered with an error, those of a program's mistake included.",
         numbers.operations.iter().map(|it| (of(it), it.failed)),
     )?;
-    out.counter(
-        "cauchyfs_operation_waits",
-        "How often a request of the kernel had to wait for a volume that was away; each is answered, and counted, later.",
-        &numbers.waited,
-    )?;
-    out.counter(
-        "cauchyfs_read_bytes",
-        "Bytes of files that the kernel read from the daemon; the page cache serves more.",
-        &numbers.bytes_read,
-    )?;
-    out.counter(
-        "cauchyfs_written_bytes",
-        "Bytes of files that the kernel wrote to the daemon.",
-        &numbers.bytes_written,
-    )
+    out.counter("cauchyfs_operation_waits", &numbers.waited)?;
+    out.counter("cauchyfs_read_bytes", &numbers.bytes_read)?;
+    out.counter("cauchyfs_written_bytes", &numbers.bytes_written)
 }
 
 #[expect(
@@ -179,26 +164,13 @@ fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
     reason = "Prometheus has no other numbers"
 )]
 fn write_process(process: &ProcessUse, out: &mut Out<'_>) -> fmt::Result {
-    out.counter(
-        "process_cpu_seconds",
-        "Processor time of the daemon.",
-        &process.cpu_seconds,
-    )?;
+    out.counter("process_cpu_seconds", &process.cpu_seconds)?;
     out.gauge(
         "process_resident_memory_bytes",
-        "Memory of the daemon that is resident.",
         process.resident_bytes as f64,
     )?;
-    out.gauge(
-        "process_virtual_memory_bytes",
-        "Address space of the daemon.",
-        process.virtual_bytes as f64,
-    )?;
-    out.gauge(
-        "process_threads",
-        "Threads of the daemon.",
-        process.threads as f64,
-    )
+    out.gauge("process_virtual_memory_bytes", process.virtual_bytes as f64)?;
+    out.gauge("process_threads", process.threads as f64)
 }
 
 #[cfg(test)]

@@ -221,8 +221,8 @@ impl Sampler {
         state.latest.clone()
     }
 
-    /// Has the thread take no more samples, and waits for the one that it takes, for a moment: a member that hangs must not
-    /// keep the mount from its end.
+    /// Has the thread take no more samples, and waits for the one that it takes. It waits for a moment only, because a
+    /// member that hangs must not keep the mount from its end.
     pub(super) fn end(&self) {
         let mut state = self.state.lock();
         state.has_ended = true;

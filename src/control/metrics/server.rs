@@ -1,8 +1,8 @@
 //! The listener for metrics: a thread that takes connections, and one for each of a few.
 //!
 //! Each connection has one request and one answer, and a limit on the time of each. Beyond [`MOST_AT_ONCE`], a new connection
-//! takes the place of the slowest: one that has not asked yet, or else one that does not take its answer. So neither many
-//! connections nor slow ones take memory or threads from the volume, and slow ones keep out no other.
+//! takes the place of the slowest ([`super::crowd`]). So neither many connections nor slow ones take memory or threads from
+//! the volume, and slow ones keep out no other.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
@@ -10,8 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
+use super::crowd::{Client, Crowd, Stage};
 use super::request::{Format, MAX_BYTES, Refusal, judge};
 
 /// Connections that are served at once at most.
@@ -22,9 +21,6 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The time that a client may take to read its answer.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The time for which a connection keeps its place, however many come.
-const LEAST_TIME: Duration = Duration::from_millis(100);
 
 /// The time for which a client that was refused may go on to send.
 const LINGER: Duration = Duration::from_millis(200);
@@ -77,71 +73,13 @@ impl Server {
     }
 }
 
-/// The progress of a connection, in the order in which connections lose their places.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Stage {
-    /// The client has not sent its request yet.
-    Asking,
-    /// The client has not taken its answer yet.
-    Answering,
-    /// The answer is being made, which no client delays.
-    Working,
-}
-
-/// A connection that is served.
-struct Client {
-    stream: TcpStream,
-    since: Instant,
-    stage: Mutex<Stage>,
-}
-
-impl Client {
-    fn enter(&self, stage: Stage) {
-        *self.stage.lock() = stage;
-    }
-}
-
-/// The connections that are served at once.
-#[derive(Default)]
-struct Crowd(Mutex<Vec<Arc<Client>>>);
-
-impl Crowd {
-    /// Gives a place to a connection, if need be that of the slowest. Returns none if all are new.
-    fn admit(&self, stream: TcpStream) -> Option<Arc<Client>> {
-        let mut clients = self.0.lock();
-        if clients.len() >= MOST_AT_ONCE {
-            let stage = |client: &Client| *client.stage.lock();
-            let slow = clients.iter().enumerate().filter(|(_, client)| {
-                stage(client) != Stage::Working && client.since.elapsed() >= LEAST_TIME
-            });
-            let (slowest, _) = slow.min_by_key(|(_, client)| (stage(client), client.since))?;
-            let slowest = clients.swap_remove(slowest);
-            // Ends what its thread waits for.
-            if let Err(error) = slowest.stream.shutdown(Shutdown::Both) {
-                tracing::trace!("a slow scrape has ended by itself: {error}");
-            }
-        }
-        let client = Arc::new(Client {
-            stream,
-            since: Instant::now(),
-            stage: Mutex::new(Stage::Asking),
-        });
-        clients.push(Arc::clone(&client));
-        Some(client)
-    }
-
-    fn leave(&self, client: &Arc<Client>) {
-        self.0.lock().retain(|it| !Arc::ptr_eq(it, client));
-    }
-}
-
 fn accept_all(
     listener: &TcpListener,
     has_ended: &AtomicBool,
     page: &Page,
     answer_timeout: Duration,
 ) {
-    let crowd = Arc::new(Crowd::default());
+    let crowd = Arc::new(Crowd::new(MOST_AT_ONCE));
     while !has_ended.load(Ordering::Acquire) {
         let stream = match listener.accept() {
             Ok((stream, _)) => stream,
@@ -151,8 +89,16 @@ fn accept_all(
                 continue;
             }
         };
+        let stream = Arc::new(stream);
+        let ended = Arc::clone(&stream);
+        let end = move || {
+            // Ends what its thread waits for.
+            if let Err(error) = ended.shutdown(Shutdown::Both) {
+                tracing::trace!("a slow scrape has ended by itself: {error}");
+            }
+        };
         // A connection without a place is closed by its drop.
-        let Some(client) = crowd.admit(stream) else {
+        let Some(client) = crowd.admit(end) else {
             continue;
         };
         let (page, served, at) = (Arc::clone(page), Arc::clone(&client), Arc::clone(&crowd));
@@ -160,7 +106,7 @@ fn accept_all(
             .name("scrape".to_owned())
             .stack_size(STACK_BYTES);
         let serving = thread.spawn(move || {
-            if let Err(error) = serve(&served, &page, answer_timeout) {
+            if let Err(error) = serve(&stream, &served, &page, answer_timeout) {
                 tracing::trace!("a scrape was cut off: {error}");
             }
             at.leave(&served);
@@ -173,8 +119,12 @@ fn accept_all(
 }
 
 /// Reads a request and answers it.
-fn serve(served: &Client, page: &Page, answer_timeout: Duration) -> io::Result<()> {
-    let client = &served.stream;
+fn serve(
+    client: &TcpStream,
+    served: &Client,
+    page: &Page,
+    answer_timeout: Duration,
+) -> io::Result<()> {
     let local = client.local_addr()?.ip();
     let request = receive(client, local)?;
     served.enter(Stage::Working);
@@ -313,40 +263,6 @@ mod tests {
             while matches!(client.read(&mut buffer), Ok(len) if len > 0) {}
         }
         server.end();
-    }
-
-    /// Nothing but the newcomer ends a wait of these: their limit of time is a minute.
-    #[test]
-    fn a_newcomer_takes_the_place_of_the_slowest_and_of_none_that_is_new() {
-        let crowd = Crowd::default();
-        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-        let connect = || TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let admitted: Vec<_> = (0..MOST_AT_ONCE)
-            .map(|_| crowd.admit(connect()).unwrap())
-            .collect();
-        admitted[0].enter(Stage::Working);
-        admitted[1].enter(Stage::Answering);
-        std::thread::sleep(2 * LEAST_TIME);
-        let is_served = |number: usize| {
-            let clients = crowd.0.lock();
-            clients.iter().any(|it| Arc::ptr_eq(it, &admitted[number]))
-        };
-        while (2..MOST_AT_ONCE).any(is_served) {
-            assert!(is_served(0) && is_served(1));
-            std::thread::sleep(2 * LEAST_TIME);
-            crowd.admit(connect()).unwrap();
-            assert_eq!(crowd.0.lock().len(), MOST_AT_ONCE);
-        }
-        for client in crowd.0.lock().iter() {
-            client.enter(Stage::Working);
-        }
-        admitted[1].enter(Stage::Answering);
-        std::thread::sleep(2 * LEAST_TIME);
-        assert!(crowd.admit(connect()).is_some() && !is_served(1));
-        std::thread::sleep(2 * LEAST_TIME);
-        let newest = crowd.admit(connect()).unwrap();
-        newest.enter(Stage::Working);
-        assert!(crowd.admit(connect()).is_none(), "all are at work");
     }
 
     #[test]

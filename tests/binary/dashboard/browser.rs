@@ -172,6 +172,46 @@ fn check_looks(page: &mut Page) {
     }
 }
 
+/// Rebuilds the volume at `place`, so that the command of the page goes away under the focus. Then its heading has that.
+fn check_focus_without_command(page: &mut Page, place: &str) {
+    let rebuilt = run(CAUCHYFS, &["rebuild", place]);
+    assert!(rebuilt.status.code() <= Some(3), "{rebuilt:?}");
+    let section = format!("document.querySelector('section[data-key=\"{place}\"]')");
+    let command = format!("cauchyfs rebuild '{place}'");
+    page.wait_until(
+        "the command goes away",
+        &format!(
+            "![...{section}.querySelectorAll('button')].some((it) => it.dataset.command === \"{command}\")"
+        ),
+    );
+    let is_at_heading = format!("{section}.querySelector('h2') === document.activeElement");
+    assert_eq!(page.value(&is_at_heading), true, "the focus was lost");
+}
+
+/// Opens the address with the token that `--url` prints. The page itself asks with that token, too.
+fn check_address_with_token(page: &mut Page, place: &str) {
+    let home = tempfile::tempdir().expect("there is room");
+    let file = home.path().join("token");
+    let options = ["--make-token", "--token-file", text(&file)];
+    let dashboard = Dashboard::start(&options);
+    let at = dashboard.address.to_string();
+    let arguments = ["dashboard", "--url", "--listen", &at];
+    let printed = run(CAUCHYFS, &[&arguments[..], &options[1..]].concat());
+    assert!(printed.status.success(), "{}", said(&printed));
+    let url = String::from_utf8(printed.stdout).expect("it is text");
+    let url = url.trim_end();
+    assert!(url.starts_with("http://cauchyfs:"), "{url}");
+    page.ask("Page.navigate", &serde_json::json!({"url": url}));
+    page.wait_until(
+        "the address with the token shows the volume",
+        &format!(
+            "location.host === '{at}' && document.querySelector('section[data-key=\"{place}\"]') !== null"
+        ),
+    );
+    let alarm_is_hidden = "document.getElementById('alarm').hidden";
+    assert_eq!(page.value(alarm_is_hidden), true, "the page is refused");
+}
+
 #[test]
 fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyboard() {
     if skip_mounts() {
@@ -186,6 +226,11 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
     must("sync", &["-f", text(&volume.mountpoint)]);
     let dashboard = Dashboard::start(&[]);
     let Some(mut page) = Page::open(&format!("http://{}/", dashboard.address)) else {
+        let is_needed = std::env::var_os("CAUCHYFS_NEEDS_BROWSER").is_some();
+        assert!(
+            !is_needed,
+            "there is no Chromium here, and CAUCHYFS_NEEDS_BROWSER is set"
+        );
         println!("the page is NOT TESTED in a browser: there is no Chromium here");
         volume.unmount();
         return;
@@ -253,12 +298,14 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
     above.mount();
     page.wait_until("the other volume is shown", &above_is_shown);
     assert_eq!(page.value(&is_at_command), true, "the focus was lost");
+    check_focus_without_command(&mut page, &place);
     assert_eq!(page.errors, [""; 0], "the page told errors");
     drop(dashboard);
     page.wait_until(
         "the end of the dashboard is shown",
         "!document.getElementById('alarm').hidden && document.getElementById('alarm').textContent.includes('has not answered since')",
     );
+    check_address_with_token(&mut page, &place);
     drop(page);
     above.unmount();
     volume.unmount();

@@ -34,15 +34,16 @@ enum Direction {
 }
 
 impl Meter {
-    /// Counts the request, if it was successful.
-    pub(super) fn count(&self, outcome: &Outcome) {
-        let Some(traffic) = self.store.traffic().filter(|_| outcome.is_ok()) else {
+    /// Counts the request once it has answered, however late. One that failed has moved no bytes.
+    pub(super) fn count(&self, is_done: bool) {
+        let Some(traffic) = self.store.traffic() else {
             return;
         };
         let time = self.began.elapsed();
+        let moved = |bytes| if is_done { bytes } else { 0 };
         match self.direction {
-            Some(Direction::Read(bytes)) => traffic.count_read(bytes, time),
-            Some(Direction::Write(bytes)) => traffic.count_write(bytes, time),
+            Some(Direction::Read(bytes)) => traffic.count_read(moved(bytes), time),
+            Some(Direction::Write(bytes)) => traffic.count_write(moved(bytes), time),
             None => {}
         }
     }
@@ -80,7 +81,7 @@ impl RequestInFlight {
     pub(super) fn run(self) -> Outcome {
         let meter = self.meter();
         let outcome = self.run_unmetered();
-        meter.count(&outcome);
+        meter.count(outcome.is_ok());
         outcome
     }
 

@@ -109,10 +109,11 @@ impl Rings {
     fn reap(&self) {
         let mut parked = self.parked.lock();
         for ring in &mut *parked {
-            while let Some((flight, _)) = ring.pop() {
+            while let Some((flight, answer)) = ring.pop() {
                 if let Some(since) = flight.left {
                     self.hedge_delay.note_late(since.elapsed());
                 }
+                count_late(flight.job, answer);
             }
         }
         let landed: Vec<Ring> = parked.extract_if(.., |ring| ring.is_idle()).collect();
@@ -218,14 +219,16 @@ impl RingBatch<'_> {
         while let Some((flight, answer)) = self.ring.pop() {
             let index = flight.job.index;
             if self.outcomes[index].is_some() {
-                continue; // given up, and answered before the batch ended
+                // It was given up, and has answered before the batch ended.
+                count_late(flight.job, answer);
+                continue;
             }
             self.flying -= 1;
             self.watch.answered(flight.key, now);
             let meter = flight.job.meter();
             match judge(flight.job, answer) {
                 Verdict::Done(outcome) => {
-                    meter.count(&outcome);
+                    meter.count(outcome.is_ok());
                     self.outcomes[index] = Some(outcome);
                 }
                 Verdict::Partly(job) => self.unfinished.push(job),
@@ -301,6 +304,12 @@ enum Verdict {
     Done(Outcome),
     /// Not refused and not whole: the attempt to go on gets the same refusal, or the rest.
     Partly(RequestInFlight),
+}
+
+/// Counts a request for whose answer no caller waits.
+fn count_late(job: RequestInFlight, answer: i32) {
+    let meter = job.meter();
+    meter.count(matches!(judge(job, answer), Verdict::Done(Ok(_))));
 }
 
 fn judge(mut job: RequestInFlight, answer: i32) -> Verdict {

@@ -7,7 +7,7 @@ use super::*;
 use crate::tests::open;
 use crate::{
     Effect, Fault, FaultPlan, FaultStore, Hold, MemStore, Pool, RawUse, Scope, Space,
-    StoreErrorKind, StoreLock, Visitor,
+    StoreErrorKind, StoreLock, Traffic, Visitor,
 };
 
 /// Short enough to wait for, long enough for a healthy store on a busy machine.
@@ -252,9 +252,10 @@ fn many_threads_share_an_executor() {
 #[derive(Debug)]
 struct Pipe {
     end: Arc<OwnedFd>,
+    traffic: Traffic,
 }
 
-/// Everything but `raw` and `label` is out of use here.
+/// Everything but `raw`, `label` and `traffic` is out of use here.
 macro_rules! out_of_use {
     ($($method:ident($($argument:ident: $type:ty),*) -> $output:ty;)*) => {$(
         fn $method(&self, $($argument: $type),*) -> Result<$output, StoreError> {
@@ -291,6 +292,10 @@ impl Store for Pipe {
 
     fn raw(&self, _name: &str, _usage: RawUse) -> Option<Arc<OwnedFd>> {
         Some(Arc::clone(&self.end))
+    }
+
+    fn traffic(&self) -> Option<&Traffic> {
+        Some(&self.traffic)
     }
 }
 
@@ -413,6 +418,7 @@ fn an_operation_that_the_kernel_does_not_finish_keeps_its_memory_until_it_answer
     let (reader, mut writer) = pipe().expect("a pipe");
     let hanging: StoreRef = Arc::new(Pipe {
         end: Arc::new(reader.into()),
+        traffic: Traffic::default(),
     });
     let (pool, other) = (Pool::new(1 << 20), Pool::new(1 << 20));
     let read =
@@ -443,6 +449,17 @@ fn an_operation_that_the_kernel_does_not_finish_keeps_its_memory_until_it_answer
             .run_one(read(&healthy, &other))
             .expect("the healthy store answers");
     }
+    // The last of them may have returned its memory just before it is counted.
+    drop(executor.run_one(read(&healthy, &other)));
+    let late = hanging.traffic().expect("it counts").reads();
+    assert_eq!(
+        (late.count, late.bytes),
+        (MAX_ABANDONED as u64, 100 * MAX_ABANDONED as u64)
+    );
+    assert!(
+        late.time >= TIMEOUT * u32::try_from(MAX_ABANDONED).expect("few"),
+        "{late:?}"
+    );
     writer.write_all(&[8; 100]).expect("the pipe takes it");
     let seen = executor
         .run_one(read(&hanging, &other))
@@ -450,7 +467,7 @@ fn an_operation_that_the_kernel_does_not_finish_keeps_its_memory_until_it_answer
     assert_eq!(seen.expect("a buffer")[..], [8; 100]);
 }
 
-/// Each executor counts what it ran on a directory: the bytes of both directions, and syncs.
+/// Each executor counts what it ran on a directory: the bytes of both directions, syncs, and what failed.
 #[test]
 fn what_an_executor_runs_on_a_directory_is_counted_there() {
     let kinds = [
@@ -473,7 +490,7 @@ fn what_an_executor_runs_on_a_directory_is_counted_there() {
         assert!(outcomes[3].is_err(), "{kind:?}");
         let traffic = store.traffic().expect("directories count");
         let (reads, writes) = (traffic.reads(), traffic.writes());
-        assert_eq!((reads.count, reads.bytes), (1, 4096), "{kind:?}");
+        assert_eq!((reads.count, reads.bytes), (2, 4096), "{kind:?}");
         assert_eq!((writes.count, writes.bytes), (2, 4), "{kind:?}");
         assert!(!writes.time.is_zero(), "{kind:?}");
     }

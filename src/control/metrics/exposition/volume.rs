@@ -68,36 +68,15 @@ pub(super) fn write_volume(
         ("transport", transport.to_owned()),
         ("version", env!("CARGO_PKG_VERSION").to_owned()),
     ];
-    out.gauges(
-        "cauchyfs_volume_info",
-        "The volume and the code of new data, always 1.",
-        [(info, 1.0)],
-    )?;
+    out.gauges("cauchyfs_volume_info", [(info, 1.0)])?;
     let states =
         VOLUME_STATES.map(|(state, name)| (label("state", name), flag(report.state == state)));
-    out.gauges(
-        "cauchyfs_volume_state",
-        "State of the volume: 1 for the one that it has.",
-        states,
-    )?;
-    out.gauge(
-        "cauchyfs_read_only",
-        "1 if the volume takes no writes.",
-        flag(report.read_only),
-    )?;
-    out.gauge(
-        "cauchyfs_mounted_read_only",
-        "1 if the volume was mounted to be read alone.",
-        flag(report.mounted_read_only),
-    )?;
-    out.gauge(
-        "cauchyfs_background_work_paused",
-        "1 if background work pauses on order.",
-        flag(report.paused),
-    )?;
+    out.gauges("cauchyfs_volume_state", states)?;
+    out.gauge("cauchyfs_read_only", flag(report.read_only))?;
+    out.gauge("cauchyfs_mounted_read_only", flag(report.mounted_read_only))?;
+    out.gauge("cauchyfs_background_work_paused", flag(report.paused))?;
     out.gauge(
         "cauchyfs_alerts_running",
-        "1 if the process that sends alerts runs; absent without receivers.",
         report
             .alerts
             .as_ref()
@@ -105,42 +84,23 @@ pub(super) fn write_volume(
     )?;
     out.gauge(
         "cauchyfs_removals_refused",
-        "1 if the interlock refuses to remove files; absent without one.",
         report.interlock.as_ref().map(|it| flag(it.refuses)),
     )?;
     out.gauge(
         "cauchyfs_status_timestamp_seconds",
-        "When the state of the volume was asked for last, since 1970.",
         seconds_since_1970(sample.taken_at),
     )?;
     out.gauge(
         "cauchyfs_status_duration_seconds",
-        "How long that took.",
         sample.took.as_secs_f64(),
     )?;
     let Some(commits) = sample.commits else {
         return Ok(());
     };
-    out.counter(
-        "cauchyfs_commits",
-        "Commits of the journal since the volume was opened.",
-        &commits.commits,
-    )?;
-    out.counter(
-        "cauchyfs_commit_errors",
-        "Commits of the journal that failed.",
-        &commits.failed,
-    )?;
-    out.counter(
-        "cauchyfs_commit_callers",
-        "Calls that wanted a commit; a commit serves all that came before it.",
-        &commits.callers,
-    )?;
-    out.counter(
-        "cauchyfs_commit_seconds",
-        "Time in which a commit ran.",
-        &commits.time.as_secs_f64(),
-    )
+    out.counter("cauchyfs_commits", &commits.commits)?;
+    out.counter("cauchyfs_commit_errors", &commits.failed)?;
+    out.counter("cauchyfs_commit_callers", &commits.callers)?;
+    out.counter("cauchyfs_commit_seconds", &commits.time.as_secs_f64())
 }
 
 /// Writes each member. A survey does not count errors, and does not know which member is full or suspect.
@@ -150,7 +110,6 @@ pub(super) fn write_members(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
     let of = |member: &MemberReport| label("member", &member.index);
     out.gauges(
         "cauchyfs_members",
-        "Members by state.",
         MEMBER_STATES.map(|(state, name)| {
             let found = members.iter().filter(|it| it.state == state);
             (label("state", name), number(found.count() as u64))
@@ -158,7 +117,6 @@ pub(super) fn write_members(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
     )?;
     out.gauges(
         "cauchyfs_member_info",
-        "A member and its directory, always 1.",
         members.iter().map(|it| {
             let path = it.path.clone().unwrap_or_default();
             (vec![("member", it.index.to_string()), ("path", path)], 1.0)
@@ -170,11 +128,7 @@ pub(super) fn write_members(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
             (labels, flag(it.state == state))
         })
     });
-    out.gauges(
-        "cauchyfs_member_state",
-        "State of a member: 1 for the one that it has.",
-        states,
-    )?;
+    out.gauges("cauchyfs_member_state", states)?;
     let errors = counted.iter().flat_map(|it| {
         let counts = [
             ("read", it.errors.read),
@@ -186,33 +140,19 @@ pub(super) fn write_members(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
             (labels, count)
         })
     });
-    out.counters(
-        "cauchyfs_member_errors",
-        "Errors of a member: of reading, of writing, and of checksums.",
-        errors,
-    )?;
+    out.counters("cauchyfs_member_errors", errors)?;
     let bytes = |value: fn(&MemberReport) -> Option<u64>| {
         let known = members.iter().filter_map(move |it| Some((it, value(it)?)));
         known.map(move |(it, bytes)| (of(it), number(bytes)))
     };
-    out.gauges(
-        "cauchyfs_member_used_bytes",
-        "Bytes that the volume takes on a member.",
-        bytes(|it| it.bytes_used),
-    )?;
-    out.gauges(
-        "cauchyfs_member_free_bytes",
-        "Bytes that are free on a member.",
-        bytes(|it| it.bytes_free),
-    )?;
+    out.gauges("cauchyfs_member_used_bytes", bytes(|it| it.bytes_used))?;
+    out.gauges("cauchyfs_member_free_bytes", bytes(|it| it.bytes_free))?;
     out.gauges(
         "cauchyfs_member_full",
-        "1 if a member has no room for new data.",
         counted.iter().map(|it| (of(it), flag(it.full))),
     )?;
     out.gauges(
         "cauchyfs_member_suspect",
-        "1 if bytes of a member were wrong since the last scrub.",
         counted.iter().map(|it| (of(it), flag(it.suspect))),
     )
 }
@@ -222,17 +162,14 @@ pub(super) fn write_data(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
     let report = &sample.report;
     out.gauge(
         "cauchyfs_capacity_bytes",
-        "Bytes of files that the volume can hold.",
         report.capacity.bytes_usable.map(number),
     )?;
     out.gauge(
         "cauchyfs_capacity_used_bytes",
-        "Bytes of these that are in use.",
         report.capacity.bytes_used.map(number),
     )?;
     out.gauge(
         "cauchyfs_losses_promised",
-        "Losses of members that whole stripes survive.",
         number(report.geometry.losses_survived() as u64),
     )?;
     if let Some(rows) = &report.redundancy {
@@ -240,20 +177,14 @@ pub(super) fn write_data(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
     }
     out.gauge(
         "cauchyfs_unrecoverable_files",
-        "Files of which bytes are lost; more than 100000 count as that many.",
         sample.lost_files.map(number),
     )?;
     let Some(index) = &report.index else {
         return Ok(());
     };
-    out.gauge(
-        "cauchyfs_index_copies",
-        "Copies of the index that are there.",
-        number(index.members.len() as u64),
-    )?;
+    out.gauge("cauchyfs_index_copies", number(index.members.len() as u64))?;
     out.gauge(
         "cauchyfs_index_copies_wanted",
-        "Copies of the index that there should be.",
         number(index.copies_wanted as u64),
     )
 }
@@ -268,28 +199,12 @@ fn write_redundancy(rows: &[RedundancyReport], full: i64, out: &mut Out<'_>) -> 
             )
         })
     };
-    out.gauges(
-        "cauchyfs_stripe_bytes",
-        "Live bytes of files by the losses of more members that they survive; -1 is lost.",
-        by(|row| row.bytes),
-    )?;
-    out.gauges(
-        "cauchyfs_stripes",
-        "Stripes by the losses of more members that they survive; -1 is lost.",
-        by(|row| row.stripes),
-    )?;
+    out.gauges("cauchyfs_stripe_bytes", by(|row| row.bytes))?;
+    out.gauges("cauchyfs_stripes", by(|row| row.stripes))?;
     let queued = rows.iter().filter(|row| row.losses_tolerated < full);
     let sum = |value: fn(&RedundancyReport) -> u64| number(queued.clone().map(value).sum());
-    out.gauge(
-        "cauchyfs_repair_queue_stripes",
-        "Stripes that survive fewer losses than promised.",
-        sum(|row| row.stripes),
-    )?;
-    out.gauge(
-        "cauchyfs_repair_queue_bytes",
-        "Live bytes of files in these stripes.",
-        sum(|row| row.bytes),
-    )
+    out.gauge("cauchyfs_repair_queue_stripes", sum(|row| row.stripes))?;
+    out.gauge("cauchyfs_repair_queue_bytes", sum(|row| row.bytes))
 }
 
 /// Writes rebuild and scrub. A survey knows of neither.
@@ -305,37 +220,21 @@ pub(super) fn write_work(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
 fn write_rebuild(rebuild: &RebuildReport, out: &mut Out<'_>) -> fmt::Result {
     out.gauge(
         "cauchyfs_rebuild_running",
-        "1 while a rebuild, a balance or a move of data runs.",
         flag(rebuild.state == RebuildState::Running),
     )?;
-    out.gauge(
-        "cauchyfs_rebuild_progress_ratio",
-        "The part of the last rebuild that is done.",
-        rebuild.progress,
-    )?;
-    out.gauge(
-        "cauchyfs_rebuild_done_bytes",
-        "Bytes that the last rebuild has written.",
-        number(rebuild.bytes_done),
-    )?;
+    out.gauge("cauchyfs_rebuild_progress_ratio", rebuild.progress)?;
+    out.gauge("cauchyfs_rebuild_done_bytes", number(rebuild.bytes_done))?;
     out.gauge(
         "cauchyfs_rebuild_remaining_bytes",
-        "Bytes that are left of the last rebuild.",
         number(rebuild.bytes_left),
     )?;
-    out.gauge(
-        "cauchyfs_rebuild_remaining_seconds",
-        "Time that the rest takes at the speed until now; absent while nothing runs.",
-        rebuild.seconds_left(),
-    )?;
+    out.gauge("cauchyfs_rebuild_remaining_seconds", rebuild.seconds_left())?;
     out.gauge(
         "cauchyfs_rebuild_waiting_bytes",
-        "Bytes of these that have no directory to go to.",
         number(rebuild.bytes_waiting),
     )?;
     out.gauge(
         "cauchyfs_rebuild_unreadable_bytes",
-        "Bytes of these that keep their place because data beside them cannot be read.",
         number(rebuild.bytes_unreadable),
     )
 }
@@ -344,90 +243,45 @@ fn write_scrub(report: &StatusReport, out: &mut Out<'_>) -> fmt::Result {
     let Some(scrub) = &report.scrub else {
         return Ok(());
     };
-    out.gauge(
-        "cauchyfs_scrub_running",
-        "1 while a scrub runs.",
-        flag(report.is_scrubbing()),
-    )?;
-    out.gauge(
-        "cauchyfs_scrub_progress_ratio",
-        "The part of the last scrub that is done.",
-        scrub.progress,
-    )?;
-    out.gauge(
-        "cauchyfs_scrub_repaired",
-        "Pieces that the last scrub has repaired.",
-        number(scrub.repaired),
-    )?;
+    out.gauge("cauchyfs_scrub_running", flag(report.is_scrubbing()))?;
+    out.gauge("cauchyfs_scrub_progress_ratio", scrub.progress)?;
+    out.gauge("cauchyfs_scrub_repaired", number(scrub.repaired))?;
     let finished = scrub.finished_at.as_deref();
     let finished = finished.and_then(|it| it.parse::<jiff::Timestamp>().ok());
     out.gauge(
         "cauchyfs_scrub_last_finished_timestamp_seconds",
-        "When the last complete scrub finished, since 1970; absent if none has.",
         finished.map(|it| it.as_duration().as_secs_f64()),
     )
 }
 
 /// Writes the use of the cache of shards.
 pub(super) fn write_cache(cache: &CacheUse, out: &mut Out<'_>) -> fmt::Result {
-    out.counter(
-        "cauchyfs_cache_hits",
-        "Look-ups in the cache of shards that found one.",
-        &cache.hits,
-    )?;
-    out.counter(
-        "cauchyfs_cache_misses",
-        "Look-ups that found none, but for those while the cache was empty.",
-        &cache.misses,
-    )?;
-    out.gauge(
-        "cauchyfs_cache_bytes",
-        "Bytes that the cache of shards holds.",
-        number(cache.bytes),
-    )?;
-    out.gauge(
-        "cauchyfs_cache_limit_bytes",
-        "Bytes that it may hold.",
-        number(cache.limit_bytes),
-    )
+    out.counter("cauchyfs_cache_hits", &cache.hits)?;
+    out.counter("cauchyfs_cache_misses", &cache.misses)?;
+    out.gauge("cauchyfs_cache_bytes", number(cache.bytes))?;
+    out.gauge("cauchyfs_cache_limit_bytes", number(cache.limit_bytes))
 }
 
 /// Writes the work of coding.
 pub(super) fn write_coding(coding: &CodingReport, engine: &str, out: &mut Out<'_>) -> fmt::Result {
     let sides = [("cpu", coding.cpu), ("cuda", coding.cuda)];
-    out.gauges(
-        "cauchyfs_coding_info",
-        "The coding engine, always 1.",
-        [(label("engine", engine), 1.0)],
-    )?;
+    out.gauges("cauchyfs_coding_info", [(label("engine", engine), 1.0)])?;
     out.counters(
         "cauchyfs_coding_passes",
-        "Stripes, or parts of some, that were coded.",
         sides.map(|(side, coded)| (label("processor", side), coded.passes)),
     )?;
     out.counters(
         "cauchyfs_coding_bytes",
-        "Bytes that were gone over to code them.",
         sides.map(|(side, coded)| (label("processor", side), coded.bytes)),
     )?;
-    out.float_counters(
+    out.counters(
         "cauchyfs_coding_seconds",
-        "Time in which at least one stripe was being coded.",
         sides.map(|(side, coded)| (label("processor", side), coded.seconds)),
     )?;
-    out.counter(
-        "cauchyfs_coding_redone_passes",
-        "Passes that the CPU did because a GPU had failed to.",
-        &coding.redone,
-    )?;
-    out.gauge(
-        "cauchyfs_coding_gpus",
-        "GPUs in use.",
-        number(coding.gpus.len() as u64),
-    )?;
+    out.counter("cauchyfs_coding_redone_passes", &coding.redone)?;
+    out.gauge("cauchyfs_coding_gpus", number(coding.gpus.len() as u64))?;
     out.gauge(
         "cauchyfs_coding_gpus_hanging",
-        "GPUs that do not answer.",
         number(coding.gpus_hanging.len() as u64),
     )
 }
