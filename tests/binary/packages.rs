@@ -126,3 +126,56 @@ fn bash_completes_mountpoints_members_and_codes() {
         "{gone:?}"
     );
 }
+
+#[test]
+fn the_notices_of_a_package_have_the_licence_of_every_crate_that_is_linked_in() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/third-party.py");
+    let notices = must(script, &["x86_64-unknown-linux-gnu"]);
+    let (listed, texts) = notices
+        .split_once("\n====")
+        .expect("the texts follow the list");
+    // Another list of the same: `-e normal` leaves out what only builds and tests need.
+    let tree = [
+        "tree",
+        "--locked",
+        "--edges=normal",
+        "--prefix=none",
+        "--target=x86_64-unknown-linux-gnu",
+        "--package=cauchyfs",
+        "--format={p}",
+        "--manifest-path",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+    ];
+    let mut count = 0;
+    for line in must(env!("CARGO"), &tree).lines() {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(version)) = (words.next(), words.next()) else {
+            continue;
+        };
+        // Crates of the project have a path, and its licence.
+        if line.contains("(/") {
+            continue;
+        }
+        let crate_name = format!("{name} {}", version.trim_start_matches('v'));
+        assert!(
+            listed
+                .lines()
+                .any(|line| line.starts_with(&format!("{crate_name}: "))),
+            "{crate_name} is not listed"
+        );
+        assert!(texts.contains(&crate_name), "{crate_name} has no text");
+        count += 1;
+    }
+    assert!(count > 100, "{count}");
+    for expected in [
+        "Permission is hereby granted, free of charge",
+        "Apache License",
+        "the standard library of Rust",
+    ] {
+        assert!(texts.contains(expected), "{expected}");
+    }
+    assert!(
+        !listed.contains("tempfile"),
+        "a crate that only tests need is listed"
+    );
+}
