@@ -38,12 +38,12 @@ pub struct Newer {
 /// The events of one volume in memory.
 pub(super) struct Queue {
     volume: VolumeId,
-    state: Mutex<State>,
+    state: Mutex<KeptEvents>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct KeptEvents {
     /// In the order of their sequence numbers.
     remembered: VecDeque<Event>,
     waiting: VecDeque<Event>,
@@ -129,7 +129,7 @@ impl Queue {
     /// Remembers an event. It is written as well if it `waits` and a thread writes.
     fn add(
         &self,
-        state: &mut State,
+        state: &mut KeptEvents,
         time_ms: i64,
         (member, kind): (Option<EventMember>, EventKind),
         waits: bool,
@@ -221,7 +221,7 @@ impl Queue {
         }
         state.stage = Stage::Closing;
         self.changed.notify_all();
-        let is_open = |state: &mut State| state.stage != Stage::Absent;
+        let is_open = |state: &mut KeptEvents| state.stage != Stage::Absent;
         let waited = self.changed.wait_while_for(&mut state, is_open, patience);
         if waited.timed_out() {
             tracing::warn!("the last events are not written yet: a member does not answer");
@@ -254,7 +254,7 @@ impl Queue {
         for event in events.into_iter().rev() {
             state.waiting.push_front(event);
         }
-        let is_open = |state: &mut State| state.stage != Stage::Closing;
+        let is_open = |state: &mut KeptEvents| state.stage != Stage::Closing;
         self.changed.wait_while_for(&mut state, is_open, pause);
         state.stage != Stage::Closing
     }
