@@ -278,6 +278,11 @@ fn write_redundancy(rows: &[RedundancyReport], full: i64, out: &mut Out<'_>) -> 
         "Stripes by the losses of more members that they survive; -1 is lost.",
         by(|row| row.stripes),
     )?;
+    out.gauge(
+        "cauchyfs_stripe_dead_bytes",
+        "Bytes of stripes in use that no file holds any more; compaction frees them when room is short.",
+        number(rows.iter().map(|row| row.dead_bytes).sum()),
+    )?;
     let queued = rows.iter().filter(|row| row.losses_tolerated < full);
     let sum = |value: fn(&RedundancyReport) -> u64| number(queued.clone().map(value).sum());
     out.gauge(
@@ -299,6 +304,13 @@ pub(super) fn write_work(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
         return Ok(());
     }
     write_rebuild(&report.rebuild, out)?;
+    if let Some(bytes) = &sample.bytes_compacted {
+        out.counter(
+            "cauchyfs_compaction_written_bytes",
+            "Bytes that compaction has written to members, to free the space of bytes that no file holds any more.",
+            bytes,
+        )?;
+    }
     write_scrub(report, out)
 }
 
@@ -429,5 +441,13 @@ pub(super) fn write_coding(coding: &CodingReport, engine: &str, out: &mut Out<'_
         "cauchyfs_coding_gpus_hanging",
         "GPUs that do not answer.",
         number(coding.gpus_hanging.len() as u64),
+    )?;
+    out.float_counters(
+        "cauchyfs_gpu_coding_seconds",
+        "Time in which a GPU had at least one batch of stripes to code, with the copies to it and back.",
+        coding.gpu_times.iter().enumerate().map(|(number, gpu)| {
+            let labels = vec![("gpu", number.to_string()), ("name", gpu.name.clone())];
+            (labels, gpu.seconds)
+        }),
     )
 }
