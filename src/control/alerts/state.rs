@@ -26,8 +26,10 @@ const LONGEST: u64 = 256 << 20;
 /// The time after which the state of a volume goes that is not mounted here any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// The version of the state that this program writes. It reads this one and earlier ones.
-const VERSION: u32 = 1;
+/// The version of the state that this program writes. It reads this one and earlier ones. It rises with each value that an
+/// earlier program cannot read, such as a new topic: that program then leaves the file alone. Version 1 lacks the topic of
+/// removals.
+const VERSION: u32 = 2;
 
 /// The state of a volume.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -278,14 +280,43 @@ mod tests {
         // An earlier program wrote fewer keys.
         std::fs::write(&path, "{\"mailboxes\":{\"x\":{}}}").unwrap();
         assert_eq!(load(&directory, "v").unwrap().mailboxes.len(), 1);
-        let newer = "{\"version\":2,\"mailboxes\":7}";
-        std::fs::write(&path, newer).unwrap();
+        let newer = format!("{{\"version\":{},\"mailboxes\":7}}", VERSION + 1);
+        std::fs::write(&path, &newer).unwrap();
         assert!(load(&directory, "v").is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), newer);
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(load(&directory, "v").is_err());
         assert!(path.exists());
+    }
+
+    /// The text is what a program of version 1 wrote. A program of version 1 cannot read the other text, and must know so.
+    #[test]
+    fn a_state_of_version_1_is_read_and_one_with_a_topic_that_version_1_lacks_is_of_a_later_version()
+     {
+        let home = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::open(home.path()).unwrap();
+        let path = home.path().join("alerts-v.json");
+        let text = |version: u32, topic: &str| {
+            format!(
+                r#"{{"version":{version},"seen":{{"sequence":7,"time_ms":9}},"volume":{{"lost":[2],"is_reduced":true}},
+                "mailboxes":{{"x":{{"open":[["{topic}",null]],"seen":null}}}}}}"#
+            )
+        };
+        std::fs::write(&path, text(1, "Space")).unwrap();
+        let state = load(&directory, "v").unwrap();
+        assert_eq!(state.seen.map(|place| place.sequence), Some(7));
+        assert_eq!(state.mailboxes.len(), 1);
+        directory.save("v", &state).unwrap();
+        let saved = std::fs::read_to_string(&path).unwrap();
+        assert!(saved.contains("\"version\":2"), "{saved}");
+        std::fs::write(&path, text(VERSION, "Removals")).unwrap();
+        assert_eq!(load(&directory, "v").unwrap().mailboxes.len(), 1);
+        // Nothing of a later version is touched, whatever it holds.
+        let later = text(VERSION + 1, "Weather");
+        std::fs::write(&path, &later).unwrap();
+        assert!(load(&directory, "v").is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), later);
     }
 
     #[test]
