@@ -173,7 +173,7 @@ make_container() {
 # Everything that dpkg and a program could leave behind in ROOT, with types, modes, owners, sizes and links.
 list_files() {
     (cd "$1" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./var/cache -o -path ./var/log \
-        -o -path ./var/lib/dpkg -o -path ./var/lib/rpm -o -path ./var/lib/apt -o -path ./var/lib/systemd -o -path ./tmp -o -path ./check \) \
+        -o -path ./var/lib/dpkg -o -path ./var/lib/rpm -o -path ./root/.rpmdb -o -path ./var/lib/apt -o -path ./var/lib/systemd -o -path ./tmp -o -path ./check \) \
         -prune -o -printf '%p %y %m %U %G %l\n' | sort)
     (cd "$1" && grep -h -A2 '^Package: cauchyfs$' var/lib/dpkg/status || true)
     (cd "$1" && ls var/lib/dpkg/info | grep cauchyfs || true)
@@ -238,7 +238,7 @@ check_life() {
         man --warnings cauchyfs-mount 2>&1 >/dev/null | { ! grep .; }
         source /usr/share/bash-completion/completions/cauchyfs
         COMP_WORDS=(cauchyfs unmount /check/m) COMP_CWORD=2 COMP_TYPE=9
-        _clap_complete_cauchyfs cauchyfs /check/m unmount
+        _cauchyfs cauchyfs /check/m unmount
         test "${COMPREPLY[*]}" = /check/mnt'
 
     say "$kind: upgrade while it is mounted"
@@ -287,6 +287,8 @@ check() {
     mkdir "$root/check"
     cp "$OUT"/cauchyfs_*.deb "$OUT"/cauchyfs-*.rpm "$root/check/"
     check_life deb "$VERSION" "$newer"
+    # These belong to packages that every system of rpm has.
+    mkdir -p "$root"/usr/lib/{sysusers.d,systemd/system-generators} "$root/usr/share/licenses"
     check_life rpm "$VERSION" "$newer"
     say "each package was installed, used, upgraded and removed without a trace"
 }

@@ -66,7 +66,7 @@ fn completed_by_bash(words: &[&str]) -> Vec<String> {
         .parent()
         .expect("it lies somewhere");
     let ask = "COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9
-        _clap_complete_cauchyfs cauchyfs \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
+        _cauchyfs cauchyfs \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
         printf '%s\\n' \"${COMPREPLY[@]}\"";
     let path = format!(
         "{}:{}",
@@ -85,6 +85,33 @@ fn completed_by_bash(words: &[&str]) -> Vec<String> {
         .filter(|line| !line.is_empty())
         .map(str::to_owned)
         .collect()
+}
+
+/// bash passes the words as they are typed, and inserts what comes back as it is.
+#[test]
+fn bash_completes_names_with_spaces_and_quotes_them_as_the_word_is_quoted() {
+    let home = tempfile::tempdir().expect("there is room");
+    let place = text(home.path());
+    for name in ["my photos", "my films", "a$(touch x) b"] {
+        fs::create_dir(home.path().join(name)).expect("there is room");
+    }
+    let offered = |typed: &str| completed_by_bash(&["cauchyfs", "create", typed]);
+    assert_eq!(
+        offered(&format!("{place}/my\\ ")),
+        ["films", "photos"].map(|it| format!("{place}/my\\ {it}/"))
+    );
+    assert_eq!(
+        offered(&format!("{place}/my")),
+        ["films", "photos"].map(|it| format!("{place}/my\\ {it}/"))
+    );
+    for quote in ['\'', '"'] {
+        let typed = format!("{quote}{place}/my p");
+        assert_eq!(offered(&typed), [format!("{place}/my photos/")]);
+    }
+    assert_eq!(offered(&format!("{place}/a")), [] as [&str; 0]);
+    let member = format!("{place}/my\\ photos");
+    let later = completed_by_bash(&["cauchyfs", "create", &member, "--code", "rs-c"]);
+    assert_eq!(later, ["rs-cauchy"]);
 }
 
 #[test]
