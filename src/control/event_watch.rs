@@ -10,14 +10,14 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::changes::Changes;
+use self::changes::{Changes, told};
 use self::seen::{RedundancySeen, Seen, SpaceSeen};
 use super::mounted::MountedVolume;
 use super::summary::files_in;
 use crate::events::{EventLog, MOST_REMEMBERED, now_ms};
-use crate::format::event::EventKind;
+use crate::format::event::{Event, EventKind};
 use crate::format::{Epoch, MemberIndex};
-use crate::fs::Fs;
+use crate::fs::{Fs, Interlock, RefusedRemovals};
 use crate::maintenance::{Maintenance, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::Access;
 
@@ -98,8 +98,12 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
     let members = open.fs.transactions().members();
     let access = members.access();
     let crashed_at = events.crashed_at();
-    changes.remember(&events.newer_than(None, None, MOST_REMEMBERED).events);
+    let remembered = events.newer_than(None, None, MOST_REMEMBERED).events;
+    changes.remember(&remembered);
     events.start(access)?;
+    if access == Access::ReadWrite {
+        restore_refusal(volume, &remembered);
+    }
     // A reader of a volume has no part in its history.
     if let Some(last_seen_ms) = crashed_at.filter(|_| access == Access::ReadWrite) {
         events.record(None, EventKind::DaemonCrashed { last_seen_ms });
@@ -121,6 +125,34 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
         events.record(member, kind);
     }
     Ok(changes)
+}
+
+/// Has the interlock refuse removals if that of the daemon before did so until its end. A mount without an interlock lets
+/// them go on, and the log says so.
+fn restore_refusal(volume: &MountedVolume, remembered: &[Event]) {
+    let last = remembered.iter().rev().find_map(|event| match event.kind {
+        EventKind::RemovalsRefused { removed, files, .. } => {
+            Some(Some((event.time_ms, RefusedRemovals { removed, files })))
+        }
+        EventKind::RemovalsAllowed { .. } => Some(None),
+        _ => None,
+    });
+    let Some((since_ms, refused)) = last.flatten() else {
+        return;
+    };
+    let ago = u64::try_from(now_ms().saturating_sub(since_ms)).unwrap_or_default();
+    let ago = Duration::from_millis(ago);
+    if let Some(interlock) = volume.interlock() {
+        interlock.refuse_on(refused, ago);
+        tracing::warn!(
+            "removals are refused until `cauchyfs resume`, as they were when the volume was mounted last"
+        );
+    } else {
+        let seconds = ago.as_secs();
+        volume
+            .events()
+            .record(None, EventKind::RemovalsAllowed { seconds });
+    }
 }
 
 /// The state on which the redundancy depends.
@@ -175,7 +207,10 @@ impl Watch {
         while wanted.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
             self.look();
         }
-        let noted = self.changes.end(Instant::now());
+        let interlock = self.volume.interlock();
+        let changes = interlock.map_or_else(Vec::new, Interlock::take_changes);
+        let mut noted = self.changes.end(Instant::now());
+        noted.extend(changes.into_iter().map(|change| (None, told(change))));
         let events: &EventLog = self.volume.events();
         for (member, kind) in noted {
             events.record(member, kind);
@@ -189,10 +224,10 @@ impl Watch {
             return;
         };
         let maintenance = Arc::clone(&open.maintenance);
-        let interlock = open.fs.interlock().cloned();
         drop(open);
         let mut seen = Seen::of(&maintenance, self.changes.known());
-        seen.refused = interlock.and_then(|it| Some((it.refused()?, it.percent().into())));
+        let interlock = self.volume.interlock();
+        seen.interlock = interlock.map_or_else(Vec::new, Interlock::take_changes);
         seen.is_paused = self.volume.is_paused();
         // The record of a scrub that ended is in the index.
         if maintenance.scrubber().is_running() || self.is_time_to_measure() {

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failure::DaemonFailure;
-use super::report::{AlertsReport, InterlockReport};
+use super::report::AlertsReport;
 use super::volume::Volume;
 use crate::events::EventLog;
 use crate::format::MemberIndex;
-use crate::fs::{Fs, ServedFs};
+use crate::fs::{Fs, Interlock, ServedFs};
 use crate::maintenance::{Maintenance, PauseSwitch, RebuildOrders};
 use crate::membership::Unusable;
 
@@ -28,6 +28,8 @@ pub(crate) struct MountedVolume {
     opened: Condvar,
     /// Outlives the volumes that are opened one after the other.
     events: EventLog,
+    /// Outlives them as well. None if the mount has none.
+    interlock: Option<Arc<Interlock>>,
     /// The time since which background work pauses on order. A leaf.
     paused_since: Mutex<Option<Instant>>,
     /// The delivery of alerts, if there are receivers. A leaf.
@@ -82,6 +84,7 @@ impl MountedVolume {
     pub(crate) fn new(volume: Volume) -> Self {
         Self {
             events: EventLog::open(volume.transactions.members()),
+            interlock: volume.fs.interlock().cloned(),
             served: Arc::new(ServedFs::new(Arc::clone(&volume.fs))),
             volume: Mutex::new(Some(volume)),
             opened: Condvar::new(),
@@ -133,6 +136,9 @@ impl MountedVolume {
         let before = *since;
         *since = is_paused.then(|| before.unwrap_or_else(Instant::now));
         switch.set(is_paused);
+        if let Some(interlock) = &self.interlock {
+            interlock.pause_counting(is_paused);
+        }
         Ok(before)
     }
 
@@ -141,11 +147,9 @@ impl MountedVolume {
         self.alerts.lock().clone()
     }
 
-    /// Returns the limit on files that are removed within an hour; none without one, and while no volume is open.
-    pub(crate) fn interlock(&self) -> Option<InterlockReport> {
-        let volume = self.volume.lock();
-        let interlock = volume.as_ref()?.fs.interlock()?;
-        Some(InterlockReport::from(&**interlock))
+    /// Returns the limit on files that are removed within an hour, if the mount has one.
+    pub(crate) fn interlock(&self) -> Option<&Interlock> {
+        self.interlock.as_deref()
     }
 
     /// Notes how the delivery of alerts is from now on.

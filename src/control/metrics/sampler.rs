@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::process::open_files;
 use crate::control::mounted::MountedVolume;
-use crate::control::report::StatusReport;
+use crate::control::report::{InterlockReport, StatusReport};
 use crate::control::summary::{Survey, TOO_FEW, report_without_names};
 use crate::maintenance::Maintenance;
 use crate::membership::Unusable;
@@ -81,7 +81,7 @@ impl Sample {
         };
         sample.report.paused = volume.is_paused();
         sample.report.alerts = volume.alerts();
-        sample.report.interlock = volume.interlock();
+        sample.report.interlock = volume.interlock().map(InterlockReport::from);
         Some(sample)
     }
 
