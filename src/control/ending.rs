@@ -45,6 +45,9 @@ const UNMOUNTED: Duration = Duration::from_millis(200);
 /// requests that wait.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
+/// The time that an unmount waits for the watchdog, whose question holds the mount.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The pause between two looks at an unmount that is under way.
 const UNMOUNT_POLL: Duration = Duration::from_millis(10);
 
@@ -128,6 +131,7 @@ impl<'a> Ending<'a> {
                     self.connection.release_waiting();
                     if !self.is_gone() {
                         self.write_back();
+                        let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
                         take_away(self.mounting, self.mount);
                     }
                     self.deadline = Some((Instant::now() + GRACE, Then::End));
@@ -208,9 +212,11 @@ impl<'a> Ending<'a> {
 
     fn unmount(&mut self, lazy: bool) -> Result<(), MountError> {
         if !lazy && self.connection.has_requests_wait() && self.is_volume_away() {
+            let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
             return self.unmount_without_volume();
         }
         self.write_back();
+        let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
         let how = if lazy {
             Unmount::Lazily
         } else {

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failure::DaemonFailure;
+use super::probe_gate::ProbeGate;
 use super::report::AlertsReport;
 use super::volume::Volume;
 use crate::events::EventLog;
@@ -32,6 +33,8 @@ pub(crate) struct MountedVolume {
     interlock: Option<Arc<Interlock>>,
     /// The time since which background work pauses on order. A leaf.
     paused_since: Mutex<Option<Instant>>,
+    /// Passed by what asks the mount, and closed by an unmount.
+    probe_gate: ProbeGate,
     /// The delivery of alerts, if there are receivers. A leaf.
     alerts: Mutex<Option<AlertsReport>>,
     /// Asks the watch of the volume to close it and open it again. A leaf.
@@ -89,6 +92,7 @@ impl MountedVolume {
             volume: Mutex::new(Some(volume)),
             opened: Condvar::new(),
             paused_since: Mutex::default(),
+            probe_gate: ProbeGate::default(),
             alerts: Mutex::default(),
             reopener: Mutex::default(),
         }
@@ -140,6 +144,11 @@ impl MountedVolume {
             interlock.pause_counting(is_paused);
         }
         Ok(before)
+    }
+
+    /// Returns the gate between questions to the mount and its unmount.
+    pub(crate) fn probe_gate(&self) -> &ProbeGate {
+        &self.probe_gate
     }
 
     /// Returns how the delivery of alerts is; none without receivers.
