@@ -458,11 +458,11 @@ fn a_power_cut_or_a_lack_of_space_at_any_call_of_a_rotation_loses_no_event() {
             }
             let check = |when: &str| {
                 let found = read_store(&disk.open()).unwrap().events;
-                let lost: Vec<&Event> = kept.iter().filter(|it| !found.contains(it)).collect();
+                let absent: Vec<&Event> = kept.iter().filter(|it| !found.contains(it)).collect();
                 assert!(
-                    lost.is_empty(),
+                    absent.is_empty(),
                     "call {call}, {fault:?}, {policy:?}, {when}: {} events are lost",
-                    lost.len()
+                    absent.len()
                 );
                 let mut once = found.clone();
                 once.dedup();

@@ -8,7 +8,7 @@
 //! then. A rename that replaces a file by a new one does not count, nor a cut: programs do so all the time. One that replaces
 //! an old file by another old one counts, because there is a file less. Nothing is refused before the files are counted.
 //!
-//! The count begins anew with each mount, because whoever mounts may give the order as well. A refusal stays: the log of
+//! The count begins anew with each mount, because the user who mounts may give the order as well. A refusal stays: the log of
 //! events tells the next daemon of it. So neither a crash nor a restart lets more files go.
 
 use std::collections::VecDeque;
