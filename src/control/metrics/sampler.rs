@@ -136,7 +136,7 @@ impl Sample {
 }
 
 #[derive(Default)]
-struct Sampling {
+struct Samples {
     latest: Option<Arc<Sample>>,
     /// Samples that were tried, successful or not.
     tried: u64,
@@ -149,7 +149,7 @@ struct Sampling {
 /// The samples of a volume.
 #[derive(Default)]
 pub(super) struct Sampler {
-    state: Mutex<Sampling>,
+    state: Mutex<Samples>,
     /// Wakes the thread that samples.
     wanted: Condvar,
     /// Wakes scrapes, and the end.
@@ -219,7 +219,7 @@ impl Sampler {
             let before = state.tried;
             let since = state.sampling_since.filter(|_| state.latest.is_some());
             let left = patience.saturating_sub(since.map_or(Duration::ZERO, |it| it.elapsed()));
-            let is_pending = |state: &mut Sampling| state.tried == before && !state.has_ended;
+            let is_pending = |state: &mut Samples| state.tried == before && !state.has_ended;
             self.sampled.wait_while_for(&mut state, is_pending, left);
         }
         state.latest.clone()
@@ -232,7 +232,7 @@ impl Sampler {
         state.has_ended = true;
         self.wanted.notify_all();
         self.sampled.notify_all();
-        let is_sampling = |state: &mut Sampling| state.sampling_since.is_some();
+        let is_sampling = |state: &mut Samples| state.sampling_since.is_some();
         let ended = self
             .sampled
             .wait_while_for(&mut state, is_sampling, END_TIMEOUT);
