@@ -4,15 +4,18 @@ use std::collections::{HashMap, HashSet};
 
 use crate::format::event::{Event, FILE_MAX, FRAME_MAX, RawEvent, read_file, read_raw};
 use crate::format::files::{EVENTS, OLD_EVENTS};
-use crate::store::{Store, StoreError};
+use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// Most bytes of one kind that stay beyond the life of a file, and of all kinds together.
 const SHARE_BYTES: usize = 32 << 10;
 const MOST_KEPT: usize = 128 << 10;
 
-/// Most bytes that are read of an event file, from its end. No daemon makes one longer: events that stay are added to a
-/// file that is full.
-pub(super) const MOST_READ: u64 = FILE_MAX + (MOST_KEPT + FRAME_MAX) as u64;
+/// The length beyond which an event file takes no new events. The rest of [`FILE_MAX`] is for events that stay, so that no
+/// file becomes longer: earlier builds read no more than that.
+pub(super) const FULL: u64 = FILE_MAX - MOST_KEPT as u64;
+
+/// Most bytes that are read of an event file, from its end. No daemon makes one longer.
+pub(super) const MOST_READ: u64 = FILE_MAX + FRAME_MAX as u64;
 
 /// The events in the files of one directory.
 #[derive(Clone, Debug, Default)]
@@ -71,8 +74,8 @@ fn read_bytes(store: &dyn Store, name: &str) -> Result<Vec<u8>, StoreError> {
 
 /// Makes room for `needed` bytes in the event file of a directory. Returns the offset at which they belong.
 ///
-/// A full file first takes over those events of the old one that stay. Then it becomes the old one. So a crash, or a lack
-/// of space, costs no event at any moment: events wait while a directory has no space for that.
+/// A full file first takes over those events of the old one that stay. Then it becomes the old one. So a crash costs no event
+/// at any moment. Where there is no space for all that stay, the newest stay: a full disk must not end the log.
 pub(super) fn make_room(store: &dyn Store, needed: u64) -> Result<u64, StoreError> {
     let len = match store.open_len(EVENTS) {
         Ok(len) => len,
@@ -82,25 +85,50 @@ pub(super) fn make_room(store: &dyn Store, needed: u64) -> Result<u64, StoreErro
         }
         Err(error) => return Err(error),
     };
-    if len == 0 || len.saturating_add(needed) <= FILE_MAX {
+    if len == 0 || len.saturating_add(needed) <= FULL {
         return Ok(len);
     }
     // Old events that cannot be read do not keep new ones out.
-    // An earlier try that a crash ended may have made it longer.
-    let most_kept = MOST_KEPT
-        .saturating_sub(usize::try_from(len.saturating_sub(FILE_MAX)).unwrap_or(usize::MAX));
-    let kept = rare_events(store, most_kept).unwrap_or_else(|error| {
-        tracing::debug!("no old events are kept: {error}");
-        Vec::new()
-    });
-    if !kept.is_empty() {
-        store
-            .write_durably(EVENTS, len, &kept)
-            .inspect_err(|_| cut_back(store, len))?;
+    match staying_events(store, len) {
+        Ok(staying) => add_staying(store, len, staying)?,
+        Err(error) => tracing::debug!("no old events are kept: {error}"),
     }
     store.rename(EVENTS, OLD_EVENTS)?;
     store.create(EVENTS, 0)?;
     Ok(0)
+}
+
+/// Old events that stay, and the place for them.
+struct Staying {
+    /// The end of the last intact frame of the full file. An earlier try may have left a part of a frame behind it.
+    offset: u64,
+    /// The frames, the oldest first.
+    frames: Vec<Vec<u8>>,
+}
+
+/// Adds the events that stay to a file of `len` bytes, or the newest of them if there is no space for all.
+fn add_staying(store: &dyn Store, len: u64, staying: Staying) -> Result<(), StoreError> {
+    let Staying { offset, mut frames } = staying;
+    if offset < len {
+        cut_back(store, offset);
+    }
+    while !frames.is_empty() {
+        match store.write_durably(EVENTS, offset, &frames.concat()) {
+            Ok(()) => break,
+            Err(error) => {
+                cut_back(store, offset);
+                if error.kind() != StoreErrorKind::NoSpace {
+                    return Err(error);
+                }
+                frames.drain(..frames.len().div_ceil(2));
+                let left = frames.len();
+                tracing::debug!(
+                    "there is no space for all events that stay, {left} are left: {error}"
+                );
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Removes what a failed write left at the end of the event file, so that tries do not add up.
@@ -110,11 +138,15 @@ fn cut_back(store: &dyn Store, len: u64) {
     }
 }
 
-/// Returns the frames of those events of the old file that stay although a new one takes its place: the newest of each
-/// kind, as many as its share of a file is, and at most so many bytes. So a kind that fills a file pushes out no event of another.
-fn rare_events(store: &dyn Store, most_kept: usize) -> Result<Vec<u8>, StoreError> {
+/// Returns those events of the old file that stay although the new one of `len` bytes takes its place: the newest of each
+/// kind, as many as its share of a file is, and of all together as many as there is room for. So a kind that fills a file
+/// pushes out no event of another.
+fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
     let (old, new) = (read_bytes(store, OLD_EVENTS)?, read_bytes(store, EVENTS)?);
     let (mut old, (new, _)) = (read_raw(&old).0, read_raw(&new));
+    let skipped = len.saturating_sub(MOST_READ);
+    // Bytes without any intact frame are no rest of a try.
+    let offset = new.last().map_or(len, |raw| skipped + raw.end as u64);
     // The old file ends with the oldest events.
     old.sort_by_key(|raw| raw.event.sequence);
     let mut bytes_of: HashMap<u8, usize> = HashMap::new();
@@ -128,14 +160,16 @@ fn rare_events(store: &dyn Store, most_kept: usize) -> Result<Vec<u8>, StoreErro
     }
     // A crash may have ended an earlier try after the events were added.
     let known: HashSet<&[u8]> = new.iter().map(|raw| raw.frame).collect();
-    let mut kept: Vec<&[u8]> = Vec::new();
-    let mut left = most_kept;
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    // Earlier builds fill a file up to [`FILE_MAX`].
+    let room = usize::try_from(MOST_READ.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let mut left = room.min(MOST_KEPT);
     for raw in old.iter().rev().filter(|raw| !known.contains(raw.frame)) {
         if raw.frame.len() <= left && has_share(raw) {
             left -= raw.frame.len();
-            kept.push(raw.frame);
+            frames.push(raw.frame.to_vec());
         }
     }
-    kept.reverse();
-    Ok(kept.concat())
+    frames.reverse();
+    Ok(Staying { offset, frames })
 }

@@ -9,6 +9,8 @@ pub struct RawEvent<'a> {
     pub event: Event,
     /// Its frame, with fields and kinds of later builds.
     pub frame: &'a [u8],
+    /// The offset in the file at which the frame ends.
+    pub end: usize,
 }
 
 impl RawEvent<'_> {
@@ -45,7 +47,8 @@ pub fn read_raw(bytes: &[u8]) -> (Vec<RawEvent<'_>>, usize) {
     while !rest.is_empty() {
         if let Ok((event, len)) = Event::decode(rest) {
             let (frame, after) = rest.split_at(len);
-            events.push(RawEvent { event, frame });
+            let end = bytes.len() - after.len();
+            events.push(RawEvent { event, frame, end });
             rest = after;
             is_damaged = false;
         } else {
