@@ -15,13 +15,16 @@ use self::seen::{RedundancySeen, Seen, SpaceSeen};
 use super::mounted::MountedVolume;
 use super::summary::files_in;
 use crate::events::{EventLog, MOST_REMEMBERED, now_ms};
-use crate::format::event::{Event, EventKind};
+use crate::format::event::EventKind;
 use crate::format::{Epoch, MemberIndex};
-use crate::fs::{Fs, Interlock, RefusedRemovals};
+use crate::fs::{Fs, Interlock};
 use crate::maintenance::{Maintenance, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::Access;
 
+pub(crate) use self::refusal::restore_refusal;
+
 mod changes;
+mod refusal;
 mod seen;
 
 /// The interval of the looks.
@@ -47,7 +50,7 @@ pub(crate) const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The watch over a mounted volume, until it is ended or dropped.
 pub(crate) struct EventWatch {
-    end: Sender<()>,
+    end: Arc<Sender<()>>,
     ended: Receiver<()>,
 }
 
@@ -60,6 +63,10 @@ impl EventWatch {
     pub(crate) fn start(volume: &Arc<MountedVolume>) -> io::Result<Self> {
         let changes = record_start(volume)?;
         let (end, wanted) = mpsc::channel();
+        let end = Arc::new(end);
+        if let Some(interlock) = volume.interlock() {
+            interlock.set_waker(Arc::downgrade(&end));
+        }
         let (has_ended, ended) = mpsc::channel();
         let mut watch = Watch {
             volume: Arc::clone(volume),
@@ -101,58 +108,33 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
     let remembered = events.newer_than(None, None, MOST_REMEMBERED).events;
     changes.remember(&remembered);
     events.start(access)?;
-    if access == Access::ReadWrite {
-        restore_refusal(volume, &remembered);
-    }
     // A reader of a volume has no part in its history.
-    if let Some(last_seen_ms) = crashed_at.filter(|_| access == Access::ReadWrite) {
-        events.record(None, EventKind::DaemonCrashed { last_seen_ms });
+    if access == Access::ReadWrite {
+        let crashed = crashed_at.map(|last_seen_ms| EventKind::DaemonCrashed { last_seen_ms });
+        let ended = refusal::ended_by_mount(volume, &remembered);
+        for kind in ended.into_iter().chain(crashed) {
+            events.record(None, kind);
+        }
     }
     let mut seen = Seen::of(&open.maintenance, std::iter::empty());
     seen.has_other_codes = Some(open.maintenance.rebuild().has_other_codes());
     seen.scrub = open.maintenance.scrubber().scrub_status().ok();
-    events.record(
-        None,
-        EventKind::DaemonStarted {
-            members: seen.count(),
-            online: seen.online(),
-            read_only: access == Access::ReadOnly,
-        },
-    );
+    let started = EventKind::DaemonStarted {
+        members: seen.count(),
+        online: seen.online(),
+        read_only: access == Access::ReadOnly,
+    };
+    // The next daemon takes a refusal for one that is over if a crash leaves the start without it.
+    let interlock = volume.interlock();
+    let changes_of_interlock = interlock.map_or_else(Vec::new, Interlock::take_changes);
+    let told = changes_of_interlock.into_iter().map(told);
+    events.record_together(std::iter::once(started).chain(told));
     let returned = changes.returned(&seen, now_ms());
     let found = changes.see(&seen, Instant::now());
     for (member, kind) in returned.into_iter().chain(found) {
         events.record(member, kind);
     }
     Ok(changes)
-}
-
-/// Has the interlock refuse removals if that of the daemon before did so until its end. A mount without an interlock lets
-/// them go on, and the log says so.
-fn restore_refusal(volume: &MountedVolume, remembered: &[Event]) {
-    let last = remembered.iter().rev().find_map(|event| match event.kind {
-        EventKind::RemovalsRefused { removed, files, .. } => {
-            Some(Some((event.time_ms, RefusedRemovals { removed, files })))
-        }
-        EventKind::RemovalsAllowed { .. } => Some(None),
-        _ => None,
-    });
-    let Some((since_ms, refused)) = last.flatten() else {
-        return;
-    };
-    let ago = u64::try_from(now_ms().saturating_sub(since_ms)).unwrap_or_default();
-    let ago = Duration::from_millis(ago);
-    if let Some(interlock) = volume.interlock() {
-        interlock.refuse_on(refused, ago);
-        tracing::warn!(
-            "removals are refused until `cauchyfs resume`, as they were when the volume was mounted last"
-        );
-    } else {
-        let seconds = ago.as_secs();
-        volume
-            .events()
-            .record(None, EventKind::RemovalsAllowed { seconds });
-    }
 }
 
 /// The state on which the redundancy depends.
@@ -204,7 +186,8 @@ struct Watch {
 
 impl Watch {
     fn run(&mut self, wanted: &Receiver<()>) {
-        while wanted.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        // The interlock wakes the watch, so that a refusal is durable soon.
+        while wanted.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Disconnected) {
             self.look();
         }
         let interlock = self.volume.interlock();

@@ -108,20 +108,29 @@ impl Queue {
 
     /// Adds an event. It waits to be written if there is a thread that writes.
     pub(super) fn push(&self, time_ms: i64, member: Option<EventMember>, kind: EventKind) {
+        self.push_all(time_ms, [(member, kind)]);
+    }
+
+    /// Adds events, between which no batch begins.
+    pub(super) fn push_all(
+        &self,
+        time_ms: i64,
+        noted: impl IntoIterator<Item = (Option<EventMember>, EventKind)>,
+    ) {
         let mut state = self.state.lock();
-        if state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING {
-            state.dropped += 1;
-            self.add(&mut state, time_ms, (member, kind), false);
-            drop(state);
-            self.changed.notify_all();
-            return;
+        for noted in noted {
+            if state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING {
+                state.dropped += 1;
+                self.add(&mut state, time_ms, noted, false);
+                continue;
+            }
+            let dropped = std::mem::take(&mut state.dropped);
+            if dropped > 0 {
+                let kind = EventKind::EventsDropped { events: dropped };
+                self.add(&mut state, time_ms, (None, kind), true);
+            }
+            self.add(&mut state, time_ms, noted, true);
         }
-        let dropped = std::mem::take(&mut state.dropped);
-        if dropped > 0 {
-            let kind = EventKind::EventsDropped { events: dropped };
-            self.add(&mut state, time_ms, (None, kind), true);
-        }
-        self.add(&mut state, time_ms, (member, kind), true);
         drop(state);
         self.changed.notify_all();
     }

@@ -9,10 +9,12 @@
 //! an old file by another old one counts, because there is a file less. Nothing is refused before the files are counted.
 //!
 //! The count begins anew with each mount, because the user who mounts may give the order as well. A refusal stays: the log of
-//! events tells the next daemon of it. So neither a crash nor a restart lets more files go.
+//! events tells the next daemon of it. A crash loses a refusal that the log does not have yet.
 
 use std::collections::VecDeque;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -108,6 +110,8 @@ struct Removals {
     refused: Option<(RefusedRemovals, Instant)>,
     /// The changes that no event tells of yet.
     changes: Vec<InterlockChange>,
+    /// Wakes what records these changes, while there is such.
+    waker: Weak<Sender<()>>,
 }
 
 impl Removals {
@@ -115,6 +119,8 @@ impl Removals {
         if self.changes.len() < MOST_CHANGES {
             self.changes.push(change);
         }
+        // It may have ended just now.
+        let _ = self.waker.upgrade().map(|waker| waker.send(()));
     }
 
     /// Takes back a removal that was counted in a minute, and failed.
@@ -175,11 +181,22 @@ impl Interlock {
         true
     }
 
-    /// Refuses removals because the daemon before did so when it ended, and began to so long ago.
+    /// Refuses removals because the daemon before did so when it ended, and began to so long ago. This is a change, too: the
+    /// log tells of it again, and so the daemon after this one learns of it.
     pub fn refuse_on(&self, refused: RefusedRemovals, ago: Duration) {
         let now = Instant::now();
         let since = now.checked_sub(ago).unwrap_or(now);
-        self.removals.lock().refused = Some((refused, since));
+        let mut removals = self.removals.lock();
+        removals.refused = Some((refused, since));
+        removals.note(InterlockChange::Refused {
+            removals: refused,
+            percent: self.percent,
+        });
+    }
+
+    /// Sends to `waker` at each change from now on, as long as it is there.
+    pub fn set_waker(&self, waker: Weak<Sender<()>>) {
+        self.removals.lock().waker = waker;
     }
 
     /// Takes the changes since the last call, in order.
@@ -387,9 +404,29 @@ mod tests {
         interlock.refuse_on(before, Duration::from_secs(60));
         assert_eq!(interlock.refused(), Some(before));
         assert_eq!(remove(&interlock, 5, 0), 0);
-        assert_eq!(interlock.take_changes(), [], "the log tells of it already");
+        let goes_on = InterlockChange::Refused {
+            removals: before,
+            percent: 25,
+        };
+        assert_eq!(interlock.take_changes(), [goes_on], "once, not at each try");
         assert!(interlock.release());
         assert_eq!(remove(&interlock, 30, 0), 25);
+    }
+
+    #[test]
+    fn a_change_wakes_what_records_it() {
+        let interlock = interlock(100);
+        let (waker, woken) = std::sync::mpsc::channel();
+        let waker = std::sync::Arc::new(waker);
+        interlock.set_waker(std::sync::Arc::downgrade(&waker));
+        remove(&interlock, 25, 0);
+        assert!(woken.try_recv().is_err(), "nothing is refused");
+        remove(&interlock, 5, 0);
+        assert_eq!(woken.try_iter().count(), 1);
+        assert!(interlock.release());
+        assert_eq!(woken.try_iter().count(), 1);
+        drop(waker);
+        assert!(woken.recv().is_err(), "the interlock keeps it");
     }
 
     #[test]

@@ -101,6 +101,9 @@ fn check_that_a_refusal_lasts(volume: &TestVolume) {
     };
     mount(&["--interlock", "25%", "--on-failure", "wait"]);
     assert!(is_refused(), "the mount before refused");
+    volume.unmount();
+    mount(&["--interlock", "25%", "--on-failure", "wait"]);
+    assert!(is_refused(), "the mount before went on refusing");
     let path = volume.path(&name("old", 53));
     fs::remove_file(&path).expect_err("the mount before refused");
     assert_eq!(volume.command(&["pause"], &[]).0, Some(0));
@@ -143,7 +146,7 @@ fn check_that_a_refusal_lasts(volume: &TestVolume) {
             .count()
     };
     eventually("every refusal and its end are events", || {
-        (count("removals_refused"), count("removals_allowed")) == (3, 3)
+        (count("removals_refused"), count("removals_allowed")) == (5, 3)
     });
     volume.unmount();
     mount(&["--interlock", "25%"]);
