@@ -26,16 +26,18 @@ const LONGEST: u64 = 256 << 20;
 /// The time after which the state of a volume goes that is not mounted here any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// The version of the state that this program writes. It reads this one and earlier ones. It rises with each value that an
-/// earlier program cannot read, such as a new topic: that program then leaves the file alone. Version 1 lacks the topic of
-/// removals.
+/// The latest version of the state. This program reads it and earlier ones. It rises with each value that an earlier
+/// program cannot read, such as a new topic: that program then leaves the file alone, and sends no alerts. So a state without
+/// such a value is written in the version before.
 const VERSION: u32 = 2;
 
+/// The version that lacks the topic of removals.
+const WITHOUT_REMOVALS: u32 = 1;
+
 /// The state of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct AlertState {
-    version: u32,
     /// The place in the log behind which a receiver without a mailbox begins; none before the first.
     pub(super) seen: Option<LogPlace>,
     pub(super) volume: VolumeState,
@@ -43,22 +45,19 @@ pub(super) struct AlertState {
     pub(super) mailboxes: BTreeMap<String, Mailbox>,
 }
 
-impl Default for AlertState {
-    fn default() -> Self {
-        Self {
-            version: VERSION,
-            seen: None,
-            volume: VolumeState::default(),
-            mailboxes: BTreeMap::new(),
-        }
-    }
-}
-
 /// The version of a state, of which everything else may be unknown.
 #[derive(Deserialize)]
 struct Versioned {
     #[serde(default)]
     version: u32,
+}
+
+/// A state as it is written.
+#[derive(Serialize)]
+struct Saved<'a> {
+    version: u32,
+    #[serde(flatten)]
+    state: &'a AlertState,
 }
 
 /// The directory of states.
@@ -108,10 +107,7 @@ impl StateDirectory {
             return Err(io::Error::other(text));
         }
         match serde_json::from_slice::<AlertState>(&text) {
-            Ok(state) => Ok(AlertState {
-                version: VERSION,
-                ..state
-            }),
+            Ok(state) => Ok(state),
             Err(error) => {
                 let damaged = format!("{name}.damaged");
                 rustix::fs::renameat(&self.0, &name, &self.0, &damaged)?;
@@ -164,7 +160,14 @@ impl StateDirectory {
         let name = file_name(volume);
         let new = format!("{name}.new");
         let mut file = self.open_file(&new, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
-        file.write_all(&serde_json::to_vec(state)?)?;
+        let has_removals = state.mailboxes.values().any(Mailbox::has_removals);
+        let version = if has_removals {
+            VERSION
+        } else {
+            WITHOUT_REMOVALS
+        };
+        let versioned = Saved { version, state };
+        file.write_all(&serde_json::to_vec(&versioned)?)?;
         file.sync_all()?;
         rustix::fs::renameat(&self.0, &new, &self.0, &name)?;
         Ok(rustix::fs::fsync(&self.0)?)
@@ -307,11 +310,18 @@ mod tests {
         let state = load(&directory, "v").unwrap();
         assert_eq!(state.seen.map(|place| place.sequence), Some(7));
         assert_eq!(state.mailboxes.len(), 1);
-        directory.save("v", &state).unwrap();
-        let saved = std::fs::read_to_string(&path).unwrap();
-        assert!(saved.contains("\"version\":2"), "{saved}");
+        // A program of version 1 can go on with it, so a return to that program costs no alerts.
+        let saved_version = |state: &AlertState| {
+            directory.save("v", state).unwrap();
+            let saved = std::fs::read(&path).unwrap();
+            serde_json::from_slice::<Versioned>(&saved).unwrap().version
+        };
+        assert_eq!(saved_version(&state), 1);
         std::fs::write(&path, text(VERSION, "Removals")).unwrap();
-        assert_eq!(load(&directory, "v").unwrap().mailboxes.len(), 1);
+        let state = load(&directory, "v").unwrap();
+        assert_eq!(state.mailboxes.len(), 1);
+        assert_eq!(saved_version(&state), 2);
+        assert_eq!(load(&directory, "v").unwrap(), state);
         // Nothing of a later version is touched, whatever it holds.
         let later = text(VERSION + 1, "Weather");
         std::fs::write(&path, &later).unwrap();
