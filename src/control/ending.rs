@@ -130,8 +130,8 @@ impl<'a> Ending<'a> {
                     tracing::info!("signal {signal}: unmounting");
                     self.connection.release_waiting();
                     if !self.is_gone() {
-                        self.write_back();
                         let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
+                        self.write_back();
                         take_away(self.mounting, self.mount);
                     }
                     self.deadline = Some((Instant::now() + GRACE, Then::End));
@@ -215,14 +215,16 @@ impl<'a> Ending<'a> {
             let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
             return self.unmount_without_volume();
         }
-        self.write_back();
+        if lazy {
+            // Nothing holds up a lazy unmount. What is written until then is written back only before.
+            self.write_back();
+            return self.mounting.unmount(self.mount, Unmount::Lazily);
+        }
         let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
-        let how = if lazy {
-            Unmount::Lazily
-        } else {
-            Unmount::WhenIdle
-        };
-        self.mounting.unmount(self.mount, how)
+        self.write_back();
+        // The gate counts as closed for a while only, which may be over.
+        let _again = self.volume.probe_gate().close(PROBE_TIMEOUT);
+        self.mounting.unmount(self.mount, Unmount::WhenIdle)
     }
 
     /// Says whether the volume cannot serve programs now.

@@ -1,11 +1,15 @@
 //! The gate between questions to the mount and its unmount.
 //!
 //! A question that is under way holds the mount, so the kernel refuses to unmount it. An unmount therefore closes the gate
-//! first: no question begins from then on, and those under way end.
+//! first: no question begins from then on, and those under way end. An unmount that takes long is no reason not to ask any
+//! more: after [`MOST_CLOSED`], questions pass the closed gate.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
+
+/// The time after its last closing for which the gate keeps questions out.
+const MOST_CLOSED: Duration = Duration::from_secs(60);
 
 /// Gate that questions to the mount pass. A leaf.
 #[derive(Debug, Default)]
@@ -20,6 +24,8 @@ struct Passage {
     under_way: usize,
     /// The unmounts under way.
     closed_by: usize,
+    /// The time since which it is closed, by the last of them.
+    closed_since: Option<Instant>,
 }
 
 /// Permission to ask the mount. It ends when this is dropped.
@@ -31,10 +37,15 @@ pub(crate) struct Probe<'a>(&'a ProbeGate);
 pub(crate) struct Closed<'a>(&'a ProbeGate);
 
 impl ProbeGate {
-    /// Returns the permission to ask the mount; none while it is unmounted.
+    /// Returns the permission to ask the mount; none while it is unmounted, but for an unmount that takes long.
     pub(crate) fn enter(&self) -> Option<Probe<'_>> {
+        self.enter_at(Instant::now())
+    }
+
+    fn enter_at(&self, now: Instant) -> Option<Probe<'_>> {
         let mut passage = self.passage.lock();
-        (passage.closed_by == 0).then(|| {
+        let is_over = |since| now.saturating_duration_since(since) >= MOST_CLOSED;
+        (passage.closed_by == 0 || passage.closed_since.is_none_or(is_over)).then(|| {
             passage.under_way += 1;
             Probe(self)
         })
@@ -45,6 +56,7 @@ impl ProbeGate {
     pub(crate) fn close(&self, patience: Duration) -> Closed<'_> {
         let mut passage = self.passage.lock();
         passage.closed_by += 1;
+        passage.closed_since = Some(Instant::now());
         let is_busy = |passage: &mut Passage| passage.under_way > 0;
         let waited = self.changed.wait_while_for(&mut passage, is_busy, patience);
         if waited.timed_out() {
@@ -87,6 +99,23 @@ mod tests {
         assert!(gate.enter().is_none(), "another unmount is under way");
         drop(again);
         assert!(gate.enter().is_some());
+    }
+
+    #[test]
+    fn a_gate_that_stays_closed_lets_questions_pass_until_it_is_closed_again() {
+        let gate = ProbeGate::default();
+        let closed = gate.close(LONG);
+        let soon = Instant::now() + MOST_CLOSED / 2;
+        let later = Instant::now() + MOST_CLOSED;
+        assert!(gate.enter_at(soon).is_none());
+        assert!(
+            gate.enter_at(later).is_some(),
+            "it hides a daemon that hangs"
+        );
+        let again = gate.close(LONG);
+        assert!(gate.enter_at(soon).is_none());
+        drop((closed, again));
+        assert!(gate.enter_at(soon).is_some());
     }
 
     #[test]
