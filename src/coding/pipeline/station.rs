@@ -83,9 +83,9 @@ impl Station {
         result
     }
 
-    /// Returns the time in which it had at least one batch, without those that are under way.
+    /// Returns the time in which it had at least one batch, up to now.
     pub(super) fn busy(&self) -> Duration {
-        self.work.coded().busy
+        self.work.busy(Instant::now())
     }
 
     /// Returns whether a lane has been waiting for so long; gives the device up if so.
