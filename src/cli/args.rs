@@ -184,7 +184,8 @@ pub(super) struct MountArguments {
     /// is later. Files that a rename replaces by new ones or that are cut do not count. At least 10 may always go, and nothing
     /// is refused before the files are counted, which takes seconds after the mount. Programs see EPERM;
     /// everything else goes on, background work too. It costs a count of all files at the mount and every hour, but for
-    /// pauses. The count of removals begins anew with a mount. A refusal outlasts the mount, a crash and an outage.
+    /// pauses. The count of removals begins anew with a mount. A refusal stays during an outage and for
+    /// the next mount with `--interlock`. A mount without it ends the refusal, and so may a crash within a second of its start.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(super) interlock: Option<u8>,
     /// Serve metrics for Prometheus over HTTP, at the path `/metrics`. A port alone is one of 127.0.0.1: 9464. Another
@@ -399,8 +400,8 @@ pub(super) struct PauseArguments {
 }
 
 /// Go on with the background work that `pause` stopped. If none is paused, let files be removed again that `--interlock`
-/// refused to remove. One order does one of these, and says what is left: a script that pauses and resumes never lets more
-/// files go.
+/// refused to remove. One order does one of these, and says what is left. A pause ends with the mount, so a `resume` behind a
+/// pause that is over allows removals.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs resume /mnt/photos")]

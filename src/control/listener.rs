@@ -259,8 +259,8 @@ impl Listener {
         paused.unwrap_or_else(Answer::Failed)
     }
 
-    /// Ends the pause of background work if there is one. Otherwise lets removals go on that the interlock refuses, also
-    /// during an outage. So an order that is meant for one never ends the other.
+    /// Ends the pause of background work if there is one, which takes a volume that is there. Otherwise lets removals go on
+    /// that the interlock refuses, also during an outage. Its event is recorded after the outage then.
     fn resume(&self) -> Answer {
         let interlock = self.volume.interlock();
         if !self.volume.is_paused() && interlock.is_some_and(Interlock::release) {
