@@ -529,7 +529,8 @@ fn what_a_failed_try_left_behind_takes_no_room_from_the_events_that_stay() {
         EventKind::MemberBack { seconds_away: 9 },
     ];
     let rare: Vec<Event> = (0..28)
-        .map(|sequence| Event {
+        .zip(kinds.iter().cycle())
+        .map(|(sequence, kind)| Event {
             time_ms: 1000,
             sequence,
             volume: VolumeId(uuid::Uuid::from_u128(3)),
@@ -537,8 +538,8 @@ fn what_a_failed_try_left_behind_takes_no_room_from_the_events_that_stay() {
                 index: MemberIndex(1),
                 path: "p".repeat(4000),
             }),
-            severity: kinds[sequence as usize % 4].severity(),
-            kind: kinds[sequence as usize % 4].clone(),
+            severity: kind.severity(),
+            kind: kind.clone(),
         })
         .collect();
     for event in &rare {
@@ -562,7 +563,9 @@ fn what_a_failed_try_left_behind_takes_no_room_from_the_events_that_stay() {
     stay(&disk.fork(), "without a failure");
     // The length became durable, and the bytes did not.
     let cut = disk.fork();
-    cut.open().write_at(EVENTS, len, &[0; 100 << 10]).unwrap();
+    cut.open()
+        .write_at(EVENTS, len, &vec![0; 100 << 10])
+        .unwrap();
     stay(&cut, "after a power cut");
     let failed = disk.fork();
     let plan = FaultPlan::new();
