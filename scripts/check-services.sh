@@ -74,7 +74,6 @@ say "a fresh system"
 fresh_debian "$root" systemd,systemd-sysv,dbus,fuse3,mount "$root.log"
 cp "$package" "$root/cauchyfs.deb"
 chroot "$root" dpkg --install /cauchyfs.deb
-rm "$root/cauchyfs.deb"
 
 # Each disk is a mount of fstab. systemd makes the source of a bind mount if it is absent, which is an empty disk then.
 mkdir -p "$root"/disks/d{0,1,2,3} "$root"/srv/d{0,1,2,3} "$root/mnt/photos" "$root/etc/cauchyfs/volumes"
@@ -177,6 +176,32 @@ dashboard=$(in_system systemctl show --property MainPID --value cauchyfs-dashboa
 exposure=$(in_system systemd-analyze security --no-pager cauchyfs-dashboard.service | tail -n1)
 echo "$exposure"
 awk '{ exit !($(NF - 2) <= 2.5) }' <<<"${exposure#→ }" || fail "the dashboard is too exposed: $exposure"
+
+say "an upgrade of the package while the service runs"
+before=$(main_process)
+# Reads past the page cache until it is told to stop.
+in_system bash -c 'touch /read-failures
+    while [ ! -e /read-stop ]; do
+        [ "$(dd if=/mnt/photos/file iflag=direct bs=4096 status=none 2>&1)" = kept ] || date >>/read-failures
+        sleep 0.05
+    done' &
+reader=$!
+chroot "$root" dpkg-deb --raw-extract /cauchyfs.deb /newer
+sed -i 's/^Version: .*/&+check/' "$root/newer/DEBIAN/control"
+chroot "$root" dpkg-deb --root-owner-group --build /newer /newer.deb
+in_system dpkg --install /newer.deb
+in_system dpkg-query --show --showformat '${Version}\n' cauchyfs | grep -q '+check$' || fail "the package is not newer"
+sleep 1
+[ "$(main_process)" = "$before" ] && state SubState running || fail "the upgrade did not leave the service alone"
+in_system cauchyfs status /mnt/photos >/dev/null || [ $? = 3 ] || fail "the new program does not reach the old daemon"
+in_system sh -c 'echo more >/mnt/photos/more && sync /mnt/photos/more && rm /mnt/photos/more'
+in_system touch /read-stop
+wait "$reader"
+[ ! -s "$root/read-failures" ] || fail "the volume could not be read during the upgrade: $(wc -l <"$root/read-failures") times"
+in_system systemctl restart cauchyfs@photos
+has_file || fail "the file is not there after the upgrade"
+rm -r "$root"/newer "$root"/*.deb
+echo "the volume was read throughout the upgrade, and by the new program after it"
 
 say "a daemon that is killed, and one that hangs"
 before=$(main_process)

@@ -2,7 +2,7 @@
 # Builds packages below target/packages: a .deb, an .rpm, a static tarball and a container root.
 #
 #   scripts/package.sh [deb|rpm|static|container]...   all of them unless some are named
-#   scripts/package.sh --check                         builds a .deb; installs, upgrades and removes it in a fresh Debian
+#   scripts/package.sh --check                         builds .deb and .rpm; installs, upgrades and removes each in a fresh Debian
 #
 # The static program is built with musl. It has no support for CUDA, because it cannot load a driver at run time.
 # All files have the time of the commit.
@@ -26,12 +26,18 @@ case "${1:-}" in
     ;;
 esac
 
-# build TARGET CARGO_ARGUMENT...: builds the program; prints its path.
+# build TARGET CARGO_ARGUMENT...: builds the program, and the licences of all that is in it beside it; prints its path.
 build() {
-    local target=$1
+    local target=$1 directory=$ROOT/target/$1/release
     shift
     cargo build --release --locked --bin cauchyfs --target "$target" "$@" >&2 || fail "the build failed"
-    echo "$ROOT/target/$target/release/cauchyfs"
+    scripts/third-party.py "$target" "$@" >"$directory/THIRD-PARTY-LICENSES" || fail "a licence is missing"
+    echo "$directory/cauchyfs"
+}
+
+# add_licences PROGRAM DIRECTORY: the project's own licences, and those of all that is in the program.
+add_licences() {
+    install -D -m 644 -t "$2" LICENSE-MIT LICENSE-APACHE "$(dirname "$1")/THIRD-PARTY-LICENSES"
 }
 
 build_usual() {
@@ -107,6 +113,7 @@ lines = [" " + line if line else " ." for line in mit.split("\n")]
 text = open("packaging/deb/copyright").read()
 open(sys.argv[1], "w").write(text.replace("@MIT@", "\n".join(lines)))
 PYTHON
+    install -m 644 "$(dirname "$program")/THIRD-PARTY-LICENSES" "$root/usr/share/doc/cauchyfs/"
     sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$architecture/" -e "s/@LIBRARIES@/$libraries/" \
         -e "s/@SIZE@/$(du -ks --apparent-size "$root" | cut -f1)/" packaging/deb/control >"$root/DEBIAN/control"
     for script in postinst prerm postrm; do
@@ -121,27 +128,27 @@ PYTHON
 }
 
 make_rpm() {
-    local program=$1 root work
+    local program=$1 version=$2 root work
     need rpmbuild=rpm
     root=$(mktemp -d) work=$(mktemp -d)
     stage "$program" "$root" /usr
     install -d "$root/etc/cauchyfs/volumes"
-    install -D -m 644 -t "$root/usr/share/licenses/cauchyfs" LICENSE-MIT LICENSE-APACHE
+    add_licences "$program" "$root/usr/share/licenses/cauchyfs"
     date_files "$root"
     rpmbuild -bb --quiet --define "_topdir $work" --define "_rpmdir $work" --define "staged $root" \
-        --define "package_version $VERSION" --define "use_source_date_epoch_as_buildtime 1" \
+        --define "package_version $version" --define "use_source_date_epoch_as_buildtime 1" \
         --define "clamp_mtime_to_source_date_epoch 1" --define "_buildhost localhost" \
         packaging/rpm/cauchyfs.spec >&2
     cp "$work"/*/cauchyfs-*.rpm "$OUT/"
     rm -r "$root" "$work"
-    ls "$OUT"/cauchyfs-"$VERSION"-*.rpm
+    ls "$OUT"/cauchyfs-"$version"-*.rpm
 }
 
 make_static() {
     local program=$1 work name=cauchyfs-$VERSION-$MACHINE-linux-musl
     work=$(mktemp -d)
     stage "$program" "$work/$name" ""
-    install -m 644 -t "$work/$name" LICENSE-MIT LICENSE-APACHE
+    add_licences "$program" "$work/$name"
     chmod 755 "$work/$name"
     pack "$OUT/$name.tar.gz" "$work" "$name"
     rm -r "$work"
@@ -157,7 +164,7 @@ make_container() {
     ln -s usr/bin "$root/bin"
     ln -s usr/sbin "$root/sbin"
     echo 'root:x:0:0:root:/root:/usr/bin/cauchyfs' >"$root/etc/passwd"
-    install -D -m 644 -t "$root/usr/share/licenses/cauchyfs" LICENSE-MIT LICENSE-APACHE
+    add_licences "$program" "$root/usr/share/licenses/cauchyfs"
     chmod 755 "$root"
     pack "$OUT/cauchyfs-$VERSION-$MACHINE-container.tar.gz" "$root" .
     rm -r "$root"
@@ -166,7 +173,7 @@ make_container() {
 # Everything that dpkg and a program could leave behind in ROOT, with types, modes, owners, sizes and links.
 list_files() {
     (cd "$1" && find . -xdev \( -path ./proc -o -path ./sys -o -path ./dev -o -path ./var/cache -o -path ./var/log \
-        -o -path ./var/lib/dpkg -o -path ./var/lib/apt -o -path ./var/lib/systemd -o -path ./tmp -o -path ./check \) \
+        -o -path ./var/lib/dpkg -o -path ./var/lib/rpm -o -path ./root/.rpmdb -o -path ./var/lib/apt -o -path ./var/lib/systemd -o -path ./tmp -o -path ./check \) \
         -prune -o -printf '%p %y %m %U %G %l\n' | sort)
     (cd "$1" && grep -h -A2 '^Package: cauchyfs$' var/lib/dpkg/status || true)
     (cd "$1" && ls var/lib/dpkg/info | grep cauchyfs || true)
@@ -195,6 +202,66 @@ remove_root() {
     rm -rf --one-file-system "$1"
 }
 
+# Installs the package of a kind and a version in the fresh system, or upgrades to it. rpm on Debian knows no dependencies.
+install_version() {
+    case $1 in
+    deb) in_root "$root" "dpkg --install /check/cauchyfs_$2_*.deb" ;;
+    rpm) in_root "$root" "rpm --upgrade --nodeps --force-debian /check/cauchyfs-$2-1.*.rpm" ;;
+    esac
+}
+installed_version() {
+    case $1 in
+    deb) in_root "$root" "dpkg-query --show --showformat '\${Version}' cauchyfs" ;;
+    rpm) in_root "$root" "rpm --query --queryformat '%{VERSION}' cauchyfs" ;;
+    esac
+}
+remove_version() {
+    case $1 in
+    deb) in_root "$root" 'dpkg --purge cauchyfs' ;;
+    rpm) in_root "$root" 'rpm --erase --force-debian cauchyfs' ;;
+    esac
+}
+
+# check_life KIND VERSION NEWER: installs the package of that kind, uses it, upgrades it and removes it.
+check_life() {
+    local kind=$1 version=$2 newer=$3
+    list_files "$root" >"$OUT/files-before"
+
+    say "$kind: install, create, mount"
+    install_version "$kind" "$version"
+    in_root "$root" "cauchyfs --version
+        grep -q '^rustix [0-9.]*: ' /usr/share/*/cauchyfs/THIRD-PARTY-LICENSES
+        cauchyfs create --data 2 --parity 1 /check/d0 /check/d1 /check/d2
+        mkdir /check/mnt
+        mount -t cauchyfs /check/d0:/check/d1:/check/d2 /check/mnt
+        cp -a /usr/share/doc /check/mnt/ && rm -rf /check/d1 && diff -r /usr/share/doc /check/mnt/doc"
+    in_root "$root" 'man -w cauchyfs-mount mount.cauchyfs cauchyfs-volumes cauchyfs@.service cauchyfs-member-add >/dev/null
+        man --warnings cauchyfs-mount 2>&1 >/dev/null | { ! grep .; }
+        source /usr/share/bash-completion/completions/cauchyfs
+        COMP_WORDS=(cauchyfs unmount /check/m) COMP_CWORD=2 COMP_TYPE=9
+        _cauchyfs cauchyfs /check/m unmount
+        test "${COMPREPLY[*]}" = /check/mnt'
+
+    say "$kind: upgrade while it is mounted"
+    install_version "$kind" "$newer"
+    [ "$(installed_version "$kind")" = "$newer" ] || fail "the upgrade left $(installed_version "$kind")"
+    in_root "$root" "diff -r /usr/share/doc/base-files /check/mnt/doc/base-files
+        cauchyfs status /check/mnt >/dev/null || test \$? = 3
+        cauchyfs unmount /check/mnt
+        mount -t fuse.cauchyfs /check/d0:/check/d2 /check/mnt
+        diff -r /usr/share/doc/base-files /check/mnt/doc/base-files
+        umount /check/mnt
+        rm -r /check/d? /check/mnt"
+
+    say "$kind: remove"
+    in_root "$root" 'echo "# a volume" >/etc/cauchyfs/volumes/photos.conf'
+    remove_version "$kind"
+    # This file is not of the package.
+    in_root "$root" 'rm /etc/cauchyfs/volumes/photos.conf && rmdir /etc/cauchyfs/volumes /etc/cauchyfs'
+    list_files "$root" >"$OUT/files-after"
+    diff "$OUT/files-before" "$OUT/files-after" || fail "the package left something behind, or took something away"
+}
+
 check() {
     [ "$(id -u)" = 0 ] || fail "the check mounts and changes roots" "run it as root"
     if [ "${CAUCHYFS_CHECK_UNSHARED:-}" != 1 ]; then
@@ -202,58 +269,33 @@ check() {
         CAUCHYFS_CHECK_UNSHARED=1 exec unshare --mount "$ROOT/scripts/package.sh" --check
     fi
     need_fuse
-    local program newer
+    local program version newer=$VERSION+1
     program=$(build_usual)
     say "packages of two versions"
-    make_deb "$program" "$VERSION"
-    newer=$VERSION+1
-    make_deb "$program" "$newer"
+    rm -f "$OUT"/cauchyfs[-_]*.deb "$OUT"/cauchyfs-*.rpm
+    for version in "$VERSION" "$newer"; do
+        make_deb "$program" "$version"
+        make_rpm "$program" "$version"
+    done
     # Not local, because the trap runs at the end of the script. Users of the system pass through it.
     root=$(mktemp -d)
     chmod 755 "$root"
     trap 'remove_root "$root"' EXIT
     say "a fresh system"
-    fresh_debian "$root" fuse3,man-db,bash-completion "$OUT/debootstrap.log"
+    fresh_debian "$root" fuse3,man-db,bash-completion,rpm "$OUT/debootstrap.log"
     mount -t proc proc "$root/proc"
     mount --rbind /dev "$root/dev"
     mkdir "$root/check"
-    cp "$OUT"/cauchyfs_*.deb "$root/check/"
-    list_files "$root" >"$OUT/files-before"
-
-    say "install, create, mount"
-    in_root "$root" "dpkg --install /check/cauchyfs_${VERSION}_*.deb && cauchyfs --version"
-    in_root "$root" 'cauchyfs create --data 2 --parity 1 /check/d0 /check/d1 /check/d2
-        mkdir /check/mnt
-        mount -t cauchyfs /check/d0:/check/d1:/check/d2 /check/mnt
-        cp -a /usr/share/doc /check/mnt/ && rm -rf /check/d1 && diff -r /usr/share/doc /check/mnt/doc'
-    in_root "$root" 'man -w cauchyfs-mount mount.cauchyfs cauchyfs-volumes cauchyfs@.service cauchyfs-member-add >/dev/null
-        man --warnings cauchyfs-mount 2>&1 >/dev/null | { ! grep .; }
-        source /usr/share/bash-completion/completions/cauchyfs
-        COMP_WORDS=(cauchyfs unmount /check/m) COMP_CWORD=2 COMP_TYPE=9
-        _clap_complete_cauchyfs cauchyfs /check/m unmount
-        test "${COMPREPLY[*]}" = /check/mnt'
-
-    say "upgrade while it is mounted"
-    in_root "$root" "dpkg --install /check/cauchyfs_${newer}_*.deb
-        test \"\$(dpkg-query --show --showformat '\${Version}' cauchyfs)\" = $newer
-        diff -r /usr/share/doc/base-files /check/mnt/doc/base-files
-        cauchyfs status /check/mnt >/dev/null || test \$? = 3
-        cauchyfs unmount /check/mnt
-        mount -t fuse.cauchyfs /check/d0:/check/d2 /check/mnt
-        diff -r /usr/share/doc/base-files /check/mnt/doc/base-files
-        umount /check/mnt"
-
-    say "remove"
-    in_root "$root" 'mkdir -p /etc/cauchyfs/volumes && echo "# a volume" >/etc/cauchyfs/volumes/photos.conf
-        dpkg --purge cauchyfs
-        # This file is not of the package.
-        rm /etc/cauchyfs/volumes/photos.conf && rmdir /etc/cauchyfs/volumes /etc/cauchyfs'
-    list_files "$root" >"$OUT/files-after"
-    diff "$OUT/files-before" "$OUT/files-after" || fail "the package left something behind, or took something away"
-    say "the package was installed, used, upgraded and removed without a trace but its group"
+    cp "$OUT"/cauchyfs_*.deb "$OUT"/cauchyfs-*.rpm "$root/check/"
+    check_life deb "$VERSION" "$newer"
+    # These belong to packages that every system of rpm has.
+    mkdir -p "$root"/usr/lib/{sysusers.d,systemd/system-generators} "$root/usr/share/licenses"
+    check_life rpm "$VERSION" "$newer"
+    say "each package was installed, used, upgraded and removed without a trace but its group"
 }
 
 need_cargo
+need python3=python3
 mkdir -p "$OUT"
 if [ "${1:-}" = --check ]; then
     check
@@ -264,7 +306,7 @@ for kind in "$@"; do
     case $kind in
     # A command ends the script if it fails in an assignment, and not in an argument.
     deb) program=$(build_usual); make_deb "$program" "$VERSION" ;;
-    rpm) program=$(build_usual); make_rpm "$program" ;;
+    rpm) program=$(build_usual); make_rpm "$program" "$VERSION" ;;
     static) program=$(build_static); make_static "$program" ;;
     container) program=$(build_static); make_container "$program" ;;
     *) fail "there is no package '$kind'" "the packages are deb, rpm, static and container" ;;

@@ -37,6 +37,7 @@ pub(crate) mod mounter;
 mod passing;
 pub(crate) mod peer;
 pub(crate) mod places;
+pub(crate) mod probe_gate;
 pub(crate) mod process;
 pub(crate) mod protocol;
 pub(crate) mod quota;

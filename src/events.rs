@@ -97,6 +97,12 @@ impl EventLog {
         self.queue.push(now_ms(), member, kind);
     }
 
+    /// Records that several things happened just now. They are written at once.
+    pub fn record_together(&self, kinds: impl IntoIterator<Item = EventKind>) {
+        let noted = kinds.into_iter().map(|kind| (None, kind));
+        self.queue.push_all(now_ms(), noted);
+    }
+
     /// Returns the time of the last event if the daemon that recorded it had not ended in good order. `None` also if no
     /// daemon recorded anything.
     #[must_use]

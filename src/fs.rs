@@ -94,7 +94,7 @@ pub use crate::format::TARGET_MAX;
 pub use attributes::Attributes;
 pub use directories::Directories;
 pub use error::FsError;
-pub use interlock::{Interlock, RefusedRemovals};
+pub use interlock::{Interlock, InterlockChange, RefusedRemovals};
 pub use kept::{Kept, LostChanges};
 pub use limits::{INLINE_MAX, LINKS_MAX, SIZE_MAX};
 pub use names::Names;

@@ -183,7 +183,9 @@ pub(super) struct MountArguments {
     /// Off unless given. A file counts that loses its last name, and was there when the hour began, or at the mount if that
     /// is later. Files that a rename replaces by new ones or that are cut do not count. At least 10 may always go, and nothing
     /// is refused before the files are counted, which takes seconds after the mount. Programs see EPERM;
-    /// everything else goes on, background work too. It costs a count of all files at the mount and every hour.
+    /// everything else goes on, background work too. It costs a count of all files at the mount and every hour, but for
+    /// pauses. The count of removals begins anew with a mount. A refusal stays during an outage and for
+    /// the next mount with `--interlock`. A mount without it ends the refusal, and so may a crash within a second of its start.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(super) interlock: Option<u8>,
     /// Serve metrics for Prometheus over HTTP, at the path `/metrics`. A port alone is one of 127.0.0.1: 9464. Another
@@ -382,7 +384,7 @@ pub(super) struct RebuildArguments {
     pub(super) mountpoint: PathBuf,
 }
 
-/// Stop rebuilds, scrubs, moves of data and compaction of a mounted volume, each after its current step. Programs go on using
+/// Stop rebuilds, scrubs, moves of data, compaction and the hourly count of `--interlock`, each after its current step. Programs go on using
 /// the volume. Members are still watched and taken back, space is freed, and what is written becomes durable. Commands that
 /// order such work are refused. The pause ends with `resume`, or when the volume is unmounted.
 #[derive(Debug, Args)]
@@ -397,7 +399,9 @@ pub(super) struct PauseArguments {
     pub(super) mountpoint: PathBuf,
 }
 
-/// Go on with the background work that `pause` stopped, and with the removal of files that `--interlock` refused.
+/// Go on with the background work that `pause` stopped. If none is paused, let files be removed again that `--interlock`
+/// refused to remove. One order does one of these, and says what is left. A pause ends with the mount, so a `resume` behind a
+/// pause that is over allows removals.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs resume /mnt/photos")]

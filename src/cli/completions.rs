@@ -37,6 +37,44 @@ if [[ "$funcstack[1]" == "_cauchyfs" ]]; then
 fi
 "#;
 
+/// The addition to the script for bash. Readline passes a word as it was typed, and inserts names as they are given. So this
+/// takes quotes off before, and puts them on after.
+const QUOTES_OF_BASH: &str = r#"
+# Sets REPLY to a word without its quotes.
+_cauchyfs_unquote() {
+    local rest=$1 plain=
+    case $rest in
+        \'*) rest=${rest#\'}; REPLY=${rest%\'} ;;
+        \"*) rest=${rest#\"}; REPLY=${rest%\"} ;;
+        *)
+            while [[ $rest == *\\* ]]; do
+                plain+=${rest%%\\*} rest=${rest#*\\}
+                plain+=${rest:0:1} rest=${rest:1}
+            done
+            REPLY=$plain$rest
+            ;;
+    esac
+}
+_cauchyfs() {
+    local REPLY index current=$2
+    local -a typed=("${COMP_WORDS[@]}")
+    for index in "${!COMP_WORDS[@]}"; do
+        _cauchyfs_unquote "${COMP_WORDS[index]}"
+        typed[index]=$REPLY
+    done
+    _cauchyfs_unquote "$current"
+    local -a COMP_WORDS=("${typed[@]}")
+    _clap_complete_cauchyfs "$1" "$REPLY" "$3"
+    # Readline closes a quote that is open.
+    case $current in
+        [\'\"]*) return ;;
+    esac
+    for index in "${!COMPREPLY[@]}"; do
+        printf -v "COMPREPLY[index]" %q "${COMPREPLY[index]}"
+    done
+}
+"#;
+
 /// Print the completion of a shell, which completes commands, options, mountpoints, members, codes and engines.
 /// Packages install it; by hand, put the line of your shell below into its start-up file.
 #[derive(Debug, Args)]
@@ -89,7 +127,12 @@ fn script(shell: Shell) -> std::io::Result<String> {
     if shell == Shell::Zsh {
         script.extend(FIRST_OF_ZSH.as_bytes());
     }
-    String::from_utf8(script).map_err(std::io::Error::other)
+    let script = String::from_utf8(script).map_err(std::io::Error::other)?;
+    if shell == Shell::Bash {
+        let register = "-F _clap_complete_cauchyfs cauchyfs";
+        return Ok(QUOTES_OF_BASH.to_owned() + &script.replace(register, "-F _cauchyfs cauchyfs"));
+    }
+    Ok(script)
 }
 
 /// Completes the command line that a shell passes, and prints that. Returns whether a shell asked.
@@ -219,13 +262,13 @@ fn status(mount: &MountEntry) -> Option<StatusReport> {
     }
 }
 
-/// Says that a shell takes a name as one word with no meaning of its own. bash inserts names without quotes, and anyone may
-/// choose the name of a mountpoint, or of a directory.
+/// Says that a name has no meaning of its own to a shell that inserts it, at worst several words. The scripts quote spaces,
+/// but a shell may still have an older one. Anyone may choose the name of a mountpoint, or of a directory.
 fn is_harmless(name: &OsStr) -> bool {
     let bytes = name.as_encoded_bytes();
     bytes
         .iter()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"_./:@%+,=-".contains(byte))
+        .all(|byte| byte.is_ascii_alphanumeric() || b"_./:@%+,=- ".contains(byte))
 }
 
 /// Returns directories that begin with what is typed.
@@ -380,5 +423,13 @@ mod tests {
             let script = script(shell).unwrap();
             assert!(script.contains(VARIABLE), "{script}");
         }
+        // Both registrations of the script for bash, for its older and newer versions.
+        let script = script(Shell::Bash).unwrap();
+        assert_eq!(
+            script.matches("-F _cauchyfs cauchyfs").count(),
+            2,
+            "{script}"
+        );
+        assert!(!script.contains("-F _clap"), "{script}");
     }
 }

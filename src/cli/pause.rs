@@ -29,7 +29,8 @@ pub(super) fn pause(arguments: &PauseArguments) -> Result<Outcome, Failure> {
     Ok(Outcome::Done)
 }
 
-/// Has the daemon go on with its background work, and with the removal of files that its interlock refused.
+/// Has the daemon go on with its background work if that is paused, or else with the removal of files that its interlock
+/// refused.
 ///
 /// # Errors
 ///
@@ -39,17 +40,25 @@ pub(super) fn resume(arguments: &ResumeArguments) -> Result<Outcome, Failure> {
     let Answer::Resumed {
         was_paused,
         was_locked,
+        is_locked,
     } = mount.ask(&Request::Resume)?
     else {
         return Err(mount.beside_the_point());
     };
     if was_locked {
         terminal::line("files are removed again, and the interlock counts from nothing");
+        return Ok(Outcome::Done);
     }
     terminal::line(if was_paused {
         "background work goes on"
     } else {
         "background work was not paused"
     });
+    if is_locked {
+        let place = quoted_path(mount.mountpoint());
+        terminal::line(format_args!(
+            "the interlock still refuses to remove files; if they were to go, `cauchyfs resume {place}` once more"
+        ));
+    }
     Ok(Outcome::Done)
 }

@@ -113,6 +113,7 @@ fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
         losses_tolerated: -1,
         stripes: lost.iter().map(|row| row.stripes).sum(),
         bytes: lost.iter().map(|row| row.bytes).sum(),
+        dead_bytes: lost.iter().map(|row| row.dead).sum(),
     };
     Ok(Some(format!(
         "data is lost, or on missing members alone: {lost}; `cauchyfs status` names the files"

@@ -80,6 +80,9 @@ pub struct Coding {
     pub devices: Vec<String>,
     /// Names of those that do not answer. Stripes that are with them can be neither written nor coded elsewhere.
     pub hanging: Vec<String>,
+    /// The names of all devices, in their order, with the time in which each had at least one batch. Those that were given
+    /// up are among them.
+    pub device_times: Vec<(String, Duration)>,
 }
 
 impl Dispatch {
@@ -189,6 +192,11 @@ impl Dispatch {
                 .pipeline
                 .get()
                 .map_or_else(Vec::new, Pipeline::hanging_device_names),
+            device_times: self
+                .shared
+                .pipeline
+                .get()
+                .map_or_else(Vec::new, Pipeline::device_times),
         }
     }
 

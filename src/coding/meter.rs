@@ -37,6 +37,8 @@ struct MeterState {
     coded: Coded,
     under_way: usize,
     busy_since: Option<Instant>,
+    /// The longest time that [`Meter::busy`] returned.
+    shown: Duration,
 }
 
 impl Meter {
@@ -57,8 +59,18 @@ impl Meter {
         state.under_way -= 1;
         if state.under_way == 0 {
             let since = state.busy_since.take();
-            state.coded.busy += since.map_or(Duration::ZERO, |since| now - since);
+            let span = since.map_or(Duration::ZERO, |it| now.saturating_duration_since(it));
+            state.coded.busy += span;
         }
+    }
+
+    /// Returns the time in which at least one pass was under way, up to now. It never falls, as a counter must not.
+    pub(super) fn busy(&self, now: Instant) -> Duration {
+        let mut state = self.0.lock();
+        let since = state.busy_since;
+        let under_way = since.map_or(Duration::ZERO, |it| now.saturating_duration_since(it));
+        state.shown = state.shown.max(state.coded.busy + under_way);
+        state.shown
     }
 
     /// Returns what was coded, passes that are under way left out.
@@ -87,5 +99,25 @@ mod tests {
         assert_eq!(coded.busy, Duration::from_secs(4));
         assert!((coded.bytes_per_second() - 1000.0).abs() < 1e-9);
         assert!(Coded::default().bytes_per_second().abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_time_of_passes_under_way_grows_and_never_falls() {
+        let meter = Meter::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let busy = |seconds| meter.busy(at(seconds)).as_secs();
+        assert_eq!(busy(0), 0);
+        meter.begin(at(1));
+        meter.begin(at(2));
+        assert_eq!([busy(3), busy(5)], [2, 4], "no pass has ended yet");
+        meter.end(at(6), Some(1));
+        assert_eq!(busy(7), 6);
+        // The pass ended just before it was asked for, and its end is noted only now.
+        meter.end(at(6), Some(1));
+        assert_eq!(meter.coded().busy, Duration::from_secs(5));
+        assert_eq!([busy(7), busy(9)], [6, 6]);
+        meter.begin(at(10));
+        assert_eq!(busy(12), 7);
     }
 }

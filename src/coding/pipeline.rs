@@ -132,6 +132,14 @@ impl Pipeline {
             .collect()
     }
 
+    /// Returns the names of all devices, with the time in which each had at least one batch.
+    pub(super) fn device_times(&self) -> Vec<(String, Duration)> {
+        let stations = self.shared.stations.iter();
+        stations
+            .map(|station| (station.device().name().to_owned(), station.busy()))
+            .collect()
+    }
+
     /// Returns the device that memory is to be pinned with; what one has pinned is so for all.
     pub(super) fn pinning_device(&self) -> Option<&Arc<dyn Device>> {
         let mut left = self.shared.stations.iter().filter(|s| !s.is_given_up());
@@ -235,7 +243,7 @@ impl PipelineShared {
         let station = &self.stations[device];
         let is_over = || station.is_given_up();
         while let Some(mut batch) = self.queue.next_batch(is_over) {
-            let outcome = station.watch(number, || run_batch(lane, &mut batch));
+            let outcome = station.code(number, || run_batch(lane, &mut batch));
             let program = outcome
                 .as_ref()
                 .map(|&program| program)

@@ -45,6 +45,9 @@ const UNMOUNTED: Duration = Duration::from_millis(200);
 /// requests that wait.
 const UNDECIDED: Duration = Duration::from_secs(10);
 
+/// The time that an unmount waits for the watchdog, whose question holds the mount.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// The pause between two looks at an unmount that is under way.
 const UNMOUNT_POLL: Duration = Duration::from_millis(10);
 
@@ -127,6 +130,7 @@ impl<'a> Ending<'a> {
                     tracing::info!("signal {signal}: unmounting");
                     self.connection.release_waiting();
                     if !self.is_gone() {
+                        let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
                         self.write_back();
                         take_away(self.mounting, self.mount);
                     }
@@ -208,15 +212,19 @@ impl<'a> Ending<'a> {
 
     fn unmount(&mut self, lazy: bool) -> Result<(), MountError> {
         if !lazy && self.connection.has_requests_wait() && self.is_volume_away() {
+            let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
             return self.unmount_without_volume();
         }
+        if lazy {
+            // Nothing holds up a lazy unmount. What is written until then is written back only before.
+            self.write_back();
+            return self.mounting.unmount(self.mount, Unmount::Lazily);
+        }
+        let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
         self.write_back();
-        let how = if lazy {
-            Unmount::Lazily
-        } else {
-            Unmount::WhenIdle
-        };
-        self.mounting.unmount(self.mount, how)
+        // The gate counts as closed for a while only, which may be over.
+        let _again = self.volume.probe_gate().close(PROBE_TIMEOUT);
+        self.mounting.unmount(self.mount, Unmount::WhenIdle)
     }
 
     /// Says whether the volume cannot serve programs now.

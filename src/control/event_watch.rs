@@ -10,18 +10,21 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use self::changes::Changes;
+use self::changes::{Changes, told};
 use self::seen::{RedundancySeen, Seen, SpaceSeen};
 use super::mounted::MountedVolume;
 use super::summary::files_in;
 use crate::events::{EventLog, MOST_REMEMBERED, now_ms};
 use crate::format::event::EventKind;
 use crate::format::{Epoch, MemberIndex};
-use crate::fs::Fs;
+use crate::fs::{Fs, Interlock};
 use crate::maintenance::{Maintenance, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::Access;
 
+pub(crate) use self::refusal::restore_refusal;
+
 mod changes;
+mod refusal;
 mod seen;
 
 /// The interval of the looks.
@@ -47,7 +50,7 @@ pub(crate) const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The watch over a mounted volume, until it is ended or dropped.
 pub(crate) struct EventWatch {
-    end: Sender<()>,
+    end: Arc<Sender<()>>,
     ended: Receiver<()>,
 }
 
@@ -60,6 +63,10 @@ impl EventWatch {
     pub(crate) fn start(volume: &Arc<MountedVolume>) -> io::Result<Self> {
         let changes = record_start(volume)?;
         let (end, wanted) = mpsc::channel();
+        let end = Arc::new(end);
+        if let Some(interlock) = volume.interlock() {
+            interlock.set_waker(Arc::downgrade(&end));
+        }
         let (has_ended, ended) = mpsc::channel();
         let mut watch = Watch {
             volume: Arc::clone(volume),
@@ -98,23 +105,30 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
     let members = open.fs.transactions().members();
     let access = members.access();
     let crashed_at = events.crashed_at();
-    changes.remember(&events.newer_than(None, None, MOST_REMEMBERED).events);
+    let remembered = events.newer_than(None, None, MOST_REMEMBERED).events;
+    changes.remember(&remembered);
     events.start(access)?;
     // A reader of a volume has no part in its history.
-    if let Some(last_seen_ms) = crashed_at.filter(|_| access == Access::ReadWrite) {
-        events.record(None, EventKind::DaemonCrashed { last_seen_ms });
+    if access == Access::ReadWrite {
+        let crashed = crashed_at.map(|last_seen_ms| EventKind::DaemonCrashed { last_seen_ms });
+        let ended = refusal::ended_by_mount(volume, &remembered);
+        for kind in ended.into_iter().chain(crashed) {
+            events.record(None, kind);
+        }
     }
     let mut seen = Seen::of(&open.maintenance, std::iter::empty());
     seen.has_other_codes = Some(open.maintenance.rebuild().has_other_codes());
     seen.scrub = open.maintenance.scrubber().scrub_status().ok();
-    events.record(
-        None,
-        EventKind::DaemonStarted {
-            members: seen.count(),
-            online: seen.online(),
-            read_only: access == Access::ReadOnly,
-        },
-    );
+    let started = EventKind::DaemonStarted {
+        members: seen.count(),
+        online: seen.online(),
+        read_only: access == Access::ReadOnly,
+    };
+    // The next daemon takes a refusal for one that is over if a crash leaves the start without it.
+    let interlock = volume.interlock();
+    let changes_of_interlock = interlock.map_or_else(Vec::new, Interlock::take_changes);
+    let told = changes_of_interlock.into_iter().map(told);
+    events.record_together(std::iter::once(started).chain(told));
     let returned = changes.returned(&seen, now_ms());
     let found = changes.see(&seen, Instant::now());
     for (member, kind) in returned.into_iter().chain(found) {
@@ -172,10 +186,14 @@ struct Watch {
 
 impl Watch {
     fn run(&mut self, wanted: &Receiver<()>) {
-        while wanted.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
+        // The interlock wakes the watch, so that a refusal is durable soon.
+        while wanted.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Disconnected) {
             self.look();
         }
-        let noted = self.changes.end(Instant::now());
+        let interlock = self.volume.interlock();
+        let changes = interlock.map_or_else(Vec::new, Interlock::take_changes);
+        let mut noted = self.changes.end(Instant::now());
+        noted.extend(changes.into_iter().map(|change| (None, told(change))));
         let events: &EventLog = self.volume.events();
         for (member, kind) in noted {
             events.record(member, kind);
@@ -189,10 +207,10 @@ impl Watch {
             return;
         };
         let maintenance = Arc::clone(&open.maintenance);
-        let interlock = open.fs.interlock().cloned();
         drop(open);
         let mut seen = Seen::of(&maintenance, self.changes.known());
-        seen.refused = interlock.and_then(|it| Some((it.refused()?, it.percent().into())));
+        let interlock = self.volume.interlock();
+        seen.interlock = interlock.map_or_else(Vec::new, Interlock::take_changes);
         seen.is_paused = self.volume.is_paused();
         // The record of a scrub that ended is in the index.
         if maintenance.scrubber().is_running() || self.is_time_to_measure() {

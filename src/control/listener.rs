@@ -19,7 +19,7 @@ use super::metrics::Source;
 use super::mounted::{MountedVolume, OpenVolume};
 use super::protocol::{Absentee, Answer, Membership, Refusal, Request};
 use super::quota_orders;
-use super::report::StatusReport;
+use super::report::{InterlockReport, StatusReport};
 use super::scrub;
 use super::server::{self, Announced, ControlSocket, QuestionSocket, meanwhile};
 use super::summary::{Survey, TOO_FEW, rebuild_report, report};
@@ -27,6 +27,7 @@ use super::usage::{files_usage, volume_usage};
 use super::volume_failure::VolumeFailure;
 use crate::format::event::EventKind;
 use crate::format::{Ino, MemberIndex};
+use crate::fs::Interlock;
 use crate::maintenance::{OrderNumber, RebuildOrders, RebuildState, ScrubState};
 use crate::membership::{Access, JoinAs, Members, MembersError, directory};
 use crate::store::StoreRef;
@@ -258,11 +259,17 @@ impl Listener {
         paused.unwrap_or_else(Answer::Failed)
     }
 
+    /// Ends the pause of background work if there is one, which takes a volume that is there. Otherwise lets removals go on
+    /// that the interlock refuses, also during an outage. Its event is recorded after the outage then.
     fn resume(&self) -> Answer {
-        let open = self.volume.now();
-        let interlock = open.as_ref().and_then(|open| open.fs.interlock());
-        let was_locked = interlock.is_some_and(|interlock| interlock.release());
-        drop(open);
+        let interlock = self.volume.interlock();
+        if !self.volume.is_paused() && interlock.is_some_and(Interlock::release) {
+            return Answer::Resumed {
+                was_paused: false,
+                was_locked: true,
+                is_locked: false,
+            };
+        }
         let resumed = self.volume.set_paused(false).map(|since| {
             if let Some(since) = since {
                 let seconds = since.elapsed().as_secs();
@@ -272,7 +279,8 @@ impl Listener {
             }
             Answer::Resumed {
                 was_paused: since.is_some(),
-                was_locked,
+                was_locked: false,
+                is_locked: interlock.is_some_and(|it| it.refused().is_some()),
             }
         });
         resumed.unwrap_or_else(Answer::Failed)
@@ -301,7 +309,7 @@ impl Listener {
     fn status_answer(&self, mut report: StatusReport) -> Answer {
         report.paused = self.volume.is_paused();
         report.alerts = self.volume.alerts();
-        report.interlock = self.volume.interlock();
+        report.interlock = self.volume.interlock().map(InterlockReport::from);
         report.lost.shorten(MOST_LISTED_BYTES);
         report.transport = self.announced.transport();
         Answer::Status(Box::new(report))

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failure::DaemonFailure;
-use super::report::{AlertsReport, InterlockReport};
+use super::probe_gate::ProbeGate;
+use super::report::AlertsReport;
 use super::volume::Volume;
 use crate::events::EventLog;
 use crate::format::MemberIndex;
-use crate::fs::{Fs, ServedFs};
+use crate::fs::{Fs, Interlock, ServedFs};
 use crate::maintenance::{Maintenance, PauseSwitch, RebuildOrders};
 use crate::membership::Unusable;
 
@@ -28,8 +29,12 @@ pub(crate) struct MountedVolume {
     opened: Condvar,
     /// Outlives the volumes that are opened one after the other.
     events: EventLog,
+    /// Outlives them as well. None if the mount has none.
+    interlock: Option<Arc<Interlock>>,
     /// The time since which background work pauses on order. A leaf.
     paused_since: Mutex<Option<Instant>>,
+    /// Passed by what asks the mount, and closed by an unmount.
+    probe_gate: ProbeGate,
     /// The delivery of alerts, if there are receivers. A leaf.
     alerts: Mutex<Option<AlertsReport>>,
     /// Asks the watch of the volume to close it and open it again. A leaf.
@@ -82,10 +87,12 @@ impl MountedVolume {
     pub(crate) fn new(volume: Volume) -> Self {
         Self {
             events: EventLog::open(volume.transactions.members()),
+            interlock: volume.fs.interlock().cloned(),
             served: Arc::new(ServedFs::new(Arc::clone(&volume.fs))),
             volume: Mutex::new(Some(volume)),
             opened: Condvar::new(),
             paused_since: Mutex::default(),
+            probe_gate: ProbeGate::default(),
             alerts: Mutex::default(),
             reopener: Mutex::default(),
         }
@@ -133,7 +140,15 @@ impl MountedVolume {
         let before = *since;
         *since = is_paused.then(|| before.unwrap_or_else(Instant::now));
         switch.set(is_paused);
+        if let Some(interlock) = &self.interlock {
+            interlock.pause_counting(is_paused);
+        }
         Ok(before)
+    }
+
+    /// Returns the gate between questions to the mount and its unmount.
+    pub(crate) fn probe_gate(&self) -> &ProbeGate {
+        &self.probe_gate
     }
 
     /// Returns how the delivery of alerts is; none without receivers.
@@ -141,11 +156,9 @@ impl MountedVolume {
         self.alerts.lock().clone()
     }
 
-    /// Returns the limit on files that are removed within an hour; none without one, and while no volume is open.
-    pub(crate) fn interlock(&self) -> Option<InterlockReport> {
-        let volume = self.volume.lock();
-        let interlock = volume.as_ref()?.fs.interlock()?;
-        Some(InterlockReport::from(&**interlock))
+    /// Returns the limit on files that are removed within an hour, if the mount has one.
+    pub(crate) fn interlock(&self) -> Option<&Interlock> {
+        self.interlock.as_deref()
     }
 
     /// Notes how the delivery of alerts is from now on.

@@ -308,6 +308,9 @@ pub(crate) enum Answer {
         /// True if files were not removed any more. Daemons before this field have no interlock.
         #[serde(default)]
         was_locked: bool,
+        /// True if files are still not removed. Daemons before this field had both orders in one.
+        #[serde(default)]
+        is_locked: bool,
     },
     /// The events that were asked for.
     Events {

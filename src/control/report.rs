@@ -17,6 +17,8 @@ mod uncounted;
 mod usage;
 
 pub(crate) use alerts::{AlertsReport, AlertsState};
+#[cfg(test)]
+pub(crate) use coding::GpuTimeReport;
 pub(crate) use coding::{CodedReport, CodingReport};
 pub(crate) use interlock::InterlockReport;
 pub(crate) use lost::LostFiles;
@@ -292,6 +294,9 @@ pub(crate) struct RedundancyReport {
     pub(crate) losses_tolerated: i64,
     pub(crate) stripes: u64,
     pub(crate) bytes: u64,
+    /// Bytes of these stripes that no file holds any more. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) dead_bytes: u64,
 }
 
 /// The copies of the index, of which one is enough.
@@ -521,6 +526,7 @@ pub(crate) mod tests {
                 losses_tolerated,
                 stripes,
                 bytes: 1,
+                dead_bytes: 3,
             })
             .collect();
         let index = IndexReport {

@@ -219,6 +219,7 @@ pub(crate) fn row_report(row: &RedundancyRow) -> RedundancyReport {
         losses_tolerated: i64::from(row.losses_tolerated),
         stripes: row.stripes,
         bytes: row.bytes,
+        dead_bytes: row.dead,
     }
 }
 

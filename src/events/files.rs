@@ -1,18 +1,21 @@
 //! The event files of one directory: reading them, and appending to them.
 
-use std::collections::HashMap;
-use std::mem::discriminant;
+use std::collections::{HashMap, HashSet};
 
-use crate::format::event::{Event, EventKind, FILE_MAX, FRAME_MAX, read_file};
+use crate::format::event::{Event, FILE_MAX, FRAME_MAX, RawEvent, read_file, read_raw};
 use crate::format::files::{EVENTS, OLD_EVENTS};
-use crate::store::{Store, StoreError};
-
-/// Most bytes that are read of an event file, from its end. No daemon makes one longer.
-const MOST_READ: u64 = FILE_MAX + FRAME_MAX as u64;
+use crate::store::{Store, StoreError, StoreErrorKind};
 
 /// Most bytes of one kind that stay beyond the life of a file, and of all kinds together.
 const SHARE_BYTES: usize = 32 << 10;
 const MOST_KEPT: usize = 128 << 10;
+
+/// The length beyond which an event file takes no new events. The rest of [`FILE_MAX`] is for events that stay, so that no
+/// file becomes longer: earlier builds read no more than that.
+pub(super) const FULL: u64 = FILE_MAX - MOST_KEPT as u64;
+
+/// Most bytes that are read of an event file, from its end. No daemon makes one longer.
+pub(super) const MOST_READ: u64 = FILE_MAX + FRAME_MAX as u64;
 
 /// The events in the files of one directory.
 #[derive(Clone, Debug, Default)]
@@ -35,36 +38,44 @@ pub fn read_store(store: &dyn Store) -> Result<ReadEvents, StoreError> {
         found.events.extend(read.events);
         found.damaged += read.damaged;
     }
-    // The new file begins with events that were in a file before the old one.
-    found.events.sort_by_key(|event| event.sequence);
+    // The old file ends with events that were in a file before it. A crash may have left these in both files.
+    let order = |event: &Event| (event.sequence, event.time_ms, event.encode());
+    found.events.sort_by_cached_key(order);
+    found.events.dedup();
     Ok(found)
 }
 
 /// Reads one of the files. There are no events if it is absent.
 fn read_one(store: &dyn Store, name: &str) -> Result<ReadEvents, StoreError> {
-    let absent = ReadEvents::default;
-    let len = match store.open_len(name) {
-        Ok(len) => len,
-        Err(error) if error.kind().lacks_file() => return Ok(absent()),
-        Err(error) => return Err(error),
-    };
-    let offset = len.saturating_sub(MOST_READ);
-    let count = usize::try_from(len - offset).unwrap_or(usize::MAX);
-    let mut bytes = vec![0; count];
-    match store.read_at(name, offset, &mut bytes) {
-        Ok(()) => {}
-        // It was replaced since.
-        Err(error) if error.kind().lacks_file() => return Ok(absent()),
-        Err(error) => return Err(error),
-    }
-    let read = read_file(&bytes);
+    let read = read_file(&read_bytes(store, name)?);
     Ok(ReadEvents {
         events: read.events,
         damaged: read.damaged,
     })
 }
 
+/// Reads the bytes of one of the files. There are none if it is absent.
+fn read_bytes(store: &dyn Store, name: &str) -> Result<Vec<u8>, StoreError> {
+    let len = match store.open_len(name) {
+        Ok(len) => len,
+        Err(error) if error.kind().lacks_file() => return Ok(Vec::new()),
+        Err(error) => return Err(error),
+    };
+    let offset = len.saturating_sub(MOST_READ);
+    let count = usize::try_from(len - offset).unwrap_or(usize::MAX);
+    let mut bytes = vec![0; count];
+    match store.read_at(name, offset, &mut bytes) {
+        Ok(()) => Ok(bytes),
+        // It was replaced since.
+        Err(error) if error.kind().lacks_file() => Ok(Vec::new()),
+        Err(error) => Err(error),
+    }
+}
+
 /// Makes room for `needed` bytes in the event file of a directory. Returns the offset at which they belong.
+///
+/// A full file first takes over those events of the old one that stay. Then it becomes the old one. So a crash costs no event
+/// at any moment. Where there is no space for all that stay, the newest stay: a full disk must not end the log.
 pub(super) fn make_room(store: &dyn Store, needed: u64) -> Result<u64, StoreError> {
     let len = match store.open_len(EVENTS) {
         Ok(len) => len,
@@ -74,50 +85,91 @@ pub(super) fn make_room(store: &dyn Store, needed: u64) -> Result<u64, StoreErro
         }
         Err(error) => return Err(error),
     };
-    if len == 0 || len.saturating_add(needed) <= FILE_MAX {
+    if len == 0 || len.saturating_add(needed) <= FULL {
         return Ok(len);
     }
     // Old events that cannot be read do not keep new ones out.
-    let kept = rare_events(store).unwrap_or_else(|error| {
-        tracing::debug!("no old events are kept: {error}");
-        Vec::new()
-    });
+    match staying_events(store, len) {
+        Ok(staying) => add_staying(store, len, staying)?,
+        Err(error) => tracing::debug!("no old events are kept: {error}"),
+    }
     store.rename(EVENTS, OLD_EVENTS)?;
     store.create(EVENTS, 0)?;
-    store.write_at(EVENTS, 0, &kept)?;
-    Ok(kept.len() as u64)
+    Ok(0)
 }
 
-/// Returns those events of the old file that stay although a new one takes its place: the newest of each kind, as many as
-/// its share of a file is. So a kind that fills a file pushes out no event of another.
-fn rare_events(store: &dyn Store) -> Result<Vec<u8>, StoreError> {
-    let old = read_one(store, OLD_EVENTS)?.events;
-    let new = read_one(store, EVENTS)?.events;
-    let mut bytes_of = HashMap::new();
-    let mut has_share = |event: &Event| {
-        // One of a later build would lose its fields.
-        if event.kind == EventKind::Unknown {
-            return None;
+/// Old events that stay, and the place for them.
+struct Staying {
+    /// The end of the last intact frame of the full file. An earlier try may have left a part of a frame behind it.
+    offset: u64,
+    /// The frames, the oldest first.
+    frames: Vec<Vec<u8>>,
+}
+
+/// Adds the events that stay to a file of `len` bytes, or the newest of them if there is no space for all.
+fn add_staying(store: &dyn Store, len: u64, staying: Staying) -> Result<(), StoreError> {
+    let Staying { offset, mut frames } = staying;
+    if offset < len {
+        cut_back(store, offset);
+    }
+    while !frames.is_empty() {
+        match store.write_durably(EVENTS, offset, &frames.concat()) {
+            Ok(()) => break,
+            Err(error) => {
+                cut_back(store, offset);
+                if error.kind() != StoreErrorKind::NoSpace {
+                    return Err(error);
+                }
+                frames.drain(..frames.len().div_ceil(2));
+                let left = frames.len();
+                tracing::debug!(
+                    "there is no space for all events that stay, {left} are left: {error}"
+                );
+            }
         }
-        let frame = event.encode();
-        let bytes = bytes_of.entry(discriminant(&event.kind)).or_insert(0);
-        *bytes += frame.len();
-        (*bytes <= SHARE_BYTES).then_some(frame)
+    }
+    Ok(())
+}
+
+/// Removes what a failed write left at the end of the event file, so that tries do not add up.
+fn cut_back(store: &dyn Store, len: u64) {
+    if let Err(error) = store.truncate(EVENTS, len) {
+        tracing::debug!("the event file keeps a part of a frame: {error}");
+    }
+}
+
+/// Returns those events of the old file that stay although the new one of `len` bytes takes its place: the newest of each
+/// kind, as many as its share of a file is, and of all together as many as there is room for. So a kind that fills a file
+/// pushes out no event of another.
+fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
+    let (old, new) = (read_bytes(store, OLD_EVENTS)?, read_bytes(store, EVENTS)?);
+    let (mut old, (new, _)) = (read_raw(&old).0, read_raw(&new));
+    let skipped = len.saturating_sub(MOST_READ);
+    // Bytes without any intact frame are no rest of a try.
+    let offset = new.last().map_or(len, |raw| skipped + raw.end as u64);
+    // The old file ends with the oldest events.
+    old.sort_by_key(|raw| raw.event.sequence);
+    let mut bytes_of: HashMap<u8, usize> = HashMap::new();
+    let mut has_share = |raw: &RawEvent<'_>| {
+        let bytes = bytes_of.entry(raw.kind_number()).or_insert(0);
+        *bytes += raw.frame.len();
+        *bytes <= SHARE_BYTES
     };
-    for event in new.iter().rev() {
-        has_share(event);
+    for raw in &new {
+        has_share(raw);
     }
-    let mut kept: Vec<Vec<u8>> = Vec::new();
-    let mut left = MOST_KEPT;
-    for event in old.iter().rev() {
-        if let Some(frame) = has_share(event) {
-            let Some(rest) = left.checked_sub(frame.len()) else {
-                continue;
-            };
-            left = rest;
-            kept.push(frame);
+    // A crash may have ended an earlier try after the events were added.
+    let known: HashSet<&[u8]> = new.iter().map(|raw| raw.frame).collect();
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    // Earlier builds fill a file up to [`FILE_MAX`].
+    let room = usize::try_from(MOST_READ.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let mut left = room.min(MOST_KEPT);
+    for raw in old.iter().rev().filter(|raw| !known.contains(raw.frame)) {
+        if raw.frame.len() <= left && has_share(raw) {
+            left -= raw.frame.len();
+            frames.push(raw.frame.to_vec());
         }
     }
-    kept.reverse();
-    Ok(kept.concat())
+    frames.reverse();
+    Ok(Staying { offset, frames })
 }

@@ -38,12 +38,12 @@ pub struct Newer {
 /// The events of one volume in memory.
 pub(super) struct Queue {
     volume: VolumeId,
-    state: Mutex<State>,
+    state: Mutex<KeptEvents>,
     changed: Condvar,
 }
 
 #[derive(Default)]
-struct State {
+struct KeptEvents {
     /// In the order of their sequence numbers.
     remembered: VecDeque<Event>,
     waiting: VecDeque<Event>,
@@ -108,20 +108,29 @@ impl Queue {
 
     /// Adds an event. It waits to be written if there is a thread that writes.
     pub(super) fn push(&self, time_ms: i64, member: Option<EventMember>, kind: EventKind) {
+        self.push_all(time_ms, [(member, kind)]);
+    }
+
+    /// Adds events, between which no batch begins.
+    pub(super) fn push_all(
+        &self,
+        time_ms: i64,
+        noted: impl IntoIterator<Item = (Option<EventMember>, EventKind)>,
+    ) {
         let mut state = self.state.lock();
-        if state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING {
-            state.dropped += 1;
-            self.add(&mut state, time_ms, (member, kind), false);
-            drop(state);
-            self.changed.notify_all();
-            return;
+        for noted in noted {
+            if state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING {
+                state.dropped += 1;
+                self.add(&mut state, time_ms, noted, false);
+                continue;
+            }
+            let dropped = std::mem::take(&mut state.dropped);
+            if dropped > 0 {
+                let kind = EventKind::EventsDropped { events: dropped };
+                self.add(&mut state, time_ms, (None, kind), true);
+            }
+            self.add(&mut state, time_ms, noted, true);
         }
-        let dropped = std::mem::take(&mut state.dropped);
-        if dropped > 0 {
-            let kind = EventKind::EventsDropped { events: dropped };
-            self.add(&mut state, time_ms, (None, kind), true);
-        }
-        self.add(&mut state, time_ms, (member, kind), true);
         drop(state);
         self.changed.notify_all();
     }
@@ -129,7 +138,7 @@ impl Queue {
     /// Remembers an event. It is written as well if it `waits` and a thread writes.
     fn add(
         &self,
-        state: &mut State,
+        state: &mut KeptEvents,
         time_ms: i64,
         (member, kind): (Option<EventMember>, EventKind),
         waits: bool,
@@ -221,7 +230,7 @@ impl Queue {
         }
         state.stage = Stage::Closing;
         self.changed.notify_all();
-        let is_open = |state: &mut State| state.stage != Stage::Absent;
+        let is_open = |state: &mut KeptEvents| state.stage != Stage::Absent;
         let waited = self.changed.wait_while_for(&mut state, is_open, patience);
         if waited.timed_out() {
             tracing::warn!("the last events are not written yet: a member does not answer");
@@ -254,7 +263,7 @@ impl Queue {
         for event in events.into_iter().rev() {
             state.waiting.push_front(event);
         }
-        let is_open = |state: &mut State| state.stage != Stage::Closing;
+        let is_open = |state: &mut KeptEvents| state.stage != Stage::Closing;
         self.changed.wait_while_for(&mut state, is_open, pause);
         state.stage != Stage::Closing
     }

@@ -6,10 +6,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use super::files::make_room;
+use super::files::{FULL, make_room};
 use super::queue::{Batch, Queue};
 use crate::format::MemberIndex;
-use crate::format::event::{Event, FILE_MAX};
+use crate::format::event::Event;
 use crate::format::files::EVENTS;
 use crate::membership::{Members, chain};
 use crate::store::{Store, StoreError, StoreRef, StoreRequest};
@@ -123,7 +123,7 @@ impl Writer {
         needed: u64,
     ) -> Option<u64> {
         match self.files.get(&index).filter(|file| file.is_of(store)) {
-            Some(MemberFile::Open { len, .. }) if *len + needed <= FILE_MAX => return Some(*len),
+            Some(MemberFile::Open { len, .. }) if *len + needed <= FULL => return Some(*len),
             Some(MemberFile::Failed { since, .. }) if since.elapsed() < RETRY_AFTER => return None,
             _ => {}
         }

@@ -1,4 +1,5 @@
-//! Counting the files of a volume for the interlock, in the background: at the mount, and every hour.
+//! Counting the files of a volume for the interlock, in the background: at the mount, and every hour unless background
+//! work is paused.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +18,9 @@ const PAGE: usize = 512;
 
 /// The time from one count to the next.
 const INTERVAL: Duration = Duration::from_secs(3600);
+
+/// The pause between two looks whether a count may go on that pauses.
+const PAUSE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A thread that counts the files of a volume, until it is stopped or dropped.
 #[derive(Default)]
@@ -48,7 +52,7 @@ impl FileCount {
         let stop = Arc::clone(&self.stop);
         let started = self.threads.start("file-count", move || {
             loop {
-                match count(&transactions, &stop) {
+                match count(&transactions, &interlock, &stop) {
                     Ok(Some(files)) => {
                         interlock.set_files(files);
                         tracing::info!("the interlock counted {files} files");
@@ -82,13 +86,23 @@ impl Drop for FileCount {
 }
 
 /// Counts all inodes but directories. Returns none once it is to stop.
-fn count(transactions: &Transactions, stop: &Stop) -> Result<Option<u64>, FsError> {
+fn count(
+    transactions: &Transactions,
+    interlock: &Interlock,
+    stop: &Stop,
+) -> Result<Option<u64>, FsError> {
     let (mut from, end) = key::inodes();
     let mut files = 0;
+    let mut pause = Duration::ZERO;
     loop {
-        if stop.wait(Duration::ZERO) {
+        if stop.wait(pause) {
             return Ok(None);
         }
+        if interlock.is_count_paused() {
+            pause = PAUSE_INTERVAL;
+            continue;
+        }
+        pause = Duration::ZERO;
         let page = transactions.scan(&from, &end, PAGE)?;
         let Some((last, _)) = page.last() else {
             return Ok(Some(files));

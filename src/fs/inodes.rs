@@ -9,7 +9,7 @@ use crate::transaction::Transactions;
 
 use super::edit::Edit;
 use super::error::FsError;
-use super::interlock::Interlock;
+use super::interlock::{Admission, Interlock};
 use super::list_lens::ListLens;
 use super::locks::Locks;
 use super::quotas::{Book, Quotas};
@@ -61,14 +61,19 @@ impl Inodes {
         self.interlock.as_ref()
     }
 
-    /// Admits the removal of a file that is about to lose its last name, which takes a leaf lock.
+    /// Admits the removal of a file that is about to lose its last name, which takes a leaf lock. The caller says when it
+    /// is done.
     ///
     /// # Errors
     ///
     /// [`FsError::Interlocked`] if too many files were removed within an hour.
-    pub(super) fn admit_removal(&self, inode: &Inode, now: Timestamp) -> Result<(), FsError> {
+    pub(super) fn admit_removal(
+        &self,
+        inode: &Inode,
+        now: Timestamp,
+    ) -> Result<Admission<'_>, FsError> {
         let interlock = self.interlock.as_ref();
-        interlock.map_or(Ok(()), |interlock| interlock.admit(inode, now))
+        interlock.map_or_else(|| Ok(Admission::default()), |it| it.admit(inode, now))
     }
 
     /// Admits that a rename replaces a file by another one.
@@ -81,9 +86,11 @@ impl Inodes {
         by: &Inode,
         replaced: &Inode,
         now: Timestamp,
-    ) -> Result<(), FsError> {
-        let interlock = self.interlock.as_ref();
-        interlock.map_or(Ok(()), |it| it.admit_replacement(by, replaced, now))
+    ) -> Result<Admission<'_>, FsError> {
+        let Some(interlock) = &self.interlock else {
+            return Ok(Admission::default());
+        };
+        interlock.admit_replacement(by, replaced, now)
     }
 
     /// Returns the locks of inodes.

@@ -7,10 +7,15 @@
 //! later. So programs may make and remove files of their own as they like. A directory does not count, because it is empty by
 //! then. A rename that replaces a file by a new one does not count, nor a cut: programs do so all the time. One that replaces
 //! an old file by another old one counts, because there is a file less. Nothing is refused before the files are counted.
+//!
+//! The count begins anew with each mount, because the user who mounts may give the order as well. A refusal stays: the log of
+//! events tells the next daemon of it. A crash loses a refusal that the log does not have yet.
 
 use std::collections::VecDeque;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
@@ -26,6 +31,9 @@ const WINDOW_SECONDS: i64 = 3600;
 /// The files that may be removed within the window, however few there are.
 const LEAST: u64 = 10;
 
+/// Most changes that wait for the log of events. Each pair of them takes an order.
+const MOST_CHANGES: usize = 64;
+
 /// The removals that were refused first, until an order lets them go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefusedRemovals {
@@ -33,6 +41,46 @@ pub struct RefusedRemovals {
     pub removed: u64,
     /// The files of the volume then.
     pub files: u64,
+}
+
+/// A change of what an interlock does, for the log of events.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterlockChange {
+    /// It refuses removals from now on.
+    Refused {
+        /// The removals before.
+        removals: RefusedRemovals,
+        /// The percentage that may go.
+        percent: u8,
+    },
+    /// An order lets removals go on.
+    Allowed {
+        /// The time for which they were refused.
+        refused_for: Duration,
+    },
+}
+
+/// The removal of a file that was admitted. It counts unless it is dropped before it is [done](Self::done).
+#[derive(Debug, Default)]
+#[must_use]
+pub(super) struct Admission<'a> {
+    /// The interlock that counted it, and the minute.
+    counted: Option<(&'a Interlock, u64)>,
+}
+
+impl Admission<'_> {
+    /// Notes that the file is gone.
+    pub(super) fn done(mut self) {
+        self.counted = None;
+    }
+}
+
+impl Drop for Admission<'_> {
+    fn drop(&mut self) {
+        if let Some((interlock, minute)) = self.counted.take() {
+            interlock.removals.lock().take_back(minute);
+        }
+    }
 }
 
 /// A limit on the files that are removed within an hour. It outlives a filesystem that is opened again beneath its mount.
@@ -44,21 +92,47 @@ pub struct Interlock {
     files: AtomicU64,
     /// True once they were counted.
     is_counted: AtomicBool,
-    state: Mutex<State>,
+    /// True if the files are not to be counted again for now.
+    is_paused: AtomicBool,
+    removals: Mutex<Removals>,
 }
 
+/// The removals within the window.
 #[derive(Debug, Default)]
-struct State {
+struct Removals {
     /// The time of the mount by the clock of the filesystem.
     mounted: Option<Timestamp>,
     /// The removals of each minute since the mount in which there were some.
     minutes: VecDeque<(u64, u64)>,
     /// The sum of these.
     removed: u64,
-    refused: Option<RefusedRemovals>,
+    /// The removals that are refused, and since when.
+    refused: Option<(RefusedRemovals, Instant)>,
+    /// The changes that no event tells of yet.
+    changes: Vec<InterlockChange>,
+    /// Wakes what records these changes, while there is such.
+    waker: Weak<Sender<()>>,
 }
 
-impl State {
+impl Removals {
+    fn note(&mut self, change: InterlockChange) {
+        if self.changes.len() < MOST_CHANGES {
+            self.changes.push(change);
+        }
+        // It may have ended just now.
+        let _ = self.waker.upgrade().map(|waker| waker.send(()));
+    }
+
+    /// Takes back a removal that was counted in a minute, and failed.
+    fn take_back(&mut self, minute: u64) {
+        let mut minutes = self.minutes.iter_mut().rev();
+        // An order may have cleared the count since.
+        if let Some((_, count)) = minutes.find(|(of, count)| *of == minute && *count > 0) {
+            *count -= 1;
+            self.removed -= 1;
+        }
+    }
+
     /// Returns whether a file was there when the hour began, or at the mount if that is later.
     fn is_old(&self, made: Timestamp, now: Timestamp) -> bool {
         let of = |time: Timestamp| (time.seconds, time.nanos);
@@ -77,7 +151,8 @@ impl Interlock {
             began: Instant::now(),
             files: AtomicU64::new(0),
             is_counted: AtomicBool::new(false),
-            state: Mutex::default(),
+            is_paused: AtomicBool::new(false),
+            removals: Mutex::default(),
         }
     }
 
@@ -90,20 +165,58 @@ impl Interlock {
     /// Returns the removals that are refused now, if any are.
     #[must_use]
     pub fn refused(&self) -> Option<RefusedRemovals> {
-        self.state.lock().refused
+        self.removals.lock().refused.map(|(refused, _)| refused)
     }
 
-    /// Lets removals go on, and counts from nothing. Returns whether they were refused.
+    /// Lets removals go on if they are refused, and counts from nothing then. Returns whether they were refused.
     pub fn release(&self) -> bool {
-        let mut state = self.state.lock();
-        state.minutes.clear();
-        state.removed = 0;
-        state.refused.take().is_some()
+        let mut removals = self.removals.lock();
+        let Some((_, since)) = removals.refused.take() else {
+            return false;
+        };
+        removals.minutes.clear();
+        removals.removed = 0;
+        let refused_for = since.elapsed();
+        removals.note(InterlockChange::Allowed { refused_for });
+        true
+    }
+
+    /// Refuses removals because the daemon before did so when it ended, and began to so long ago. This is a change, too: the
+    /// log tells of it again, and so the daemon after this one learns of it.
+    pub fn refuse_on(&self, refused: RefusedRemovals, ago: Duration) {
+        let now = Instant::now();
+        let since = now.checked_sub(ago).unwrap_or(now);
+        let mut removals = self.removals.lock();
+        removals.refused = Some((refused, since));
+        removals.note(InterlockChange::Refused {
+            removals: refused,
+            percent: self.percent,
+        });
+    }
+
+    /// Sends to `waker` at each change from now on, as long as it is there.
+    pub fn set_waker(&self, waker: Weak<Sender<()>>) {
+        self.removals.lock().waker = waker;
+    }
+
+    /// Takes the changes since the last call, in order.
+    pub fn take_changes(&self) -> Vec<InterlockChange> {
+        std::mem::take(&mut self.removals.lock().changes)
+    }
+
+    /// Has the files not counted again until this is called with false.
+    pub fn pause_counting(&self, is_paused: bool) {
+        self.is_paused.store(is_paused, Ordering::Relaxed);
+    }
+
+    /// Returns whether a count is to wait. The first one is not, because nothing is refused before its end.
+    pub(super) fn is_count_paused(&self) -> bool {
+        self.is_paused.load(Ordering::Relaxed) && self.is_counted.load(Ordering::Acquire)
     }
 
     /// Notes when the filesystem was opened first.
     pub(super) fn begin(&self, now: Timestamp) {
-        self.state.lock().mounted.get_or_insert(now);
+        self.removals.lock().mounted.get_or_insert(now);
     }
 
     /// Notes how many files there are.
@@ -123,12 +236,12 @@ impl Interlock {
         by: &Inode,
         replaced: &Inode,
         now: Timestamp,
-    ) -> Result<(), FsError> {
-        let is_old = self.state.lock().is_old(by.btime, now);
+    ) -> Result<Admission<'_>, FsError> {
+        let is_old = self.removals.lock().is_old(by.btime, now);
         if is_old {
             return self.admit(replaced, now);
         }
-        Ok(())
+        Ok(Admission::default())
     }
 
     /// Admits the removal of a file that is about to lose its last name.
@@ -136,32 +249,42 @@ impl Interlock {
     /// # Errors
     ///
     /// [`FsError::Interlocked`] if too many went.
-    pub(super) fn admit(&self, inode: &Inode, now: Timestamp) -> Result<(), FsError> {
+    pub(super) fn admit(&self, inode: &Inode, now: Timestamp) -> Result<Admission<'_>, FsError> {
         let minute = self.began.elapsed().as_secs() / 60;
         self.admit_at(inode.btime, now, minute)
     }
 
-    fn admit_at(&self, made: Timestamp, now: Timestamp, minute: u64) -> Result<(), FsError> {
-        let mut state = self.state.lock();
-        if !state.is_old(made, now) {
-            return Ok(());
+    fn admit_at(
+        &self,
+        made: Timestamp,
+        now: Timestamp,
+        minute: u64,
+    ) -> Result<Admission<'_>, FsError> {
+        let mut removals = self.removals.lock();
+        if !removals.is_old(made, now) {
+            return Ok(Admission::default());
         }
-        if state.refused.is_some() {
+        if removals.refused.is_some() {
             return Err(FsError::Interlocked);
         }
-        while let Some((first, count)) = state.minutes.front().copied()
+        while let Some((first, count)) = removals.minutes.front().copied()
             && first + WINDOW <= minute
         {
-            state.minutes.pop_front();
-            state.removed -= count;
+            removals.minutes.pop_front();
+            removals.removed -= count;
         }
         let files = self.files.load(Ordering::Relaxed);
         let most = (files.saturating_mul(self.percent.into()) / 100).max(LEAST);
         // Until all files are counted, nothing says how many may go. What goes counts afterwards.
-        if state.removed >= most && self.is_counted.load(Ordering::Acquire) {
-            let removed = state.removed;
-            state.refused = Some(RefusedRemovals { removed, files });
-            drop(state);
+        if removals.removed >= most && self.is_counted.load(Ordering::Acquire) {
+            let removed = removals.removed;
+            let refused = RefusedRemovals { removed, files };
+            removals.refused = Some((refused, Instant::now()));
+            removals.note(InterlockChange::Refused {
+                removals: refused,
+                percent: self.percent,
+            });
+            drop(removals);
             tracing::error!(
                 "removals are refused until `cauchyfs resume`: {removed} of {files} files were removed within an hour, and \
                  the interlock lets {} percent go",
@@ -169,12 +292,14 @@ impl Interlock {
             );
             return Err(FsError::Interlocked);
         }
-        state.removed += 1;
-        match state.minutes.back_mut() {
+        removals.removed += 1;
+        match removals.minutes.back_mut() {
             Some((last, count)) if *last == minute => *count += 1,
-            _ => state.minutes.push_back((minute, 1)),
+            _ => removals.minutes.push_back((minute, 1)),
         }
-        Ok(())
+        Ok(Admission {
+            counted: Some((self, minute)),
+        })
     }
 }
 
@@ -198,8 +323,8 @@ mod tests {
     /// Removes old files, one after the other, and returns how many went.
     fn remove(interlock: &Interlock, count: u64, minute: u64) -> usize {
         let now = at(MOUNTED + i64::try_from(minute).unwrap() * 60);
-        let admitted = (0..count).filter(|_| interlock.admit_at(at(7), now, minute).is_ok());
-        admitted.count()
+        let admit = || interlock.admit_at(at(7), now, minute).map(Admission::done);
+        (0..count).filter(|_| admit().is_ok()).count()
     }
 
     #[test]
@@ -220,6 +345,102 @@ mod tests {
     }
 
     #[test]
+    fn a_removal_that_fails_does_not_count() {
+        let interlock = interlock(100);
+        assert_eq!(remove(&interlock, 10, 0), 10);
+        for minute in [0, 1] {
+            for _ in 0..50 {
+                let failed = interlock.admit_at(at(7), at(MOUNTED), minute);
+                drop(failed.unwrap());
+            }
+        }
+        assert_eq!(remove(&interlock, 20, 1), 15);
+        // An order between the admission and the failure leaves nothing to take back.
+        assert!(interlock.release());
+        let failed = interlock.admit_at(at(7), at(MOUNTED), 1).unwrap();
+        assert_eq!(remove(&interlock, 30, 1), 24);
+        assert!(interlock.release());
+        drop(failed);
+        assert_eq!(remove(&interlock, 30, 1), 25);
+    }
+
+    #[test]
+    fn every_refusal_and_every_order_is_told_once_however_soon_one_follows_the_other() {
+        let interlock = interlock(100);
+        let removals = RefusedRemovals {
+            removed: 25,
+            files: 100,
+        };
+        let refused = InterlockChange::Refused {
+            removals,
+            percent: 25,
+        };
+        assert!(!interlock.release(), "nothing is refused");
+        assert_eq!(interlock.take_changes(), []);
+        for _ in 0..2 {
+            remove(&interlock, 30, 0);
+            assert!(interlock.release());
+        }
+        let changes = interlock.take_changes();
+        let is_order = |change: &InterlockChange| matches!(change, InterlockChange::Allowed { .. });
+        assert_eq!(changes.len(), 4, "{changes:?}");
+        assert_eq!((changes[0], changes[2]), (refused, refused));
+        assert!(is_order(&changes[1]) && is_order(&changes[3]));
+        assert_eq!(interlock.take_changes(), []);
+        for _ in 0..2 * MOST_CHANGES {
+            remove(&interlock, 30, 0);
+            assert!(interlock.release());
+        }
+        assert_eq!(interlock.take_changes().len(), MOST_CHANGES);
+    }
+
+    #[test]
+    fn a_refusal_of_the_daemon_before_stays_until_an_order() {
+        let interlock = interlock(100);
+        let before = RefusedRemovals {
+            removed: 25,
+            files: 100,
+        };
+        interlock.refuse_on(before, Duration::from_secs(60));
+        assert_eq!(interlock.refused(), Some(before));
+        assert_eq!(remove(&interlock, 5, 0), 0);
+        let goes_on = InterlockChange::Refused {
+            removals: before,
+            percent: 25,
+        };
+        assert_eq!(interlock.take_changes(), [goes_on], "once, not at each try");
+        assert!(interlock.release());
+        assert_eq!(remove(&interlock, 30, 0), 25);
+    }
+
+    #[test]
+    fn a_change_wakes_what_records_it() {
+        let interlock = interlock(100);
+        let (waker, woken) = std::sync::mpsc::channel();
+        let waker = std::sync::Arc::new(waker);
+        interlock.set_waker(std::sync::Arc::downgrade(&waker));
+        remove(&interlock, 25, 0);
+        assert!(woken.try_recv().is_err(), "nothing is refused");
+        remove(&interlock, 5, 0);
+        assert_eq!(woken.try_iter().count(), 1);
+        assert!(interlock.release());
+        assert_eq!(woken.try_iter().count(), 1);
+        drop(waker);
+        assert!(woken.recv().is_err(), "the interlock keeps it");
+    }
+
+    #[test]
+    fn only_the_first_count_goes_on_while_background_work_is_paused() {
+        let interlock = Interlock::new(25);
+        interlock.pause_counting(true);
+        assert!(!interlock.is_count_paused());
+        interlock.set_files(7);
+        assert!(interlock.is_count_paused());
+        interlock.pause_counting(false);
+        assert!(!interlock.is_count_paused());
+    }
+
+    #[test]
     fn removals_count_for_an_hour() {
         let interlock = interlock(100);
         assert_eq!(remove(&interlock, 10, 0), 10);
@@ -237,13 +458,14 @@ mod tests {
                 nanos,
                 ..at(MOUNTED)
             };
-            interlock.admit_at(made, soon, 1).unwrap();
+            interlock.admit_at(made, soon, 1).unwrap().done();
         }
         // An hour later they are old.
         let later = at(MOUNTED + 7200);
-        let went = (0..100).filter(|_| interlock.admit_at(at(MOUNTED + 1), later, 120).is_ok());
+        let admit = |made| interlock.admit_at(made, later, 120).map(Admission::done);
+        let went = (0..100).filter(|_| admit(at(MOUNTED + 1)).is_ok());
         assert_eq!(went.count(), 25);
-        interlock.admit_at(at(MOUNTED + 7000), later, 120).unwrap();
+        admit(at(MOUNTED + 7000)).unwrap();
     }
 
     #[test]

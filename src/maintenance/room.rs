@@ -95,6 +95,12 @@ impl Room {
         *self.rests_until.lock() = Instant::now().checked_add(time);
     }
 
+    /// Returns how many bytes compaction has written to the members since the volume was opened.
+    #[must_use]
+    pub fn bytes_compacted(&self) -> u64 {
+        self.compaction.moved()
+    }
+
     /// Returns the number of times that room was made for the index, or in it. If it rises during a call that finds no
     /// space, the call may find some the next time.
     pub fn times_made(&self) -> u64 {

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Instant;
 
 use hmac::{Hmac, KeyInit, Mac};
 use rustix::process::{Pid, Signal, kill_process};
@@ -386,6 +387,32 @@ fn a_loss_and_a_return_are_one_message_each_to_every_receiver_also_those_that_we
         id,
         "each receiver has a notice of its own"
     );
+}
+
+/// Prints the time from the removal of a member's directory to its mail. Nothing depends on the figure.
+#[test]
+fn the_mail_about_a_removed_member_comes_within_the_patience_of_the_tests() {
+    if skip_mounts() {
+        return;
+    }
+    let port = Port::take();
+    let smtp = port.number;
+    let site = Site::new();
+    site.add(&format!(
+        "name = \"mail\"\nkind = \"mail\"\nfrom = \"fs@example.org\"\nto = [\"a@example.org\"]\nsmtp = \"127.0.0.1:{smtp}\""
+    ));
+    let mails = site.home.path().join("mails");
+    let _server = MailServer::start(smtp, &mails);
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    site.mount(&volume, &ALL);
+    write_some(&volume);
+    let began = Instant::now();
+    volume.delete_member(3);
+    eventually("the mail is there", || {
+        fs::read_to_string(&mails).is_ok_and(|it| it.contains("\nSubject: "))
+    });
+    println!("the mail came {:.1?} after the removal", began.elapsed());
+    volume.unmount();
 }
 
 #[test]

@@ -77,7 +77,6 @@ fn more_than_a_share_of_the_files_is_removed_only_after_an_order() {
     let (code, out) = volume.command(&["resume"], &[]);
     assert_eq!(code, Some(0), "{out}");
     assert!(out.contains("files are removed again"), "{out}");
-    eventually("the event is there", || told("removals_allowed"));
     for number in 25..50 {
         remove(&name("old", number)).expect("as many may go again");
     }
@@ -86,6 +85,72 @@ fn more_than_a_share_of_the_files_is_removed_only_after_an_order() {
     refused(&name("old", 51));
     let rename = || fs::rename(volume.path(&name("old", 52)), volume.path(&name("old", 53)));
     rename().expect_err("an old file that replaces an old one counts");
+    volume.unmount();
+    check_that_a_refusal_lasts(&volume);
+}
+
+/// Checks that a refusal outlasts the mount, the end of a pause and an outage, and ends by an order or without an interlock.
+fn check_that_a_refusal_lasts(volume: &TestVolume) {
+    let mount = |options: &[&str]| {
+        let mounted = volume.try_mount(&ALL, options);
+        assert_eq!(mounted.status.code(), Some(0), "{}", said(&mounted));
+    };
+    let is_refused = || {
+        let status = volume.status().0;
+        status["interlock"]["refuses"] == true
+    };
+    mount(&["--interlock", "25%", "--on-failure", "wait"]);
+    assert!(is_refused(), "the mount before refused");
+    volume.unmount();
+    mount(&["--interlock", "25%", "--on-failure", "wait"]);
+    assert!(is_refused(), "the mount before went on refusing");
+    let path = volume.path(&name("old", 53));
+    fs::remove_file(&path).expect_err("the mount before refused");
+    assert_eq!(volume.command(&["pause"], &[]).0, Some(0));
+    let (code, out) = volume.command(&["resume"], &[]);
+    assert_eq!(code, Some(0), "{out}");
+    assert!(out.contains("background work goes on"), "{out}");
+    assert!(out.contains("still refuses to remove files"), "{out}");
+    assert!(is_refused(), "the order was for background work");
+
+    let aside = |member: &std::path::Path| member.with_extension("aside");
+    for member in &volume.members[..3] {
+        fs::rename(member, aside(member)).expect("nothing holds its name");
+    }
+    eventually("too many are away", || {
+        volume.command(&["status"], &[]).1.contains("too many")
+            || volume.status().0["state"] == "failed"
+    });
+    let (code, out) = volume.command(&["resume"], &[]);
+    assert_eq!(code, Some(0), "during an outage: {out}");
+    assert!(out.contains("files are removed again"), "{out}");
+    for member in &volume.members[..3] {
+        fs::rename(aside(member), member).expect("its name is free");
+    }
+    eventually("the volume is back", || fs::remove_file(&path).is_ok());
+    assert!(!is_refused());
+
+    // Refuse again, and mount without an interlock.
+    let left: Vec<_> = (54..100)
+        .map(|number| fs::remove_file(volume.path(&name("old", number))))
+        .collect();
+    assert!(left.iter().any(Result::is_err) && is_refused());
+    volume.unmount();
+    mount(&[]);
+    fs::remove_file(volume.path(&name("old", 99))).expect("there is no interlock");
+    let count = |word: &str| {
+        volume
+            .command(&["events"], &["--json"])
+            .1
+            .matches(word)
+            .count()
+    };
+    eventually("every refusal and its end are events", || {
+        (count("removals_refused"), count("removals_allowed")) == (5, 3)
+    });
+    volume.unmount();
+    mount(&["--interlock", "25%"]);
+    assert!(!is_refused(), "the mount without one ended it");
     volume.unmount();
 }
 

@@ -66,7 +66,7 @@ fn completed_by_bash(words: &[&str]) -> Vec<String> {
         .parent()
         .expect("it lies somewhere");
     let ask = "COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); COMP_TYPE=9
-        _clap_complete_cauchyfs cauchyfs \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
+        _cauchyfs cauchyfs \"${COMP_WORDS[COMP_CWORD]}\" \"${COMP_WORDS[COMP_CWORD-1]}\"
         printf '%s\\n' \"${COMPREPLY[@]}\"";
     let path = format!(
         "{}:{}",
@@ -85,6 +85,33 @@ fn completed_by_bash(words: &[&str]) -> Vec<String> {
         .filter(|line| !line.is_empty())
         .map(str::to_owned)
         .collect()
+}
+
+/// bash passes the words as they are typed, and inserts what comes back as it is.
+#[test]
+fn bash_completes_names_with_spaces_and_quotes_them_as_the_word_is_quoted() {
+    let home = tempfile::tempdir().expect("there is room");
+    let place = text(home.path());
+    for name in ["my photos", "my films", "a$(touch x) b"] {
+        fs::create_dir(home.path().join(name)).expect("there is room");
+    }
+    let offered = |typed: &str| completed_by_bash(&["cauchyfs", "create", typed]);
+    assert_eq!(
+        offered(&format!("{place}/my\\ ")),
+        ["films", "photos"].map(|it| format!("{place}/my\\ {it}/"))
+    );
+    assert_eq!(
+        offered(&format!("{place}/my")),
+        ["films", "photos"].map(|it| format!("{place}/my\\ {it}/"))
+    );
+    for quote in ['\'', '"'] {
+        let typed = format!("{quote}{place}/my p");
+        assert_eq!(offered(&typed), [format!("{place}/my photos/")]);
+    }
+    assert_eq!(offered(&format!("{place}/a")), [] as [&str; 0]);
+    let member = format!("{place}/my\\ photos");
+    let later = completed_by_bash(&["cauchyfs", "create", &member, "--code", "rs-c"]);
+    assert_eq!(later, ["rs-cauchy"]);
 }
 
 #[test]
@@ -124,5 +151,58 @@ fn bash_completes_mountpoints_members_and_codes() {
     assert!(
         !gone.contains(&text(&volume.members[0]).to_owned()),
         "{gone:?}"
+    );
+}
+
+#[test]
+fn the_notices_of_a_package_have_the_licence_of_every_crate_that_is_linked_in() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts/third-party.py");
+    let notices = must(script, &["x86_64-unknown-linux-gnu"]);
+    let (listed, texts) = notices
+        .split_once("\n====")
+        .expect("the texts follow the list");
+    // Another list of the same: `-e normal` leaves out what only builds and tests need.
+    let tree = [
+        "tree",
+        "--locked",
+        "--edges=normal",
+        "--prefix=none",
+        "--target=x86_64-unknown-linux-gnu",
+        "--package=cauchyfs",
+        "--format={p}",
+        "--manifest-path",
+        concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml"),
+    ];
+    let mut count = 0;
+    for line in must(env!("CARGO"), &tree).lines() {
+        let mut words = line.split_whitespace();
+        let (Some(name), Some(version)) = (words.next(), words.next()) else {
+            continue;
+        };
+        // Crates of the project have a path, and its licence.
+        if line.contains("(/") {
+            continue;
+        }
+        let crate_name = format!("{name} {}", version.trim_start_matches('v'));
+        assert!(
+            listed
+                .lines()
+                .any(|line| line.starts_with(&format!("{crate_name}: "))),
+            "{crate_name} is not listed"
+        );
+        assert!(texts.contains(&crate_name), "{crate_name} has no text");
+        count += 1;
+    }
+    assert!(count > 100, "{count}");
+    for expected in [
+        "Permission is hereby granted, free of charge",
+        "Apache License",
+        "the standard library of Rust",
+    ] {
+        assert!(texts.contains(expected), "{expected}");
+    }
+    assert!(
+        !listed.contains("tempfile"),
+        "a crate that only tests need is listed"
     );
 }

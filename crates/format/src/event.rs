@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{FormatError, MemberIndex, VolumeId, wire::Reader};
 
 pub use kind::{EventKind, Severity, TEXT_MAX};
-pub use log::{EventFile, merge, read_file};
+pub use log::{EventFile, RawEvent, merge, read_file, read_raw};
 
 /// Most bytes of an event file. A longer one becomes the old one.
 pub const FILE_MAX: u64 = 256 << 10;
@@ -29,6 +29,7 @@ mod at {
     pub(super) const CHECKSUM: usize = 4; // u32, over everything after it
     pub(super) const LEN: usize = 8; // u16, of the whole frame
     pub(super) const BODY: usize = 10; // version u8, kind u8, severity u8, reserved u8, member u16, ...
+    pub(super) const KIND: usize = 11;
     pub(super) const FIELDS: usize = 48; // path of the member, then the fields of the kind
 }
 

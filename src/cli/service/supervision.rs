@@ -2,7 +2,8 @@
 //!
 //! The watchdog is told only what was proved just before: the control socket of this daemon answers, and so does its mount,
 //! which is asked for the attributes of its root. As a rule the daemon has these in memory, and no member is asked.
-//! While too many members are away, programs may be made to wait, and the mount is not asked then.
+//! While too many members are away, programs may be made to wait, and the mount is not asked then. During an unmount it is
+//! not asked either, because a question would hold it; but one that takes more than a minute is no excuse.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -196,7 +197,11 @@ impl Proof {
     /// Proves it, or says what does not answer.
     fn obtain(&self) -> Result<(), String> {
         self.ask_socket()?;
-        if !self.is_volume_away() {
+        // An unmount that is under way would be refused if the mount were asked. So the gate stands for an answer, for a
+        // minute.
+        if !self.is_volume_away()
+            && let Some(_probe) = self.volume.probe_gate().enter()
+        {
             ask_mount(&self.mountpoint);
         }
         Ok(())

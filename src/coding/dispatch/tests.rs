@@ -75,6 +75,10 @@ fn every_operation_that_fails_is_made_up_for_by_the_cpu_byte_for_byte() {
         assert!(coding.redone <= 1, "{coding:?}");
         assert_eq!(coding.cpu.passes, coding.redone);
         assert_eq!(coding.cpu.passes + coding.cuda.passes, 4);
+        let [(name, busy)] = &coding.device_times[..] else {
+            panic!("one device: {coding:?}");
+        };
+        assert!(!name.is_empty() && !busy.is_zero(), "{coding:?}");
     }
 }
 

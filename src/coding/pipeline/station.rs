@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
+use super::super::meter::Meter;
 use super::loan::PARTS;
 use crate::cuda::{Device, DeviceError};
 
@@ -28,6 +29,8 @@ pub(super) struct Station {
     given_up: AtomicBool,
     /// True if it was given up because it did not answer.
     has_hung: AtomicBool,
+    /// The time in which a lane had a batch.
+    work: Meter,
     /// Since when each lane has been waiting for the device, if it has.
     waiting_since: [Mutex<Option<Instant>>; LANES],
 }
@@ -43,6 +46,7 @@ impl Station {
             has_failed: AtomicBool::new(false),
             given_up: AtomicBool::new(false),
             has_hung: AtomicBool::new(false),
+            work: Meter::default(),
             waiting_since: [const { Mutex::new(None) }; LANES],
         }
     }
@@ -68,6 +72,20 @@ impl Station {
         let result = work();
         drop(answered);
         result
+    }
+
+    /// Has the device code a batch for a lane, as [`Self::watch`] does, and counts the time.
+    pub(super) fn code<T>(&self, lane: usize, work: impl FnOnce() -> T) -> T {
+        self.work.begin(Instant::now());
+        let worked = scopeguard::guard((), |()| self.work.end(Instant::now(), None));
+        let result = self.watch(lane, work);
+        drop(worked);
+        result
+    }
+
+    /// Returns the time in which it had at least one batch, up to now.
+    pub(super) fn busy(&self) -> Duration {
+        self.work.busy(Instant::now())
     }
 
     /// Returns whether a lane has been waiting for so long; gives the device up if so.

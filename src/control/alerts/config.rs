@@ -19,7 +19,7 @@ mod trust;
 use section::{Section, Wrong};
 
 use trust::demand_trusted_directories;
-pub(super) use trust::{demand_trusted, demand_trusted_program};
+pub(super) use trust::{demand_trusted, demand_trusted_command};
 
 /// Most receivers of a configuration.
 const MOST_RECEIVERS: usize = 16;
@@ -288,15 +288,19 @@ fn program(section: &Section<'_>) -> Result<Way, Wrong> {
         let message = "the program must be a path that begins with /";
         return Err(section.wrong("command", message));
     }
-    check_program(section, "command", &command[0])?;
+    check_program(section, "command", &command)?;
     Ok(Way::Program { command })
 }
 
 /// Refuses a program that another user could change. One that is not there yet is looked at before it runs, as are all.
-fn check_program(section: &Section<'_>, key: &'static str, program: &str) -> Result<(), Wrong> {
-    match demand_trusted_program(Path::new(program)) {
+fn check_program(
+    section: &Section<'_>,
+    key: &'static str,
+    command: &[String],
+) -> Result<(), Wrong> {
+    match demand_trusted_command(command) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            Err(section.wrong(key, format!("{program}: {error}")))
+            Err(section.wrong(key, format!("{}: {error}", command[0])))
         }
         _ => Ok(()),
     }
@@ -358,7 +362,7 @@ fn mail_way(section: &Section<'_>) -> Result<MailWay, Wrong> {
         if !program.starts_with('/') {
             return Err(section.wrong("sendmail", "it must be a path that begins with /"));
         }
-        check_program(section, "sendmail", program)?;
+        check_program(section, "sendmail", &[program.to_owned()])?;
         return Ok(MailWay::Sendmail(program.to_owned()));
     };
     if section.has("sendmail") {

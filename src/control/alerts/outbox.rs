@@ -252,6 +252,12 @@ impl Mailbox {
         self.waiting.retain(|notice| notice.id != delivered.id);
     }
 
+    /// Returns whether the receiver knows of removals that are refused.
+    pub(super) fn has_removals(&self) -> bool {
+        let mut open = self.open.iter();
+        open.any(|(topic, _)| *topic == Topic::Removals)
+    }
+
     /// Gives up a notice. The next one tells of it.
     pub(super) fn give_up(&mut self, notice: &Notice) {
         let at = self.waiting.iter().position(|it| it.id == notice.id);
@@ -272,7 +278,7 @@ impl Mailbox {
             let is_over = |topic: Topic| match topic {
                 Topic::Loss => members == online,
                 Topic::ReadOnly => !read_only,
-                // A mount counts from nothing.
+                // A daemon that goes on with a refusal tells of it again.
                 Topic::Removals => true,
                 _ => false,
             };

@@ -26,14 +26,18 @@ const LONGEST: u64 = 256 << 20;
 /// The time after which the state of a volume goes that is not mounted here any more.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(90 * 24 * 3600);
 
-/// The version of the state that this program writes. It reads this one and earlier ones.
-const VERSION: u32 = 1;
+/// The latest version of the state. This program reads it and earlier ones. It rises with each value that an earlier
+/// program cannot read, such as a new topic: that program then leaves the file alone, and sends no alerts. So a state without
+/// such a value is written in the version before.
+const VERSION: u32 = 2;
+
+/// The version that lacks the topic of removals.
+const WITHOUT_REMOVALS: u32 = 1;
 
 /// The state of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct AlertState {
-    version: u32,
     /// The place in the log behind which a receiver without a mailbox begins; none before the first.
     pub(super) seen: Option<LogPlace>,
     pub(super) volume: VolumeState,
@@ -41,22 +45,19 @@ pub(super) struct AlertState {
     pub(super) mailboxes: BTreeMap<String, Mailbox>,
 }
 
-impl Default for AlertState {
-    fn default() -> Self {
-        Self {
-            version: VERSION,
-            seen: None,
-            volume: VolumeState::default(),
-            mailboxes: BTreeMap::new(),
-        }
-    }
-}
-
 /// The version of a state, of which everything else may be unknown.
 #[derive(Deserialize)]
 struct Versioned {
     #[serde(default)]
     version: u32,
+}
+
+/// A state as it is written.
+#[derive(Serialize)]
+struct Saved<'a> {
+    version: u32,
+    #[serde(flatten)]
+    state: &'a AlertState,
 }
 
 /// The directory of states.
@@ -106,10 +107,7 @@ impl StateDirectory {
             return Err(io::Error::other(text));
         }
         match serde_json::from_slice::<AlertState>(&text) {
-            Ok(state) => Ok(AlertState {
-                version: VERSION,
-                ..state
-            }),
+            Ok(state) => Ok(state),
             Err(error) => {
                 let damaged = format!("{name}.damaged");
                 rustix::fs::renameat(&self.0, &name, &self.0, &damaged)?;
@@ -162,7 +160,14 @@ impl StateDirectory {
         let name = file_name(volume);
         let new = format!("{name}.new");
         let mut file = self.open_file(&new, OFlags::WRONLY | OFlags::CREATE | OFlags::TRUNC)?;
-        file.write_all(&serde_json::to_vec(state)?)?;
+        let has_removals = state.mailboxes.values().any(Mailbox::has_removals);
+        let version = if has_removals {
+            VERSION
+        } else {
+            WITHOUT_REMOVALS
+        };
+        let versioned = Saved { version, state };
+        file.write_all(&serde_json::to_vec(&versioned)?)?;
         file.sync_all()?;
         rustix::fs::renameat(&self.0, &new, &self.0, &name)?;
         Ok(rustix::fs::fsync(&self.0)?)
@@ -278,14 +283,50 @@ mod tests {
         // An earlier program wrote fewer keys.
         std::fs::write(&path, "{\"mailboxes\":{\"x\":{}}}").unwrap();
         assert_eq!(load(&directory, "v").unwrap().mailboxes.len(), 1);
-        let newer = "{\"version\":2,\"mailboxes\":7}";
-        std::fs::write(&path, newer).unwrap();
+        let newer = format!("{{\"version\":{},\"mailboxes\":7}}", VERSION + 1);
+        std::fs::write(&path, &newer).unwrap();
         assert!(load(&directory, "v").is_err());
         assert_eq!(std::fs::read_to_string(&path).unwrap(), newer);
         std::fs::remove_file(&path).unwrap();
         std::fs::create_dir(&path).unwrap();
         assert!(load(&directory, "v").is_err());
         assert!(path.exists());
+    }
+
+    /// The text is what a program of version 1 wrote. A program of version 1 cannot read the other text, and must know so.
+    #[test]
+    fn a_state_of_version_1_is_read_and_one_with_a_topic_that_version_1_lacks_is_of_a_later_version()
+     {
+        let home = tempfile::tempdir().unwrap();
+        let directory = StateDirectory::open(home.path()).unwrap();
+        let path = home.path().join("alerts-v.json");
+        let text = |version: u32, topic: &str| {
+            format!(
+                r#"{{"version":{version},"seen":{{"sequence":7,"time_ms":9}},"volume":{{"lost":[2],"is_reduced":true}},
+                "mailboxes":{{"x":{{"open":[["{topic}",null]],"seen":null}}}}}}"#
+            )
+        };
+        std::fs::write(&path, text(1, "Space")).unwrap();
+        let state = load(&directory, "v").unwrap();
+        assert_eq!(state.seen.map(|place| place.sequence), Some(7));
+        assert_eq!(state.mailboxes.len(), 1);
+        // A program of version 1 can go on with it, so a return to that program costs no alerts.
+        let saved_version = |state: &AlertState| {
+            directory.save("v", state).unwrap();
+            let saved = std::fs::read(&path).unwrap();
+            serde_json::from_slice::<Versioned>(&saved).unwrap().version
+        };
+        assert_eq!(saved_version(&state), 1);
+        std::fs::write(&path, text(VERSION, "Removals")).unwrap();
+        let state = load(&directory, "v").unwrap();
+        assert_eq!(state.mailboxes.len(), 1);
+        assert_eq!(saved_version(&state), 2);
+        assert_eq!(load(&directory, "v").unwrap(), state);
+        // Nothing of a later version is touched, whatever it holds.
+        let later = text(VERSION + 1, "Weather");
+        std::fs::write(&path, &later).unwrap();
+        assert!(load(&directory, "v").is_err());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), later);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use super::seen::{CodeSeen, MemberSeen, RedundancySeen, Seen, SpaceSeen};
 use crate::format::MemberIndex;
 use crate::format::event::{Event, EventKind, EventMember};
-use crate::fs::RefusedRemovals;
+use crate::fs::{InterlockChange, RefusedRemovals};
 use crate::maintenance::{RebuildKind, RebuildProgress, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::{ErrorCounts, MemberState};
 
@@ -51,8 +51,6 @@ pub(super) struct Changes {
     lost_files: usize,
     /// The conditions that the daemon before left.
     left: LeftBehind,
-    /// The time since which removals are refused.
-    refused_since: Option<Instant>,
 }
 
 /// The conditions that the log of events tells of when a daemon starts, beyond those of [`Changes`].
@@ -210,7 +208,7 @@ impl Changes {
                 },
             ));
         }
-        self.see_removals(seen, now, &mut noted);
+        noted.extend(seen.interlock.iter().map(|change| (None, told(*change))));
         self.see_rebuild(&seen.rebuild, seen.is_paused, now, &mut noted);
         if let Some(scrub) = &seen.scrub {
             self.see_scrub(scrub, seen.is_paused, now, &mut noted);
@@ -268,26 +266,6 @@ impl Changes {
                 _ => EventKind::MemberRemoved { members },
             };
             noted.push((Some(kept.seen.subject(index)), kind));
-        }
-    }
-
-    fn see_removals(&mut self, seen: &Seen, now: Instant, noted: &mut Vec<Noted>) {
-        match (seen.refused, self.refused_since) {
-            (Some((RefusedRemovals { removed, files }, percent)), None) => {
-                self.refused_since = Some(now);
-                let kind = EventKind::RemovalsRefused {
-                    removed,
-                    files,
-                    percent,
-                };
-                noted.push((None, kind));
-            }
-            (None, Some(since)) => {
-                self.refused_since = None;
-                let seconds = now.saturating_duration_since(since).as_secs();
-                noted.push((None, EventKind::RemovalsAllowed { seconds }));
-            }
-            _ => {}
         }
     }
 
@@ -626,6 +604,23 @@ impl MemberKept {
             };
             noted.push((Some(subject), kind));
         }
+    }
+}
+
+/// Returns the event that tells of a change of the interlock.
+pub(super) fn told(change: InterlockChange) -> EventKind {
+    match change {
+        InterlockChange::Refused {
+            removals: RefusedRemovals { removed, files },
+            percent,
+        } => EventKind::RemovalsRefused {
+            removed,
+            files,
+            percent: percent.into(),
+        },
+        InterlockChange::Allowed { refused_for } => EventKind::RemovalsAllowed {
+            seconds: refused_for.as_secs(),
+        },
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::event::EventMember;
 use crate::format::{MemberId, MemberIndex};
-use crate::fs::RefusedRemovals;
+use crate::fs::InterlockChange;
 use crate::maintenance::{Maintenance, RebuildProgress, ScrubStatus};
 use crate::membership::{ErrorCounts, MemberState, MemberStatus, Members};
 
@@ -75,8 +75,8 @@ pub(super) struct Seen {
     pub(super) redundancy: Option<RedundancySeen>,
     /// True if background work is paused.
     pub(super) is_paused: bool,
-    /// The removals that are refused, and the percentage that may go, if there are such.
-    pub(super) refused: Option<(RefusedRemovals, u16)>,
+    /// The changes of the interlock since the last look.
+    pub(super) interlock: Vec<InterlockChange>,
 }
 
 impl Seen {
@@ -105,7 +105,7 @@ impl Seen {
             space: None,
             redundancy: None,
             is_paused: false,
-            refused: None,
+            interlock: Vec::new(),
         }
     }
 

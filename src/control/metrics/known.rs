@@ -225,6 +225,11 @@ const KNOWN: &[KnownFamily] = &[
         "Stripes by the losses of more members that they survive; -1 is lost.",
     ),
     of(
+        "cauchyfs_stripe_dead_bytes",
+        Gauge,
+        "Bytes of stripes in use that no file holds any more; compaction frees them when room is short.",
+    ),
+    of(
         "cauchyfs_repair_queue_stripes",
         Gauge,
         "Stripes that survive fewer losses than promised.",
@@ -270,6 +275,11 @@ const KNOWN: &[KnownFamily] = &[
         "Bytes of these that keep their place because data beside them cannot be read.",
     ),
     of("cauchyfs_scrub_running", Gauge, "1 while a scrub runs."),
+    of(
+        "cauchyfs_compaction_written_bytes",
+        Counter,
+        "Bytes that compaction has written to members, to free the space of bytes that no file holds any more.",
+    ),
     of(
         "cauchyfs_scrub_progress_ratio",
         Gauge,
@@ -335,5 +345,10 @@ const KNOWN: &[KnownFamily] = &[
         "cauchyfs_coding_gpus_hanging",
         Gauge,
         "GPUs that do not answer.",
+    ),
+    of(
+        "cauchyfs_gpu_coding_seconds",
+        Counter,
+        "Time in which a GPU had at least one batch of stripes to code, with the copies to it and back.",
     ),
 ];

@@ -12,7 +12,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::process::open_files;
 use crate::control::mounted::MountedVolume;
-use crate::control::report::StatusReport;
+use crate::control::report::{InterlockReport, StatusReport};
 use crate::control::summary::{Survey, TOO_FEW, report_without_names};
 use crate::maintenance::Maintenance;
 use crate::membership::Unusable;
@@ -47,6 +47,8 @@ pub(super) struct Sample {
     pub(super) commits: Option<CommitCounts>,
     /// None if the volume is away.
     pub(super) cache: Option<CacheUse>,
+    /// The bytes that compaction has written; none if the volume is away.
+    pub(super) bytes_compacted: Option<u64>,
     /// None if they cannot be counted.
     pub(super) open_files: Option<u64>,
     pub(super) taken_at: SystemTime,
@@ -79,7 +81,7 @@ impl Sample {
         };
         sample.report.paused = volume.is_paused();
         sample.report.alerts = volume.alerts();
-        sample.report.interlock = volume.interlock();
+        sample.report.interlock = volume.interlock().map(InterlockReport::from);
         Some(sample)
     }
 
@@ -97,6 +99,7 @@ impl Sample {
         }
         Some(Self {
             cache: Some(transactions.cache_use()),
+            bytes_compacted: Some(maintenance.room().bytes_compacted()),
             ..Self::from_report(report, lost_files, Some(commits), began)
         })
     }
@@ -114,6 +117,7 @@ impl Sample {
             lost_files,
             commits,
             cache: None,
+            bytes_compacted: None,
             open_files: open_files(),
             taken_at: SystemTime::now(),
             took: began.elapsed(),
@@ -132,7 +136,7 @@ impl Sample {
 }
 
 #[derive(Default)]
-struct State {
+struct Samples {
     latest: Option<Arc<Sample>>,
     /// Samples that were tried, successful or not.
     tried: u64,
@@ -145,7 +149,7 @@ struct State {
 /// The samples of a volume.
 #[derive(Default)]
 pub(super) struct Sampler {
-    state: Mutex<State>,
+    state: Mutex<Samples>,
     /// Wakes the thread that samples.
     wanted: Condvar,
     /// Wakes scrapes, and the end.
@@ -215,7 +219,7 @@ impl Sampler {
             let before = state.tried;
             let since = state.sampling_since.filter(|_| state.latest.is_some());
             let left = patience.saturating_sub(since.map_or(Duration::ZERO, |it| it.elapsed()));
-            let is_pending = |state: &mut State| state.tried == before && !state.has_ended;
+            let is_pending = |state: &mut Samples| state.tried == before && !state.has_ended;
             self.sampled.wait_while_for(&mut state, is_pending, left);
         }
         state.latest.clone()
@@ -228,7 +232,7 @@ impl Sampler {
         state.has_ended = true;
         self.wanted.notify_all();
         self.sampled.notify_all();
-        let is_sampling = |state: &mut State| state.sampling_since.is_some();
+        let is_sampling = |state: &mut Samples| state.sampling_since.is_some();
         let ended = self
             .sampled
             .wait_while_for(&mut state, is_sampling, END_TIMEOUT);

@@ -16,6 +16,17 @@ pub(crate) struct CodingReport {
     /// Those that do not answer; stripes wait for them.
     #[serde(default)]
     pub(crate) gpus_hanging: Vec<String>,
+    /// The work of each GPU, in their order, with those that are not used any more. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) gpu_times: Vec<GpuTimeReport>,
+}
+
+/// The time that a GPU has worked.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct GpuTimeReport {
+    pub(crate) name: String,
+    /// The time in which it had at least one batch.
+    pub(crate) seconds: f64,
 }
 
 /// The work of one side.
@@ -49,6 +60,14 @@ impl From<Coding> for CodingReport {
             redone: coding.redone,
             gpus: coding.devices,
             gpus_hanging: coding.hanging,
+            gpu_times: coding
+                .device_times
+                .into_iter()
+                .map(|(name, busy)| GpuTimeReport {
+                    name,
+                    seconds: busy.as_secs_f64(),
+                })
+                .collect(),
         }
     }
 }

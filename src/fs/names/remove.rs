@@ -5,6 +5,7 @@ use crate::format::{Ino, key};
 use crate::fs::edit::Edit;
 use crate::fs::entries::{check_name, drop_directory, drop_link, is_dot};
 use crate::fs::error::FsError;
+use crate::fs::interlock::Admission;
 use crate::fs::locks::ExclusiveLock;
 
 use super::Names;
@@ -34,10 +35,12 @@ impl Names {
         directory.remove(&mut edit, name, &entry);
         directory.put(&mut edit, now);
         drop_link(&mut edit, entry.ino, &mut inode, now);
+        let mut admission = Admission::default();
         if inode.links == 0 {
-            self.inodes.admit_removal(&inode, now)?;
+            admission = self.inodes.admit_removal(&inode, now)?;
         }
         self.inodes.apply(edit)?;
+        admission.done();
         self.after_drop(lock, (entry.ino, &inode));
         Ok(())
     }

@@ -5,6 +5,7 @@ use crate::format::{Cookie, Ino};
 use crate::fs::edit::Edit;
 use crate::fs::entries::{Directory, check_name, drop_directory, drop_link, is_dot};
 use crate::fs::error::{FsError, corrupt};
+use crate::fs::interlock::Admission;
 use crate::fs::types::{Caller, RenameMode};
 
 use super::Names;
@@ -158,6 +159,7 @@ impl Names {
         let now = self.inodes.now();
         let mut edit = Edit::default();
         let mut dropped = None;
+        let mut admission = Admission::default();
         parents
             .at(from.parent)
             .remove(&mut edit, from.name, &source);
@@ -170,7 +172,7 @@ impl Names {
             } else {
                 drop_link(&mut edit, target.ino, &mut inode, now);
                 if inode.links == 0 {
-                    self.inodes.admit_replacement(&moved, &inode, now)?;
+                    admission = self.inodes.admit_replacement(&moved, &inode, now)?;
                 }
             }
             dropped = Some((target.ino, inode));
@@ -199,6 +201,7 @@ impl Names {
             parents.put(&mut edit, now);
             self.inodes.apply(edit)?;
         }
+        admission.done();
         Ok(dropped)
     }
 

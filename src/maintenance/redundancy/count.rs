@@ -224,6 +224,7 @@ impl<'c> Count<'c> {
             losses_tolerated: tolerated,
             stripes: 1,
             bytes: live,
+            dead: u64::from(record.payload_len).saturating_sub(live),
             missing,
         };
         add_row(&mut stretch.rows, &row);
@@ -279,6 +280,7 @@ fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
     let sum = rows.entry(row.losses_tolerated).or_insert(fresh);
     sum.stripes += row.stripes;
     sum.bytes += row.bytes;
+    sum.dead += row.dead;
     sum.missing += row.missing;
 }
 

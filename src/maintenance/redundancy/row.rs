@@ -10,6 +10,8 @@ pub struct RedundancyRow {
     pub stripes: u64,
     /// Bytes in them that files hold; those that several share count once.
     pub bytes: u64,
+    /// Bytes in them that no file holds any more. Stripes without any others do not count: they are freed soon.
+    pub dead: u64,
     /// Shards of them that no online file has.
     pub missing: u64,
 }
@@ -21,6 +23,7 @@ impl RedundancyRow {
             losses_tolerated,
             stripes: 0,
             bytes: 0,
+            dead: 0,
             missing: 0,
         }
     }

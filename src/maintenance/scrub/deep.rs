@@ -142,7 +142,10 @@ impl Scrubber {
         let row = rows.entry(losses_tolerated).or_insert(fresh);
         row.stripes += 1;
         row.missing += verdict.missing + verdict.gone;
-        row.bytes += self.catalog.live_in(verdict.stripe)?;
+        let live = self.catalog.live_in(verdict.stripe)?;
+        let record = self.records.stripe(verdict.stripe)?;
+        row.bytes += live;
+        row.dead += record.map_or(0, |it| u64::from(it.payload_len).saturating_sub(live));
         Ok(())
     }
 }

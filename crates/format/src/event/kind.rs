@@ -454,7 +454,7 @@ kinds! {
         /// The part of the files that may be removed within an hour, in percent.
         percent: u16,
     }
-    /// Files are removed again, on order.
+    /// Files are removed again, on order, or because a mount has no interlock.
     94 Info RemovalsAllowed {
         /// The seconds for which they were not.
         seconds: u64,

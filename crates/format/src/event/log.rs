@@ -1,6 +1,25 @@
 //! Reading event files, and merging those of several members.
 
-use super::{Event, MAGIC};
+use super::{Event, MAGIC, at};
+
+/// An event of a file with the bytes that it is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RawEvent<'a> {
+    /// The event, as far as this build knows it.
+    pub event: Event,
+    /// Its frame, with fields and kinds of later builds.
+    pub frame: &'a [u8],
+    /// The offset in the file at which the frame ends.
+    pub end: usize,
+}
+
+impl RawEvent<'_> {
+    /// Returns the number of the kind, which tells kinds apart that this build does not know.
+    #[must_use]
+    pub fn kind_number(&self) -> u8 {
+        self.frame[at::KIND]
+    }
+}
 
 /// The content of an event file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -14,21 +33,31 @@ pub struct EventFile {
 /// Reads an event file. A damaged frame costs no other frame.
 #[must_use]
 pub fn read_file(bytes: &[u8]) -> EventFile {
-    let mut file = EventFile::default();
+    let (events, damaged) = read_raw(bytes);
+    let events = events.into_iter().map(|it| it.event).collect();
+    EventFile { events, damaged }
+}
+
+/// Reads an event file as [`read_file`] does. Returns the events with their frames, and the count of damaged runs.
+#[must_use]
+pub fn read_raw(bytes: &[u8]) -> (Vec<RawEvent<'_>>, usize) {
+    let (mut events, mut damaged) = (Vec::new(), 0);
     let mut rest = bytes;
     let mut is_damaged = false;
     while !rest.is_empty() {
         if let Ok((event, len)) = Event::decode(rest) {
-            file.events.push(event);
-            rest = &rest[len..];
+            let (frame, after) = rest.split_at(len);
+            let end = bytes.len() - after.len();
+            events.push(RawEvent { event, frame, end });
+            rest = after;
             is_damaged = false;
         } else {
-            file.damaged += usize::from(!is_damaged);
+            damaged += usize::from(!is_damaged);
             is_damaged = true;
             rest = after_byte(rest);
         }
     }
-    file
+    (events, damaged)
 }
 
 /// Returns the bytes from the next place at which a frame may begin.

@@ -169,6 +169,29 @@ fn receivers_are_bounded() {
 }
 
 #[test]
+fn an_argument_that_others_can_write_leaves_out_only_its_receiver() {
+    let home = tempfile::tempdir().unwrap();
+    let list = home.path().join("recipients");
+    fs::write(&list, "a@example.org").unwrap();
+    let one = |name: &str, command: &str| {
+        format!("[[receiver]]\nname = \"{name}\"\nkind = \"program\"\ncommand = {command}\n")
+    };
+    let text = [
+        one("first", "\"/bin/sh\""),
+        one("lists", &format!("[\"/bin/sh\", {list:?}]")),
+        one("last", "\"/bin/sh\""),
+    ];
+    let text = text.concat();
+    assert_eq!(parse(&text).receivers.len(), 3);
+    fs::set_permissions(&list, fs::Permissions::from_mode(0o666)).unwrap();
+    let config = parse(&text);
+    let names: Vec<&str> = config.receivers.iter().map(|it| &*it.name).collect();
+    assert_eq!(names, ["first", "last"]);
+    let problems: Vec<_> = config.problems.iter().map(|it| &it.receiver).collect();
+    assert_eq!(problems, [&Some("lists".to_owned())]);
+}
+
+#[test]
 fn files_that_others_can_write_or_secrets_that_others_can_read_are_refused() {
     let home = tempfile::tempdir().unwrap();
     let path = home.path().join("alerts.toml");

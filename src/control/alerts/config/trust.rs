@@ -90,10 +90,34 @@ pub(in crate::control::alerts) fn demand_trusted_directories(path: &Path) -> io:
 /// # Errors
 ///
 /// That another user could, or that there is none.
-pub(in crate::control::alerts) fn demand_trusted_program(program: &Path) -> io::Result<()> {
+fn demand_trusted_program(program: &Path) -> io::Result<()> {
     let found = fs::metadata(program)?;
     demand_trusted(found.uid(), found.mode(), 0o022)?;
     demand_trusted_directories(program)
+}
+
+/// Refuses a command of which another user could change the program, or a file that an argument names: it may be the script
+/// of an interpreter. Programs run in `/`, so arguments count from there. Options that begin with `-`, files inside options
+/// and directories are not looked at.
+///
+/// # Errors
+///
+/// That another user could, or that there is no program.
+pub(in crate::control::alerts) fn demand_trusted_command(command: &[String]) -> io::Result<()> {
+    let [program, arguments @ ..] = command else {
+        return Err(io::Error::other("no program is named"));
+    };
+    demand_trusted_program(Path::new(program))?;
+    for argument in arguments.iter().filter(|it| !it.starts_with('-')) {
+        let path = Path::new("/").join(argument);
+        // What this user cannot look at is no file to a program of the same user.
+        if fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+            demand_trusted_program(&path).map_err(|error| {
+                io::Error::other(format!("its argument {}: {error}", path.display()))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 /// Returns the names that a path goes through.
@@ -124,6 +148,43 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
+
+    #[test]
+    fn a_script_that_another_user_could_change_is_refused_as_an_argument() {
+        let home = tempfile::tempdir().unwrap();
+        let script = home.path().join("it is.sh");
+        fs::write(&script, "exit 0").unwrap();
+        let shown = script.to_str().unwrap();
+        let judge = |arguments: &[&str]| {
+            let command = [&["/bin/sh"], arguments].concat();
+            let command: Vec<String> = command.into_iter().map(str::to_owned).collect();
+            demand_trusted_command(&command)
+        };
+        let relative = shown.strip_prefix('/').unwrap();
+        let ways = [&[shown][..], &["-e", shown, "x"], &[relative]];
+        for way in ways {
+            judge(way).unwrap();
+        }
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o646)).unwrap();
+        for way in ways {
+            let error = judge(way).unwrap_err().to_string();
+            let expected = format!("its argument {shown}: other users can write it");
+            assert!(error.starts_with(&expected), "{way:?}: {error}");
+        }
+        // No file of that name is there, or none at all is named.
+        for way in [
+            &["-c", "exit 0"][..],
+            &["no/such/file"],
+            &["/tmp"],
+            &["a\0b"],
+            &[""],
+        ] {
+            judge(way).unwrap();
+        }
+        fs::set_permissions(&script, fs::Permissions::from_mode(0o600)).unwrap();
+        fs::set_permissions(home.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        assert!(judge(&[shown]).is_err(), "it could be replaced");
+    }
 
     #[test]
     fn every_directory_above_a_file_and_behind_a_link_must_be_trusted() {

@@ -2,7 +2,6 @@
 
 use std::io::{self, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
 use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -12,7 +11,7 @@ use rustix::io::{Errno, ioctl_fionbio};
 use rustix::process::{Pid, Signal, kill_process_group};
 
 use super::failure::DeliveryFailure;
-use crate::control::alerts::config::demand_trusted_program;
+use crate::control::alerts::config::demand_trusted_command;
 use crate::control::process::keep_descriptors_to_ourselves;
 
 /// The whole environment of programs.
@@ -41,7 +40,7 @@ pub(super) fn run(
         return Err(DeliveryFailure::new("no program is named"));
     };
     let failed = |error| DeliveryFailure::new(format_args!("cannot run {program}: {error}"));
-    demand_trusted_program(Path::new(program)).map_err(failed)?;
+    demand_trusted_command(command).map_err(failed)?;
     let mut started = Command::new(program);
     started.args(arguments).env_clear().env(PATH.0, PATH.1);
     let Ended { status, said } = run_command(started, program, input, timeout)?;

@@ -569,22 +569,28 @@ fn conditions_that_ended_while_there_was_no_daemon_are_told_to_have_ended() {
 }
 
 #[test]
-fn refused_removals_are_told_once_and_their_end_with_the_time() {
+fn a_refusal_and_the_order_that_ends_it_are_both_told_even_in_one_look() {
     let mut volume = Watched::new();
-    let (removed, files, percent) = (25, 100, 25);
-    volume.seen.refused = Some((RefusedRemovals { removed, files }, percent));
-    let refused = EventKind::RemovalsRefused {
-        removed,
-        files,
-        percent,
+    let removals = RefusedRemovals {
+        removed: 25,
+        files: 100,
     };
-    assert_eq!(volume.look(), [(None, refused)]);
-    assert_eq!(volume.look(), []);
-    volume.seen.refused = None;
+    volume.seen.interlock = vec![
+        InterlockChange::Refused {
+            removals,
+            percent: 25,
+        },
+        InterlockChange::Allowed {
+            refused_for: Duration::from_millis(9500),
+        },
+    ];
+    let refused = EventKind::RemovalsRefused {
+        removed: 25,
+        files: 100,
+        percent: 25,
+    };
     let allowed = EventKind::RemovalsAllowed { seconds: 9 };
-    assert_eq!(
-        volume.look_after(Duration::from_millis(8500)),
-        [(None, allowed)]
-    );
+    assert_eq!(volume.look(), [(None, refused), (None, allowed)]);
+    volume.seen.interlock = Vec::new();
     assert_eq!(volume.look(), []);
 }

@@ -2,7 +2,8 @@ use std::time::{Duration, Instant};
 
 use super::*;
 use crate::control::report::{
-    AlertsReport, AlertsState, InterlockReport, MemberState, StatusReport, tests as reports,
+    AlertsReport, AlertsState, CodingReport, GpuTimeReport, InterlockReport, MemberState,
+    StatusReport, tests as reports,
 };
 use crate::maintenance::RebuildState;
 use crate::stripes::CacheUse;
@@ -107,6 +108,7 @@ fn both_formats_show_the_same_numbers_and_name_types_as_each_demands() {
             "cauchyfs_repair_queue_bytes 2",
             "cauchyfs_losses_promised 2",
             "cauchyfs_index_copies 3",
+            "cauchyfs_stripe_dead_bytes 6",
         ],
     );
 }
@@ -166,10 +168,31 @@ fn alerts_interlock_cache_and_the_rest_of_a_rebuild_have_numbers_where_there_are
         "alerts_running",
         "removals_refused",
         "cache_",
+        "compaction_",
+        "gpu_coding_",
         "rebuild_remaining_seconds",
     ] {
         assert!(!absent.contains(&format!("cauchyfs_{name}")), "{name}");
     }
+    assert_has(
+        &page_of(full_sample(), Format::Text),
+        &[
+            "cauchyfs_alerts_running 0",
+            "cauchyfs_removals_refused 1",
+            "cauchyfs_rebuild_remaining_seconds 8",
+            "cauchyfs_cache_hits_total 3",
+            "cauchyfs_cache_misses_total 4",
+            "cauchyfs_cache_bytes 10",
+            "cauchyfs_cache_limit_bytes 20",
+            "cauchyfs_compaction_written_bytes_total 77",
+            "cauchyfs_gpu_coding_seconds_total{gpu=\"0\",name=\"H100\"} 1.5",
+            "cauchyfs_gpu_coding_seconds_total{gpu=\"1\",name=\"H100\"} 2.5",
+        ],
+    );
+}
+
+/// Returns a sample with all that a volume may tell.
+fn full_sample() -> Sample {
     let mut report = report();
     report.alerts = Some(AlertsReport {
         state: AlertsState::Restarting,
@@ -193,18 +216,50 @@ fn alerts_interlock_cache_and_the_rest_of_a_rebuild_have_numbers_where_there_are
         hits: 3,
         misses: 4,
     };
+    let worked = |seconds| GpuTimeReport {
+        name: "H100".to_owned(),
+        seconds,
+    };
+    report.coding = Some(CodingReport {
+        gpu_times: vec![worked(1.5), worked(2.5)],
+        ..CodingReport::default()
+    });
     let mut sample = Sample::from_report(report, None, None, Instant::now());
     sample.cache = Some(cache);
-    assert_has(
-        &page_of(sample, Format::Text),
-        &[
-            "cauchyfs_alerts_running 0",
-            "cauchyfs_removals_refused 1",
-            "cauchyfs_rebuild_remaining_seconds 8",
-            "cauchyfs_cache_hits_total 3",
-            "cauchyfs_cache_misses_total 4",
-            "cauchyfs_cache_bytes 10",
-            "cauchyfs_cache_limit_bytes 20",
-        ],
-    );
+    sample.bytes_compacted = Some(77);
+    sample
+}
+
+/// Every metric that the dashboard for Grafana or an alert rule asks for is served.
+#[test]
+fn dashboard_and_alert_rules_ask_for_metrics_that_exist() {
+    let commits = CommitCounts::default();
+    let mut sample = full_sample();
+    sample.commits = Some(commits);
+    sample.lost_files = Some(0);
+    let text = page_of(sample, Format::Text);
+    let types = text.lines().filter_map(|line| {
+        let (name, kind) = line.strip_prefix("# TYPE ")?.split_once(' ')?;
+        Some((name, kind))
+    });
+    let mut served = std::collections::BTreeSet::new();
+    for (name, kind) in types {
+        served.insert(name.to_owned());
+        if kind == "histogram" {
+            served.extend(["bucket", "count", "sum"].map(|it| format!("{name}_{it}")));
+        }
+    }
+    let asked = [
+        include_str!("../../../../contrib/grafana/cauchyfs.json"),
+        include_str!("../../../../contrib/prometheus/alerts.yml"),
+    ];
+    for asked in asked {
+        let is_part = |it: char| it.is_ascii_lowercase() || it.is_ascii_digit() || it == '_';
+        let words = asked.split(|it| !is_part(it));
+        let names: Vec<&str> = words.filter(|it| it.starts_with("cauchyfs_")).collect();
+        assert!(names.len() > 10, "{names:?}");
+        for name in names {
+            assert!(served.contains(name), "{name}");
+        }
+    }
 }

@@ -201,6 +201,10 @@ fn write_redundancy(rows: &[RedundancyReport], full: i64, out: &mut Out<'_>) -> 
     };
     out.gauges("cauchyfs_stripe_bytes", by(|row| row.bytes))?;
     out.gauges("cauchyfs_stripes", by(|row| row.stripes))?;
+    out.gauge(
+        "cauchyfs_stripe_dead_bytes",
+        number(rows.iter().map(|row| row.dead_bytes).sum()),
+    )?;
     let queued = rows.iter().filter(|row| row.losses_tolerated < full);
     let sum = |value: fn(&RedundancyReport) -> u64| number(queued.clone().map(value).sum());
     out.gauge("cauchyfs_repair_queue_stripes", sum(|row| row.stripes))?;
@@ -214,6 +218,9 @@ pub(super) fn write_work(sample: &Sample, out: &mut Out<'_>) -> fmt::Result {
         return Ok(());
     }
     write_rebuild(&report.rebuild, out)?;
+    if let Some(bytes) = &sample.bytes_compacted {
+        out.counter("cauchyfs_compaction_written_bytes", bytes)?;
+    }
     write_scrub(report, out)
 }
 
@@ -283,5 +290,12 @@ pub(super) fn write_coding(coding: &CodingReport, engine: &str, out: &mut Out<'_
     out.gauge(
         "cauchyfs_coding_gpus_hanging",
         number(coding.gpus_hanging.len() as u64),
+    )?;
+    out.counters(
+        "cauchyfs_gpu_coding_seconds",
+        coding.gpu_times.iter().enumerate().map(|(number, gpu)| {
+            let labels = vec![("gpu", number.to_string()), ("name", gpu.name.clone())];
+            (labels, gpu.seconds)
+        }),
     )
 }

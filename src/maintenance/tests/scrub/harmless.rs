@@ -44,10 +44,12 @@ fn nothing_is_lost_if_no_file_holds_the_bytes_and_a_scrub_rewrites_the_rest() {
                 losses_tolerated,
                 stripes,
                 bytes,
+                dead,
                 ..
             } = rows[0];
-            let row = (losses_tolerated, stripes, bytes);
-            assert_eq!(row, (0, 1, 2 * UNIT as u64), "{harm:?}");
+            let row = (losses_tolerated, stripes, bytes, dead);
+            let half = 2 * UNIT as u64;
+            assert_eq!(row, (0, 1, half, half), "{harm:?}");
         }
         assert_eq!(counted.unrecoverable, [], "{harm:?}");
         drop(fs);
