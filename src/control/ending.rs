@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::io::Errno;
 use signal_hook::consts::{SIGHUP, SIGUSR1, SIGUSR2};
 
-use super::event_watch::LAST_EVENTS_TIMEOUT;
+use super::event_watch::{LAST_EVENTS_TIMEOUT, record_changes};
 use super::failure::{DaemonFailure, NotDurable};
 use super::listener::EndRequest;
 use super::log_file::LogFile;
@@ -24,7 +24,6 @@ use super::mounted::MountedVolume;
 use super::mounter::Mounting;
 use super::protocol::Answer;
 use super::server::{self, SocketFile};
-use crate::events::EventLog;
 use crate::format::event::EventKind;
 use crate::fuse::Connection;
 use crate::fuse::mount::{Mount, MountError, Mounter, Unmount};
@@ -384,7 +383,7 @@ pub(crate) fn finish(
             let transactions = Arc::clone(&volume.transactions);
             let closed = volume.close();
             let closed = closed.map_err(|failure| DaemonFailure::ClosedInPart { failure });
-            record_end(mounted.events(), &transactions, closed.is_ok());
+            record_end(mounted, &transactions, closed.is_ok());
             (closed, transactions.members().release())
         }
         None => (Err(DaemonFailure::VolumeAway), Vec::new()),
@@ -409,8 +408,10 @@ pub(crate) fn finish(
 }
 
 /// Records that the daemon ends. The members are released after that.
-fn record_end(events: &EventLog, transactions: &Transactions, durable: bool) {
+fn record_end(mounted: &MountedVolume, transactions: &Transactions, durable: bool) {
+    let events = mounted.events();
     events.attach(transactions.members());
+    record_changes(mounted);
     events.record(None, EventKind::DaemonStopped { durable });
     events.close(LAST_EVENTS_TIMEOUT);
     events.detach();

@@ -21,7 +21,8 @@ use crate::fs::{Fs, Interlock};
 use crate::maintenance::{Maintenance, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::Access;
 
-pub(crate) use self::refusal::restore_refusal;
+use self::refusal::InterlockRecorder;
+pub(crate) use self::refusal::{record_changes, restore_refusal};
 
 mod changes;
 mod refusal;
@@ -50,8 +51,9 @@ pub(crate) const LAST_EVENTS_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// The watch over a mounted volume, until it is ended or dropped.
 pub(crate) struct EventWatch {
-    end: Arc<Sender<()>>,
+    end: Sender<()>,
     ended: Receiver<()>,
+    _interlock: Option<InterlockRecorder>,
 }
 
 impl EventWatch {
@@ -62,11 +64,8 @@ impl EventWatch {
     /// If the system has no thread left to give.
     pub(crate) fn start(volume: &Arc<MountedVolume>) -> io::Result<Self> {
         let changes = record_start(volume)?;
+        let interlock = InterlockRecorder::start(volume)?;
         let (end, wanted) = mpsc::channel();
-        let end = Arc::new(end);
-        if let Some(interlock) = volume.interlock() {
-            interlock.set_waker(Arc::downgrade(&end));
-        }
         let (has_ended, ended) = mpsc::channel();
         let mut watch = Watch {
             volume: Arc::clone(volume),
@@ -82,7 +81,11 @@ impl EventWatch {
                 watch.run(&wanted);
                 drop(has_ended);
             })?;
-        Ok(Self { end, ended })
+        Ok(Self {
+            end,
+            ended,
+            _interlock: interlock,
+        })
     }
 
     /// Ends the watch, and waits a moment for that.
@@ -186,16 +189,12 @@ struct Watch {
 
 impl Watch {
     fn run(&mut self, wanted: &Receiver<()>) {
-        // The interlock wakes the watch, so that a refusal is durable soon.
-        while wanted.recv_timeout(INTERVAL) != Err(RecvTimeoutError::Disconnected) {
+        // Nothing is ever sent.
+        while wanted.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
             self.look();
         }
-        let interlock = self.volume.interlock();
-        let changes = interlock.map_or_else(Vec::new, Interlock::take_changes);
-        let mut noted = self.changes.end(Instant::now());
-        noted.extend(changes.into_iter().map(|change| (None, told(change))));
         let events: &EventLog = self.volume.events();
-        for (member, kind) in noted {
+        for (member, kind) in self.changes.end(Instant::now()) {
             events.record(member, kind);
         }
     }
@@ -209,8 +208,6 @@ impl Watch {
         let maintenance = Arc::clone(&open.maintenance);
         drop(open);
         let mut seen = Seen::of(&maintenance, self.changes.known());
-        let interlock = self.volume.interlock();
-        seen.interlock = interlock.map_or_else(Vec::new, Interlock::take_changes);
         seen.is_paused = self.volume.is_paused();
         // The record of a scrub that ended is in the index.
         if maintenance.scrubber().is_running() || self.is_time_to_measure() {

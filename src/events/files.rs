@@ -75,7 +75,7 @@ fn read_bytes(store: &dyn Store, name: &str) -> Result<Vec<u8>, StoreError> {
 /// Makes room for `needed` bytes in the event file of a directory. Returns the offset at which they belong.
 ///
 /// A full file first takes over those events of the old one that stay. Then it becomes the old one. So a crash costs no event
-/// at any moment. Where there is no space for all that stay, the newest stay: a full disk must not end the log.
+/// at any moment. Where there is no space for all that stay, the newest and one of each kind stay: a full disk must not end the log.
 pub(super) fn make_room(store: &dyn Store, needed: u64) -> Result<u64, StoreError> {
     let len = match store.open_len(EVENTS) {
         Ok(len) => len,
@@ -102,7 +102,8 @@ pub(super) fn make_room(store: &dyn Store, needed: u64) -> Result<u64, StoreErro
 struct Staying {
     /// The end of the last intact frame of the full file. An earlier try may have left a part of a frame behind it.
     offset: u64,
-    /// The frames, the oldest first.
+    /// The frames, those first that are to go first where space is short: the oldest, and the newest of each kind last. A
+    /// refusal of removals is known by its event alone.
     frames: Vec<Vec<u8>>,
 }
 
@@ -155,21 +156,29 @@ fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
         *bytes += raw.frame.len();
         *bytes <= SHARE_BYTES
     };
+    let mut kinds: HashSet<u8> = HashSet::new();
     for raw in &new {
         has_share(raw);
+        kinds.insert(raw.kind_number());
     }
     // A crash may have ended an earlier try after the events were added.
     let known: HashSet<&[u8]> = new.iter().map(|raw| raw.frame).collect();
-    let mut frames: Vec<Vec<u8>> = Vec::new();
+    let (mut frames, mut newest_of_kinds) = (Vec::new(), Vec::new());
     // Earlier builds fill a file up to [`FILE_MAX`].
     let room = usize::try_from(MOST_READ.saturating_sub(offset)).unwrap_or(usize::MAX);
     let mut left = room.min(MOST_KEPT);
     for raw in old.iter().rev().filter(|raw| !known.contains(raw.frame)) {
         if raw.frame.len() <= left && has_share(raw) {
             left -= raw.frame.len();
-            frames.push(raw.frame.to_vec());
+            if kinds.insert(raw.kind_number()) {
+                newest_of_kinds.push(raw.frame.to_vec());
+            } else {
+                frames.push(raw.frame.to_vec());
+            }
         }
     }
     frames.reverse();
+    newest_of_kinds.reverse();
+    frames.append(&mut newest_of_kinds);
     Ok(Staying { offset, frames })
 }

@@ -17,11 +17,13 @@ impl MemberIo {
     ///
     /// # Errors
     ///
-    /// The answer of the member; nothing is left of the file then.
+    /// The answer of the member; nothing is left of the file then, unless removing it fails, too.
     pub fn fill(&self, member: MemberIndex, name: &Arc<str>, len: u64) -> Result<(), StoreError> {
         let filled = self.try_fill(member, name, len);
-        if filled.is_err() {
-            self.one(member, remove_op(name))?;
+        if filled.is_err()
+            && let Err(error) = self.one(member, remove_op(name))
+        {
+            tracing::debug!("member {member} keeps the rest of a file: {error}");
         }
         filled
     }

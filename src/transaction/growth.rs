@@ -175,6 +175,7 @@ impl Growth {
     /// Measures how many bytes of changes may wait, and returns them. Finds copies of the index without room. Call it
     /// from time to time, because other programs use the same filesystems.
     pub(crate) fn measure_growth(&self) -> u64 {
+        let began = self.allowance.begin_measuring();
         let spaces = self.members.io().spaces();
         // Room that came free goes to the reserve first.
         let room = if self.replicas.keep_reserve() {
@@ -191,7 +192,7 @@ impl Growth {
             // They are away, which is no lack of space. The commit tells of it.
             None => tried,
         };
-        self.allowance.set_measured(allowed);
+        self.allowance.set_measured(allowed, began);
         allowed
     }
 

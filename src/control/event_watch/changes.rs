@@ -208,7 +208,6 @@ impl Changes {
                 },
             ));
         }
-        noted.extend(seen.interlock.iter().map(|change| (None, told(*change))));
         self.see_rebuild(&seen.rebuild, seen.is_paused, now, &mut noted);
         if let Some(scrub) = &seen.scrub {
             self.see_scrub(scrub, seen.is_paused, now, &mut noted);

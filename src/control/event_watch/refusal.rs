@@ -1,11 +1,51 @@
-//! The refusal of removals that one daemon leaves to the next.
+//! The events of the interlock, and the refusal of removals that one daemon leaves to the next by them.
 
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{self, Sender};
+use std::thread;
 use std::time::Duration;
 
+use super::changes::told;
 use crate::control::mounted::MountedVolume;
 use crate::events::{MOST_REMEMBERED, now_ms};
 use crate::format::event::{Event, EventKind};
-use crate::fs::RefusedRemovals;
+use crate::fs::{Interlock, RefusedRemovals};
+
+/// The thread that records the changes of an interlock as they come, until this is dropped. The watch would not do: a look of
+/// it may count for minutes, and a crash would lose a refusal meanwhile.
+pub(super) struct InterlockRecorder {
+    _waker: Arc<Sender<()>>,
+}
+
+impl InterlockRecorder {
+    /// Starts it, if the volume has an interlock.
+    pub(super) fn start(volume: &Arc<MountedVolume>) -> io::Result<Option<Self>> {
+        let Some(interlock) = volume.interlock() else {
+            return Ok(None);
+        };
+        let (waker, woken) = mpsc::channel();
+        let waker = Arc::new(waker);
+        interlock.set_waker(Arc::downgrade(&waker));
+        let volume = Arc::clone(volume);
+        let thread = thread::Builder::new().name("interlock-events".to_owned());
+        thread.spawn(move || {
+            record_changes(&volume);
+            while woken.recv().is_ok() {
+                record_changes(&volume);
+            }
+        })?;
+        Ok(Some(Self { _waker: waker }))
+    }
+}
+
+/// Records the changes of the interlock that no event tells of yet.
+pub(crate) fn record_changes(volume: &MountedVolume) {
+    let interlock = volume.interlock();
+    for change in interlock.map_or_else(Vec::new, Interlock::take_changes) {
+        volume.events().record(None, told(change));
+    }
+}
 
 /// Has the interlock refuse removals if that of the daemon before did so until its end. Before the volume is mounted, so that
 /// no program removes a file first. Only for a mount that writes.

@@ -4,7 +4,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::event::EventMember;
 use crate::format::{MemberId, MemberIndex};
-use crate::fs::InterlockChange;
 use crate::maintenance::{Maintenance, RebuildProgress, ScrubStatus};
 use crate::membership::{ErrorCounts, MemberState, MemberStatus, Members};
 
@@ -75,8 +74,6 @@ pub(super) struct Seen {
     pub(super) redundancy: Option<RedundancySeen>,
     /// True if background work is paused.
     pub(super) is_paused: bool,
-    /// The changes of the interlock since the last look.
-    pub(super) interlock: Vec<InterlockChange>,
 }
 
 impl Seen {
@@ -105,7 +102,6 @@ impl Seen {
             space: None,
             redundancy: None,
             is_paused: false,
-            interlock: Vec::new(),
         }
     }
 

@@ -5,9 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::format::{BLOCK_SIZE, MemberIndex, files};
 use crate::metadata::disk::Disk;
+use crate::rate_limit::RateLimit;
 use crate::store::{StoreError, StoreErrorKind};
 
 /// The part of a member that is kept in reserve.
@@ -22,6 +24,7 @@ pub(super) struct Reserve {
     disk: Arc<Disk>,
     /// Members that have their reserve file.
     complete: BTreeSet<MemberIndex>,
+    refusals: RateLimit<MemberIndex>,
 }
 
 impl Reserve {
@@ -29,6 +32,7 @@ impl Reserve {
         Self {
             disk: Arc::clone(disk),
             complete: BTreeSet::new(),
+            refusals: RateLimit::once_a_minute(),
         }
     }
 
@@ -37,8 +41,8 @@ impl Reserve {
         self.complete.contains(&member)
     }
 
-    /// Makes the reserve of every holder that lacks it. Returns whether all have room for it. A holder that is away
-    /// counts for nothing: it loses its copy.
+    /// Makes the reserve of every holder that lacks it. Returns whether all have it. A holder that fails counts for
+    /// nothing, because it loses its copy.
     pub(super) fn keep(&mut self, holders: &[MemberIndex]) -> bool {
         self.complete.retain(|member| holders.contains(member));
         let mut all_have_room = true;
@@ -48,7 +52,7 @@ impl Reserve {
         all_have_room
     }
 
-    /// Makes the reserve of a member. Returns false if there is no room for it. A member that fails may have some.
+    /// Makes the reserve of a member. Returns false if the member has none, and does not fail for that.
     pub(super) fn make(&mut self, member: MemberIndex) -> bool {
         match self.try_make(member) {
             Ok(true) => {
@@ -58,8 +62,10 @@ impl Reserve {
             Ok(false) => false,
             Err(error) if error.kind() == StoreErrorKind::NoSpace => false,
             Err(error) => {
-                tracing::warn!(journal.member = %member, "member {member} keeps no space in reserve: {error}");
-                true
+                if self.refusals.admit(member, Instant::now()).is_some() {
+                    tracing::warn!(journal.member = %member, "member {member} keeps no space in reserve: {error}");
+                }
+                !self.disk.members().membership().live().contains(&member)
             }
         }
     }

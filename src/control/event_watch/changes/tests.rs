@@ -569,28 +569,22 @@ fn conditions_that_ended_while_there_was_no_daemon_are_told_to_have_ended() {
 }
 
 #[test]
-fn a_refusal_and_the_order_that_ends_it_are_both_told_even_in_one_look() {
-    let mut volume = Watched::new();
-    let removals = RefusedRemovals {
-        removed: 25,
-        files: 100,
+fn a_refusal_and_the_order_that_ends_it_are_told_with_their_numbers() {
+    let refused = InterlockChange::Refused {
+        removals: RefusedRemovals {
+            removed: 25,
+            files: 100,
+        },
+        percent: 25,
     };
-    volume.seen.interlock = vec![
-        InterlockChange::Refused {
-            removals,
-            percent: 25,
-        },
-        InterlockChange::Allowed {
-            refused_for: Duration::from_millis(9500),
-        },
-    ];
-    let refused = EventKind::RemovalsRefused {
+    let expected = EventKind::RemovalsRefused {
         removed: 25,
         files: 100,
         percent: 25,
     };
-    let allowed = EventKind::RemovalsAllowed { seconds: 9 };
-    assert_eq!(volume.look(), [(None, refused), (None, allowed)]);
-    volume.seen.interlock = Vec::new();
-    assert_eq!(volume.look(), []);
+    assert_eq!(told(refused), expected);
+    let allowed = InterlockChange::Allowed {
+        refused_for: Duration::from_millis(9500),
+    };
+    assert_eq!(told(allowed), EventKind::RemovalsAllowed { seconds: 9 });
 }
