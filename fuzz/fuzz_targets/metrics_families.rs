@@ -1,7 +1,7 @@
 //! Metrics of daemons under libFuzzer: an input is what one sends to the dashboard, as a line of JSON.
 //!
-//! It comes once from the first volume and once from the second, with an honest volume between them, and once from
-//! another volume with the labels of the honest one.
+//! It comes from the first volume and from the third; the second is honest. It also comes from another volume with the
+//! labels of the honest one.
 
 #![no_main]
 

@@ -212,7 +212,7 @@ impl Alerts {
             .state
             .clone()
             .or_else(|| own.map(|places| places.state));
-        // One with an error may be mended while the volume is mounted.
+        // One with an error may be corrected while the volume is mounted.
         let is_wanted = !config.receivers.is_empty() || !config.problems.is_empty();
         Self {
             warnings: problems.collect(),

@@ -3,12 +3,12 @@
 //! A command that is wrong, or a program of an attacker, may remove everything in minutes. With the interlock, so many files
 //! can go within an hour, and no more before someone looks. All else goes on: reads, writes, new files.
 //!
-//! A removal counts if a file loses its last name by UNLINK and was there when the hour began, or at the mount if that is
-//! later. So programs may make and remove files of their own as they like. A directory does not count, because it is empty by
+//! A removal counts if a file loses its last name by UNLINK. The file must have been there when the hour began, or at the
+//! mount if that is later. So programs may make and remove files of their own as they like. A directory does not count, because it is empty by
 //! then. A rename that replaces a file by a new one does not count, nor a cut: programs do so all the time. One that replaces
 //! an old file by another old one counts, because there is a file less. Nothing is refused before the files are counted.
 //!
-//! The count begins anew with each mount, because the user who mounts may give the order as well. A refusal stays: the log of
+//! The count begins again with each mount, because the user who mounts may give the order as well. A refusal stays: the log of
 //! events tells the next daemon of it. A crash loses a refusal that the log does not have yet.
 
 use std::collections::VecDeque;

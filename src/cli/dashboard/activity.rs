@@ -61,7 +61,7 @@ impl Activity {
     }
 }
 
-/// Returns what was added. None if a count fell: the directory was opened anew.
+/// Returns what was added. None if a count fell: the directory was opened again.
 fn since(after: OperationsReport, before: OperationsReport) -> Option<OperationsReport> {
     Some(OperationsReport {
         count: after.count.checked_sub(before.count)?,
@@ -117,7 +117,7 @@ mod tests {
         let said = ["2.0 MiB/s read, 1.2 ms each", "0 B/s written, 2.0 ms each"];
         assert_eq!(activity.of(3), Some(said.map(str::to_owned).to_vec()));
         activity.note(later, &sample((0, 0, 0), (0, 0, 0)));
-        assert_eq!(activity.of(3), None, "it was opened anew");
+        assert_eq!(activity.of(3), None, "it was opened again");
     }
 
     #[test]

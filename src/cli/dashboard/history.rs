@@ -20,7 +20,7 @@ pub(super) struct Bytes {
 }
 
 impl Bytes {
-    /// Returns what was added since. None if a counter fell: it began anew, with another daemon.
+    /// Returns what was added since. None if a counter fell: it began again, with another daemon.
     fn since(self, before: Self) -> Option<Self> {
         Some(Self {
             read: self.read.checked_sub(before.read)?,

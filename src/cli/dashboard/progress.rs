@@ -17,7 +17,7 @@ const MOST: usize = 64;
 pub(super) struct Progress(VecDeque<(Instant, f64)>);
 
 impl Progress {
-    /// Notes how much is done. Work that began anew has less done than before.
+    /// Notes how much is done. Work that began again has less done than before.
     pub(super) fn note(&mut self, now: Instant, done: f64) {
         if self.0.back().is_some_and(|(_, before)| done < *before) {
             self.0.clear();
@@ -78,7 +78,7 @@ mod tests {
         assert!((rate - 10.0).abs() < 1e-9, "{rate}");
         assert_eq!(progress.seconds_for(95.0), Some(10));
         progress.note(start + Duration::from_secs(121), 0.0);
-        assert_eq!(progress.per_second(), None, "the work began anew");
+        assert_eq!(progress.per_second(), None, "the work began again");
     }
 
     #[test]

@@ -26,7 +26,7 @@ const NAME: &std::ffi::CStr = c"cauchyfs-superv";
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// The life of a process after which pauses begin anew.
+/// The life of a process after which pauses begin again.
 const LONG_LIFE: Duration = Duration::from_secs(600);
 
 /// A message to the daemon.

@@ -138,8 +138,8 @@ mod tests {
         assert_eq!(left(&stopped), Some((25, 1)));
         let went_on = [STARTED, refused(25), STOPPED, STARTED, refused(25), STOPPED];
         assert_eq!(left(&went_on), Some((25, 1)), "it began with the first");
-        let anew = [STARTED, refused(25), STOPPED, STARTED, refused(30)];
-        assert_eq!(left(&anew), Some((30, 4)), "it is another one");
+        let other = [STARTED, refused(25), STOPPED, STARTED, refused(30)];
+        assert_eq!(left(&other), Some((30, 4)), "it is another one");
         let again = [STARTED, refused(25), ALLOWED, refused(30)];
         assert_eq!(left(&again), Some((30, 3)));
     }

@@ -110,7 +110,7 @@ pub(in crate::control::alerts) fn demand_trusted_command(command: &[String]) -> 
     demand_trusted_program(Path::new(program))?;
     for argument in arguments.iter().filter(|it| !it.starts_with('-')) {
         let path = Path::new("/").join(argument);
-        // What this user cannot look at is no file to a program of the same user.
+        // A file that this user cannot look at is none to a program of the same user.
         if fs::metadata(&path).is_ok_and(|found| found.is_file()) {
             demand_trusted_program(&path).map_err(|error| {
                 io::Error::other(format!("its argument {}: {error}", path.display()))
