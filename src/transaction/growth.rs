@@ -163,8 +163,8 @@ impl Growth {
         self.may_grow_by(self.allowance.measured())
     }
 
-    /// Returns whether so many bytes of changes let one more wait. Whoever has just measured them hands them in: a
-    /// checkpoint on another thread may forget them at any time.
+    /// Returns whether one more change may wait, if `measured` bytes of changes may. Callers hand in what they have just
+    /// measured, because a checkpoint on another thread may forget it at any time.
     fn may_grow_by(&self, measured: u64) -> bool {
         let allowed = measured.max(self.allowance.while_moving());
         !self.has_no_commits()
