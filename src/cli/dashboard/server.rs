@@ -128,7 +128,11 @@ async fn accept_all(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
     let crowd = Arc::new(Crowd::new(MOST_AT_ONCE));
     loop {
         match listener.accept().await {
-            Ok((client, _)) => admit(client, &site, &crowd),
+            Ok((client, _)) => {
+                admit(client, &site, &crowd);
+                // A connection that lost its place is closed before the next one is taken, however many wait.
+                tokio::task::yield_now().await;
+            }
             Err(error) => {
                 tracing::debug!("no connection for the dashboard: {error}");
                 tokio::time::sleep(PAUSE).await;
