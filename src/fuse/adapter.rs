@@ -315,7 +315,7 @@ impl Adapter {
         let tries_again = self.answers.tries_again();
         match context.attempt(|| write_at_once(fs, &request, tries_again)) {
             Ok(Some(len)) => {
-                context.count_written(len);
+                context.moved(len);
                 request.answer(Ok(written(len as u64)));
             }
             Ok(None) => self.write_slowly(fs, context, request),
@@ -337,7 +337,7 @@ impl Adapter {
             let ino = request.ino();
             match outcome {
                 Ok(len) => {
-                    context.count_written(len);
+                    context.moved(len);
                     request.answer(Ok(written(len as u64)));
                 }
                 Err(errno) if answers.failed_with_volume(&fs, errno) => answers.wait(request),
@@ -398,7 +398,7 @@ impl Adapter {
         let out = request.memory(size as usize);
         let outcome = context.attempt(|| fs.reader().read(handle, offset, out));
         if let Ok(len) = outcome {
-            context.count_read(len);
+            context.moved(len);
         }
         self.answers.give_memory(fs, request, outcome);
     }

@@ -116,7 +116,7 @@ impl Answers {
     /// Refuses a request that no work is done for.
     pub(super) fn refuse(&self, request: Request, errno: Errno) {
         if let Some((counts, kind)) = self.counts.as_ref().zip(kind_of(&request)) {
-            counts.count(kind, Duration::ZERO, true);
+            counts.count(kind, Duration::ZERO, 0, true);
         }
         request.answer(Err(errno));
     }
@@ -125,7 +125,7 @@ impl Answers {
         let (kind, began) = (kind_of(&request), Instant::now());
         let has_failed = answer_without_volume(&self.served, request);
         if let Some((counts, kind)) = self.counts.as_ref().zip(kind) {
-            counts.count(kind, began.elapsed(), has_failed);
+            counts.count(kind, began.elapsed(), 0, has_failed);
         }
     }
 

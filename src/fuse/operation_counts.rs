@@ -27,6 +27,18 @@ pub const BUCKETS: [Duration; 13] = [
     Duration::from_secs(10),
 ];
 
+/// The same in nanoseconds.
+const BOUNDS_NS: [u64; BUCKETS.len()] = {
+    let mut bounds = [0; BUCKETS.len()];
+    let mut index = 0;
+    while index < bounds.len() {
+        let bound = BUCKETS[index];
+        bounds[index] = bound.as_secs() * 1_000_000_000 + bound.subsec_nanos() as u64;
+        index += 1;
+    }
+    bounds
+};
+
 const KINDS: usize = OperationKind::ALL.len();
 
 /// The requests of one mount that were answered.
@@ -43,26 +55,28 @@ pub struct OperationCounts {
 #[repr(align(128))]
 struct Counters {
     kinds: [KindCounters; KINDS],
-    bytes_read: AtomicU64,
-    bytes_written: AtomicU64,
+    failed: [AtomicU64; KINDS],
 }
 
 impl Default for Counters {
     fn default() -> Self {
         Self {
             kinds: std::array::from_fn(|_| KindCounters::default()),
-            bytes_read: AtomicU64::default(),
-            bytes_written: AtomicU64::default(),
+            failed: std::array::from_fn(|_| AtomicU64::default()),
         }
     }
 }
 
+/// The counters of one kind, in a pair of cache lines. The first line has all that a fast request changes.
 #[derive(Debug, Default)]
+#[repr(C, align(128))]
 struct KindCounters {
-    buckets: [AtomicU64; BUCKETS.len() + 1],
     nanoseconds: AtomicU64,
-    failed: AtomicU64,
+    bytes: AtomicU64,
+    buckets: [AtomicU64; BUCKETS.len() + 1],
 }
+
+const _: () = assert!(size_of::<KindCounters>() == 128, "one pair of lines each");
 
 /// The requests of one kind that were answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,14 +100,20 @@ impl OperationCount {
 }
 
 impl OperationCounts {
-    pub(super) fn count(&self, kind: OperationKind, time: Duration, has_failed: bool) {
-        let counters = &self.by_thread.get_or_default().kinds[kind as usize];
-        let bucket = BUCKETS.iter().take_while(|bound| **bound < time).count();
-        add(&counters.buckets[bucket], 1);
+    /// Counts a request that was answered, with the bytes of a file that it moved.
+    pub(super) fn count(&self, kind: OperationKind, time: Duration, bytes: u64, has_failed: bool) {
+        let counters = self.by_thread.get_or_default();
+        let of_kind = &counters.kinds[kind as usize];
         let nanoseconds = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
-        add(&counters.nanoseconds, nanoseconds);
+        let is_beyond = |bound: &&u64| **bound < nanoseconds;
+        let bucket = BOUNDS_NS.iter().take_while(is_beyond).count();
+        add(&of_kind.buckets[bucket], 1);
+        add(&of_kind.nanoseconds, nanoseconds);
+        if bytes > 0 {
+            add(&of_kind.bytes, bytes);
+        }
         if has_failed {
-            add(&counters.failed, 1);
+            add(&counters.failed[kind as usize], 1);
         }
     }
 
@@ -107,16 +127,6 @@ impl OperationCounts {
         self.waited.load(Ordering::Relaxed)
     }
 
-    pub(super) fn count_read(&self, bytes: usize) {
-        let counters = self.by_thread.get_or_default();
-        add(&counters.bytes_read, bytes as u64);
-    }
-
-    pub(super) fn count_written(&self, bytes: usize) {
-        let counters = self.by_thread.get_or_default();
-        add(&counters.bytes_written, bytes as u64);
-    }
-
     /// Returns the counts of all kinds.
     #[must_use]
     pub fn all(&self) -> Vec<OperationCount> {
@@ -125,30 +135,32 @@ impl OperationCounts {
     }
 
     fn of(&self, kind: OperationKind) -> OperationCount {
-        let sum = |counter: &dyn Fn(&KindCounters) -> &AtomicU64| {
-            let all = self.by_thread.iter().map(|it| &it.kinds[kind as usize]);
-            all.map(|it| counter(it).load(Ordering::Relaxed)).sum()
+        let of_kind = |counter: &dyn Fn(&KindCounters) -> &AtomicU64| {
+            self.sum(|it| counter(&it.kinds[kind as usize]))
         };
         OperationCount {
             name: kind.name(),
-            buckets: std::array::from_fn(|bucket| sum(&move |it| &it.buckets[bucket])),
-            time: Duration::from_nanos(sum(&|it| &it.nanoseconds)),
-            failed: sum(&|it| &it.failed),
+            buckets: std::array::from_fn(|bucket| of_kind(&move |it| &it.buckets[bucket])),
+            time: Duration::from_nanos(of_kind(&|it| &it.nanoseconds)),
+            failed: self.sum(|it| &it.failed[kind as usize]),
         }
     }
 
     /// Returns the bytes of files that were read.
     #[must_use]
     pub fn bytes_read(&self) -> u64 {
-        let all = self.by_thread.iter().map(|it| &it.bytes_read);
-        all.map(|it| it.load(Ordering::Relaxed)).sum()
+        self.sum(|it| &it.kinds[OperationKind::Read as usize].bytes)
     }
 
     /// Returns the bytes of files that were written.
     #[must_use]
     pub fn bytes_written(&self) -> u64 {
-        let all = self.by_thread.iter().map(|it| &it.bytes_written);
-        all.map(|it| it.load(Ordering::Relaxed)).sum()
+        self.sum(|it| &it.kinds[OperationKind::Write as usize].bytes)
+    }
+
+    fn sum(&self, counter: impl Fn(&Counters) -> &AtomicU64) -> u64 {
+        let all = self.by_thread.iter();
+        all.map(|it| counter(it).load(Ordering::Relaxed)).sum()
     }
 }
 
@@ -167,10 +179,15 @@ mod tests {
         let counts = OperationCounts::default();
         let bounds: Vec<Duration> = BUCKETS.to_vec();
         for bound in &bounds {
-            counts.count(OperationKind::Read, *bound, false);
-            counts.count(OperationKind::Read, *bound + Duration::from_nanos(1), true);
+            counts.count(OperationKind::Read, *bound, 0, false);
+            counts.count(
+                OperationKind::Read,
+                *bound + Duration::from_nanos(1),
+                0,
+                true,
+            );
         }
-        counts.count(OperationKind::Read, Duration::ZERO, false);
+        counts.count(OperationKind::Read, Duration::ZERO, 0, false);
         let read = counts.of(OperationKind::Read);
         let mut expected = [2; BUCKETS.len() + 1];
         expected[BUCKETS.len()] = 1;
@@ -188,9 +205,9 @@ mod tests {
         std::thread::scope(|scope| {
             for _ in 0..40 {
                 scope.spawn(|| {
-                    counts.count(OperationKind::Write, Duration::from_micros(20), false);
-                    counts.count_written(4096);
-                    counts.count_read(1);
+                    let time = Duration::from_micros(20);
+                    counts.count(OperationKind::Write, time, 4096, false);
+                    counts.count(OperationKind::Read, time, 1, false);
                 });
             }
         });

@@ -247,6 +247,7 @@ impl InFlight {
             request: header.unique,
             ino: header.ino.0,
             began: self.0.counts.as_ref().map(|_| Instant::now()),
+            moved: Cell::new(0),
             has_failed: Cell::new(false),
             in_flight: self.clone(),
         }
@@ -268,6 +269,8 @@ pub(super) struct Context {
     ino: u64,
     /// None if requests are not counted.
     began: Option<Instant>,
+    /// The bytes of a file that it read or wrote.
+    moved: Cell<u64>,
     has_failed: Cell<bool>,
     in_flight: InFlight,
 }
@@ -275,7 +278,8 @@ pub(super) struct Context {
 impl Drop for Context {
     fn drop(&mut self) {
         if let (Some(counts), Some(began)) = (&self.in_flight.0.counts, self.began) {
-            counts.count(self.kind, began.elapsed(), self.has_failed.get());
+            let (bytes, has_failed) = (self.moved.get(), self.has_failed.get());
+            counts.count(self.kind, began.elapsed(), bytes, has_failed);
         }
     }
 }
@@ -310,18 +314,9 @@ impl Context {
         self.has_failed.set(true);
     }
 
-    /// Counts bytes of a file that were read.
-    pub(super) fn count_read(&self, bytes: usize) {
-        if let Some(counts) = &self.in_flight.0.counts {
-            counts.count_read(bytes);
-        }
-    }
-
-    /// Counts bytes of a file that were written.
-    pub(super) fn count_written(&self, bytes: usize) {
-        if let Some(counts) = &self.in_flight.0.counts {
-            counts.count_written(bytes);
-        }
+    /// Notes the bytes of a file that the request read or wrote.
+    pub(super) fn moved(&self, bytes: usize) {
+        self.moved.set(bytes as u64);
     }
 
     /// Runs `work` and returns its value, or none if it panicked, which is logged. A thread that serves requests must
@@ -431,6 +426,7 @@ mod tests {
                     request: 981,
                     ino: 4711,
                     began: None,
+                    moved: Cell::new(0),
                     has_failed: Cell::new(false),
                     in_flight: InFlight::default(),
                 };
@@ -461,6 +457,7 @@ mod tests {
             request,
             ino,
             began: None,
+            moved: Cell::new(0),
             has_failed: Cell::new(false),
             in_flight: in_flight.clone(),
         };
@@ -516,6 +513,7 @@ mod tests {
             request: 1,
             ino: 7,
             began: Some(Instant::now()),
+            moved: Cell::new(0),
             has_failed: Cell::new(false),
             in_flight: in_flight.clone(),
         };
@@ -526,7 +524,7 @@ mod tests {
         };
         let read = context(OperationKind::Read);
         read.attempt(|| Ok(())).unwrap();
-        read.count_read(4096);
+        read.moved(4096);
         assert_eq!(of(OperationKind::Read), (0, 0), "it is not answered yet");
         drop(read);
         let failed = context(OperationKind::Read).attempt(|| Err::<(), _>(FsError::Invalid));
@@ -537,7 +535,7 @@ mod tests {
                 .attempt(|| -> Result<(), FsError> { panic!("as a bug would") })
                 .is_err()
         );
-        panicked.count_written(3);
+        panicked.moved(3);
         drop(panicked);
         assert_eq!(of(OperationKind::Read), (2, 1));
         assert_eq!(of(OperationKind::Write), (1, 1));
