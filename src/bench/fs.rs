@@ -10,6 +10,7 @@ mod job;
 mod load;
 mod report;
 mod site;
+mod wake;
 mod work;
 
 pub use self::{
@@ -19,6 +20,7 @@ pub use self::{
     load::Load,
     report::{ColumnReport, FsReport, JobRow, LeftOut},
     site::Site,
+    wake::Wake,
 };
 
 use std::sync::atomic::{AtomicBool, Ordering};

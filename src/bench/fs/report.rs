@@ -6,6 +6,7 @@ use serde::Serialize;
 
 use super::columns::Columns;
 use super::job::Job;
+use super::wake::{POLL_PARAMETER, Wake};
 
 /// Everything that one run measured. Serialized, it is what `bench fs --json` prints.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -20,6 +21,8 @@ pub struct FsReport {
     pub seconds: f64,
     /// One entry per job.
     pub rows: Vec<JobRow>,
+    /// The time in which an idle CPU runs a thread; none if one CPU is all there is.
+    pub wake: Option<Wake>,
 }
 
 /// One of the filesystems.
@@ -126,7 +129,26 @@ impl fmt::Display for FsReport {
              one.\nSequential reads come after POSIX_FADV_DONTNEED, which empties the kernel's cache of the file. The \
              daemon of a\nvolume has a cache of its own, so reads of DIR may come from memory: a --size above its \
              --cache-size avoids that."
-        )
+        )?;
+        self.wake.map_or(Ok(()), |wake| write!(f, "\n{wake}"))
+    }
+}
+
+impl fmt::Display for Wake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "An idle CPU runs a thread {:.1} µs after its wake. A request to FUSE has up to two wakes.",
+            self.median_us
+        )?;
+        if self.guest_poll_ns == Some(0) {
+            write!(
+                f,
+                "\nThis virtual machine halts idle CPUs at once. It could wait for work a moment, at the cost of CPU time \
+                 of the host:\n  echo 200000 > {POLL_PARAMETER}"
+            )?;
+        }
+        Ok(())
     }
 }
 
@@ -196,6 +218,25 @@ mod tests {
             size_bytes: 1 << 20,
             seconds: 0.5,
             rows: vec![JobRow::new(Job::SyncedWrite(16), rates)],
+            wake: None,
+        }
+    }
+
+    #[test]
+    fn a_virtual_machine_that_halts_idle_cpus_at_once_gets_advice() {
+        let shown = |guest_poll_ns| {
+            let wake = Some(Wake {
+                median_us: 43.21,
+                guest_poll_ns,
+            });
+            FsReport { wake, ..report() }.to_string()
+        };
+        let advice = "  echo 200000 > /sys/module/haltpoll/parameters/guest_halt_poll_ns";
+        assert!(shown(Some(0)).ends_with(advice), "{}", shown(Some(0)));
+        for none in [None, Some(200_000)] {
+            let table = shown(none);
+            let wake = table.lines().last().unwrap();
+            assert!(wake.starts_with("An idle CPU runs a thread 43.2 µs after its wake."));
         }
     }
 
@@ -232,6 +273,7 @@ mod tests {
         assert!(row.get("title").is_none());
         assert_eq!(json["columns"]["directory"]["transport"], "uring");
         assert_eq!(json["left_out"][0]["column"], "fuse");
+        assert!(json["wake"].is_null());
     }
 
     #[test]

@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::arguments::FsArguments;
 use super::progress_bar;
 use crate::bench::fs::{
-    self as bench, ColumnReport, Columns, FsBenchError, FsReport, LeftOut, Load, Site,
+    self as bench, ColumnReport, Columns, FsBenchError, FsReport, LeftOut, Load, Site, Wake,
 };
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::size::format_size;
@@ -58,6 +58,7 @@ pub(super) fn run(arguments: &FsArguments) -> Result<Outcome, Failure> {
     }
     let stop = stop_on_signals().map_err(Failure::environment)?;
     let mut bench = Bench::prepare(arguments, &load)?;
+    let wake = Wake::measure().map_err(Failure::environment)?;
     let bar = progress_bar();
     let rows = bench::run(&load, &mut bench.sites, &stop, |job, total| {
         bar.set_length(total as u64);
@@ -73,6 +74,7 @@ pub(super) fn run(arguments: &FsArguments) -> Result<Outcome, Failure> {
         size_bytes: load.size,
         seconds: arguments.seconds,
         rows,
+        wake,
     };
     // The report comes first, because removing a file may fail.
     if arguments.json {
