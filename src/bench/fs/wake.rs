@@ -1,7 +1,7 @@
 //! The time in which a thread runs on another CPU that was idle.
 //!
-//! A request to FUSE wakes the daemon, and the answer wakes the program. If both wakes reach CPUs that are halted, they
-//! may cost more than the request, above all in a virtual machine, where the host takes part in each.
+//! A request to FUSE wakes the daemon, and the answer wakes the program. Such a wake may cost more than the request if it
+//! reaches a halted CPU, above all in a virtual machine: there the host takes part.
 
 use std::io::{self, Read, Write};
 use std::path::Path;
