@@ -10,6 +10,8 @@ use crate::format::record::Segment;
 use crate::maintenance::RebuildState;
 use crate::membership::{MembersError, StripeCode};
 
+mod cuts;
+
 impl TestFs {
     fn code(&self) -> StripeCode {
         self.transactions.members().shape().stripe_code()
