@@ -48,7 +48,7 @@ of 400 to 499 but for 408, 425 and 429, or a permanent error of a mail server) l
 A process beside the daemon sends alerts. If it ends before its time, it is started again after 1 s, then after 2 s, up
 to five minutes, and sends the alerts of all events in between that the log of events still has. Meanwhile, `cauchyfs
 status` says so. A change of the file takes effect within a minute, without another mount. A receiver with an error in the
-file gets the alerts of that time once the file is mended, as does one that was removed less than a week ago.
+file gets the alerts of that time once the file is correct, as does one that was removed less than a week ago.
 
 A program, the file, and files with secrets must belong to root or to the user of the mount, as must all directories
 above them. No other user may be able to write there.")]

@@ -229,7 +229,7 @@ fn wait_for_count(place: &Place) -> Result<QuotaEntry, Failure> {
                     "the limits hold, and not everything below the directory is counted",
                 )
                 .advise(format!(
-                    "the log says why; once that is mended, `cauchyfs quota set {} --bytes {}` goes on",
+                    "the log says why; once that is repaired, `cauchyfs quota set {} --bytes {}` goes on",
                     quoted_path(&place.path),
                     quota.max_bytes.map_or_else(|| "none".to_owned(), |limit| limit.to_string()),
                 )));
