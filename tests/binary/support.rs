@@ -10,8 +10,10 @@ use std::time::Duration;
 use serde_json::Value;
 use tempfile::TempDir;
 
+pub(crate) mod dashboard;
 mod disk;
 mod fio;
+pub(crate) mod http;
 mod load;
 mod rounds;
 mod segment;
