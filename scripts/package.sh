@@ -61,7 +61,7 @@ stage() {
         done
     done
     install -D -m 644 -t "$to/lib/systemd/system" packaging/systemd/cauchyfs@.service \
-        packaging/systemd/cauchyfs-dashboard.service
+        packaging/systemd/cauchyfs-dashboard.service packaging/systemd/cauchyfs-dashboard.socket
     install -D -m 644 packaging/systemd/cauchyfs.sysusers "$to/lib/sysusers.d/cauchyfs.conf"
     ln -s ../../../bin/cauchyfs "$to/lib/systemd/system-generators/cauchyfs-generator"
     "$program" man --to "$to/share/man"

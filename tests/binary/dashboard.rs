@@ -21,6 +21,7 @@ use crate::support::{
 };
 
 mod browser;
+mod held_port;
 
 const GET: &str = "GET /state HTTP/1.1";
 
