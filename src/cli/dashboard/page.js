@@ -273,14 +273,15 @@
     announce(state.volumes);
   }
 
-  let failedSince = null, failures = 0;
+  let failedSince = null, failures = 0, shownOf = null;
   function complain(problem) {
     failures += 1;
     failedSince = failedSince || Date.now();
     // One failure may be a full house.
     if (failures < 2) return;
     const alarm = place("alarm");
-    const text = `The dashboard has not answered since ${clock(failedSince)} (${problem}). This page shows how it was before.`;
+    const text = `The dashboard has not answered since ${clock(failedSince)} (${problem}). ` +
+      (shownOf === null ? "This page has shown nothing yet." : `This page shows how it was at ${clock(shownOf)}.`);
     if (alarm.textContent !== text) alarm.textContent = text;
     alarm.hidden = false;
     document.title = "? · CauchyFS: the dashboard does not answer";
@@ -297,6 +298,7 @@
       failedSince = null;
       failures = 0;
       place("alarm").hidden = true;
+      shownOf = state.now;
       show(state);
     } catch (error) {
       complain(error.name === "AbortError" ? "it is too slow" : error instanceof TypeError ? "it cannot be reached" : error.message);
