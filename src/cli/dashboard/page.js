@@ -216,7 +216,8 @@
         list("ul", { class: "disks" }, volume.members.map((member, at) => disk(member, volume.activities[at])))) : null,
       hasState ? el("div", { class: "two" }, el("div", { class: "stack" }, redundancy(volume), work(volume)),
         throughput(volume.traffic)) : null,
-      hasState ? events(volume) : null);
+      hasState ? events(volume) : null,
+      volume.no_metrics ? el("p", { class: "small muted" }, `Not all of its metrics were on the last page of metrics: ${volume.no_metrics}.`) : null);
   }
 
   const lastSaid = new Map();

@@ -128,7 +128,8 @@ fn listener_in(row: &str) -> Option<(SocketAddr, u32)> {
     let user = fields.nth(3)?.parse().ok()?;
     // Words of the machine whose bytes are those of the network.
     let words = ip.as_bytes().chunks(8).map(|word| {
-        let word = u32::from_str_radix(std::str::from_utf8(word).ok()?, 16).ok()?;
+        let word: [u8; 8] = word.try_into().ok()?;
+        let word = u32::from_str_radix(std::str::from_utf8(&word).ok()?, 16).ok()?;
         Some(word.to_ne_bytes())
     });
     let words = words.collect::<Option<Vec<[u8; 4]>>>()?;
