@@ -30,7 +30,9 @@ case "${1:-}" in
     ;;
 --maintainer)
     MAINTAINER=${2:-}
-    [[ $MAINTAINER =~ ^[^\<\>[:cntrl:]]*[^\<\>[:space:]]\ \<[^\<\>@[:space:]]+@[^\<\>@[:space:]]+\>$ ]] ||
+    # rpm would take a backslash for a sign of its own.
+    form='^[^<>\[:cntrl:]]*[^<>\[:space:]] <[^<>@\[:space:]]+@[^<>@\[:space:]]+>$'
+    [[ $MAINTAINER =~ $form ]] ||
         fail "'$MAINTAINER' is no maintainer" "give a name and an address: --maintainer 'Ada Lovelace <ada@example.org>'"
     shift 2
     ;;
@@ -133,7 +135,7 @@ text = open("packaging/deb/copyright").read()
 open(sys.argv[1], "w").write(text.replace("@MIT@", "\n".join(lines)))
 PYTHON
     install -m 644 "$(dirname "$program")/THIRD-PARTY-LICENSES" "$root/usr/share/doc/cauchyfs/"
-    named=$(sed 's/[\\/&]/\\&/g' <<<"$MAINTAINER")
+    named=$(sed 's/[/&]/\\&/g' <<<"$MAINTAINER")
     sed -e "s/@MAINTAINER@/$named/" -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$architecture/" -e "s/@LIBRARIES@/$libraries/" \
         -e "s/@SIZE@/$(du -ks --apparent-size "$root" | cut -f1)/" packaging/deb/control >"$root/DEBIAN/control"
     for script in postinst prerm postrm; do
@@ -293,7 +295,7 @@ check() {
     local program version newer=$VERSION+1 named
     program=$(build_usual)
     # With signs that mean something to those who read it meanwhile.
-    MAINTAINER='Ada \ & Co. 100%/2 <ada@example.org>'
+    MAINTAINER='Ada & Co. 100%/2 <ada@example.org>'
     say "packages of two versions"
     rm -f "$OUT"/cauchyfs[-_]*.deb "$OUT"/cauchyfs-*.rpm
     for version in "$VERSION" "$newer"; do
