@@ -58,10 +58,11 @@ passes the network as it is: beyond this machine, put a proxy with HTTPS before 
 cauchyfs-dashboard.service has a token, which it makes at its first start in /var/lib/cauchyfs-dashboard/token. `sudo
 cauchyfs dashboard --url` prints the address to open, token included. If the unit has another address or another file,
 give --listen and --token-file there, too. Paste the address into a browser. As an argument of a command, it can be
-read by every user of the machine.
+read by every user of the machine. Without --token-file, it is printed only if root or systemd has the port. With that
+option, who has the port is not checked.
 
-cauchyfs-dashboard.socket holds the port from boot on, whether the service runs or not: another process at the port
-would be given the token. `systemctl edit cauchyfs-dashboard.socket` sets another address. Before you stop that unit, stop
+cauchyfs-dashboard.socket holds the port of 127.0.0.1 and of ::1 from boot on, whether the service runs or not: another
+process at the port would be given the token. `systemctl edit cauchyfs-dashboard.socket` sets another address. Before you stop that unit, stop
 all scrapes. To renew the token, remove the file and restart the service.
 
 A scrape gives the token, too: `authorization: {credentials_file: /etc/prometheus/cauchyfs.token}` in the configuration
@@ -71,7 +72,7 @@ of Prometheus. Prometheus cannot read the file of the service, so give it a copy
 Metrics are in the OpenMetrics format, or in that of Prometheus. Every series has the labels `volume` and `mountpoint`.")]
 pub(super) struct DashboardArguments {
     /// Listen at this address, and at 127.0.0.1:9433 if none is given. A port alone is one of 127.0.0.1. Any address
-    /// beyond the loopback needs --token-file. A socket that systemd passes needs no option.
+    /// beyond the loopback needs --token-file. Sockets that systemd passes serve instead.
     #[arg(long, value_name = "ADDR", value_parser = listen_address)]
     listen: Option<SocketAddr>,
     /// Answer only requests with the token in this file.
@@ -112,22 +113,17 @@ pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
     if let Some(given) = arguments.listen.filter(|given| is_open_to_others(*given)) {
         return Err(needs_token(given));
     }
-    let (listener, bound) = socket::listener(arguments.listen)?;
-    if is_open_to_others(bound) {
-        return Err(needs_token(bound));
+    let (listeners, bound): (Vec<_>, Vec<_>) =
+        socket::listeners(arguments.listen)?.into_iter().unzip();
+    if let Some(open) = bound.iter().find(|bound| is_open_to_others(**bound)) {
+        return Err(needs_token(*open));
     }
     let board = Board::start().map_err(|error| {
         Failure::environment(format!("cannot start to look at volumes: {error}"))
     })?;
     let has_token = token.is_some();
     let guard = Guard::new(token, arguments.hosts.clone());
-    terminal::line(format_args!(
-        "the dashboard is at http://{}/",
-        opened_at(bound)
-    ));
-    if bound.ip().is_unspecified() {
-        terminal::line("it is at every other address of this machine, too");
-    }
+    tell_where(&bound, arguments.listen);
     if !has_token {
         terminal::line(
             "every user of this machine can open it; `--token-file FILE` lets in those with a token alone",
@@ -136,13 +132,34 @@ pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
         tracing::debug!("the manager of services is not told: {error}");
     }
-    let served = server::serve(listener, board, guard);
+    let served = server::serve(listeners, board, guard);
     Err(Failure::environment(format!(
         "cannot go on to serve: {}",
         served
             .err()
             .map_or_else(|| "it has ended".to_owned(), |error| error.to_string())
     )))
+}
+
+/// Says where the dashboard is, and that `given` is not heeded if it is not there.
+fn tell_where(bound: &[SocketAddr], given: Option<SocketAddr>) {
+    for bound in bound {
+        terminal::line(format_args!(
+            "the dashboard is at http://{}/",
+            opened_at(*bound)
+        ));
+    }
+    if bound.iter().any(|bound| bound.ip().is_unspecified()) {
+        terminal::line("it is at every other address of this machine, too");
+    }
+    // Port 0 becomes one that is free.
+    let is_there = |given: SocketAddr| bound.contains(&given) || given.port() == 0;
+    if let Some(given) = given.filter(|given| !is_there(*given)) {
+        terminal::line(format_args!(
+            "`--listen {given}` has no effect, because the manager of services passes a socket; \
+             `systemctl edit cauchyfs-dashboard.socket` sets its address"
+        ));
+    }
 }
 
 fn needs_token(address: SocketAddr) -> Failure {

@@ -5,9 +5,9 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::time::Duration;
 
 use rustix::net::SocketType;
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
@@ -17,73 +17,69 @@ use crate::cli::failure::Failure;
 /// The address of a dashboard that is given none.
 pub(super) const USUAL: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::LOCALHOST), 9433);
 
-/// Returns the socket that was passed, or one at the address that was given. The other may be missing.
+/// The time that a listener of this machine may take to let a connection in.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// A socket that listens, and its address.
+type Bound = (TcpListener, SocketAddr);
+
+/// Returns the sockets that were passed, or one at the address that was given. There is at least one. Sockets that were
+/// passed serve whatever address is given: a service that failed for good would be started again and again.
 ///
 /// # Errors
 ///
-/// If the address cannot be listened at, or another one was passed.
-pub(super) fn listener(given: Option<SocketAddr>) -> Result<(TcpListener, SocketAddr), Failure> {
+/// If the address cannot be listened at, or something else was passed.
+pub(super) fn listeners(given: Option<SocketAddr>) -> Result<Vec<Bound>, Failure> {
     let passed = passed().map_err(|error| {
         Failure::usage(format!(
             "the manager of services does not pass the socket of a dashboard: {error}"
         ))
-        .advise("give the socket unit one `ListenStream=` with an IP address and a port")
+        .advise("give the socket unit a `ListenStream=` with an IP address and a port")
     })?;
-    let Some((listener, bound)) = passed else {
-        let address = given.unwrap_or(USUAL);
-        return TcpListener::bind(address)
-            .and_then(with_address)
-            .map_err(|error| {
-                Failure::environment(format!("cannot listen at {address}: {error}"))
-                    .advise("give another address or port with `--listen`")
-            });
-    };
-    match given.filter(|given| *given != bound) {
-        Some(given) => Err(Failure::usage(format!(
-            "the manager of services passes the socket {bound}, and `--listen` names {given}"
-        ))
-        .advise(
-            "set `ListenStream=` with `systemctl edit cauchyfs-dashboard.socket`, without `--listen`",
-        )),
-        None => Ok((listener, bound)),
+    if !passed.is_empty() {
+        return Ok(passed);
     }
+    let address = given.unwrap_or(USUAL);
+    let bound = TcpListener::bind(address)
+        .and_then(with_address)
+        .map_err(|error| {
+            Failure::environment(format!("cannot listen at {address}: {error}"))
+                .advise("give another address or port with `--listen`")
+        })?;
+    Ok(vec![bound])
 }
 
-fn with_address(listener: TcpListener) -> io::Result<(TcpListener, SocketAddr)> {
+fn with_address(listener: TcpListener) -> io::Result<Bound> {
     let bound = listener.local_addr()?;
     Ok((listener, bound))
 }
 
-/// Returns the listener that was passed to this process, once.
-fn passed() -> io::Result<Option<(TcpListener, SocketAddr)>> {
-    static IS_TAKEN: AtomicBool = AtomicBool::new(false);
+/// Returns the listeners that were passed to this process.
+fn passed() -> io::Result<Vec<Bound>> {
     // This marks them as those of this process alone, and fails if one is not open.
-    let mut passed = sd_notify::listen_fds()?;
-    let Some(first) = passed.next() else {
-        return Ok(None);
-    };
-    if passed.next().is_some() {
-        return Err(io::Error::other("it passes several"));
-    }
-    if IS_TAKEN.swap(true, Ordering::Relaxed) {
-        return Err(io::Error::other("it was taken already"));
-    }
-    let socket = owned(first);
+    sd_notify::listen_fds()?.map(listener_of).collect()
+}
+
+fn listener_of(number: RawFd) -> io::Result<Bound> {
+    let socket = copy_of(number)?;
     if socket_type(&socket)? != SocketType::STREAM || !socket_acceptconn(&socket)? {
         return Err(io::Error::other("it passes one that does not listen"));
     }
     // One of another family has no such address.
-    with_address(TcpListener::from(socket)).map(Some)
+    with_address(TcpListener::from(socket))
 }
 
+/// Returns a copy of a descriptor. The original stays open: no value owns it, unless the number is not that of a socket that
+/// was passed.
 #[expect(
     unsafe_code,
     reason = "a passed descriptor is known by its number alone"
 )]
-fn owned(number: RawFd) -> OwnedFd {
-    // SAFETY: `listen_fds` saw that the descriptor is open and was passed to this very process (`LISTEN_PID`). It was open
-    // when the program began, so no value of it owns the number. `IS_TAKEN` has it owned once.
-    unsafe { OwnedFd::from_raw_fd(number) }
+fn copy_of(number: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: `listen_fds` saw that the descriptor is open. It is borrowed for this one call and never closed, so whatever
+    // owns the number goes on to own it.
+    let passed = unsafe { BorrowedFd::borrow_raw(number) };
+    passed.try_clone_to_owned()
 }
 
 /// Returns the user whose process listens where `address` leads, or root for the manager of services. None if none does.
@@ -100,21 +96,46 @@ pub(super) fn holder(address: SocketAddr) -> io::Result<Option<u32>> {
         read => read,
     };
     let table = read("tcp")? + &read("tcp6")?;
-    let mut found: Vec<u32> = table
-        .lines()
-        .filter_map(listener_in)
-        .filter(|(at, _)| leads_to(address, *at))
-        .map(|(_, user)| user)
-        .collect();
-    // The one that is not root, if there are several.
-    found.sort_unstable();
-    Ok(found.pop())
+    let found = table.lines().filter_map(listener_in);
+    let found = found.filter_map(|(at, user)| Some((route(address, at)?, user)));
+    // The one that is not root, if there are several as near.
+    let Some((way, user)) = found.max() else {
+        return Ok(None);
+    };
+    // The table does not tell which wildcards of IPv6 take no connection of IPv4.
+    if way == Route::OtherFamily {
+        match TcpStream::connect_timeout(&address, PATIENCE) {
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            connected => drop(connected?),
+        }
+    }
+    Ok(Some(user))
 }
 
-/// Returns whether a connection to `address` may come to a socket that listens at `at`.
-fn leads_to(address: SocketAddr, at: SocketAddr) -> bool {
-    let ip = at.ip().to_canonical();
-    address.port() == at.port() && (ip == address.ip().to_canonical() || ip.is_unspecified())
+/// How a connection comes to a socket that listens. The kernel takes the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Route {
+    /// It listens at all addresses of IPv6, and perhaps of IPv4.
+    OtherFamily,
+    /// It listens at all addresses of the family.
+    Wildcard,
+    Exact,
+}
+
+/// Returns how a connection to `address` comes to a socket that listens at `at`, if it does.
+fn route(address: SocketAddr, at: SocketAddr) -> Option<Route> {
+    let (to, ip) = (address.ip().to_canonical(), at.ip().to_canonical());
+    if address.port() != at.port() {
+        return None;
+    }
+    if ip == to {
+        return Some(Route::Exact);
+    }
+    match (ip.is_unspecified(), ip.is_ipv6(), to.is_ipv6()) {
+        (true, false, false) | (true, true, true) => Some(Route::Wildcard),
+        (true, true, false) => Some(Route::OtherFamily),
+        _ => None,
+    }
 }
 
 /// Reads a row of the table of TCP sockets: the address of one that listens, and its user.
@@ -174,6 +195,55 @@ mod tests {
         }
         assert_eq!(listener_in("sl local_address rem_address st"), None);
         assert_eq!(listener_in(""), None);
+    }
+
+    #[test]
+    fn a_connection_goes_to_the_nearest_listener_of_its_family() {
+        let ways = |address: &str| {
+            let address: SocketAddr = address.parse().unwrap();
+            [
+                "127.0.0.1:1",
+                "[::1]:1",
+                "0.0.0.0:1",
+                "[::ffff:0.0.0.0]:1",
+                "[::]:1",
+                "127.0.0.1:2",
+            ]
+            .map(|at| route(address, at.parse().unwrap()))
+        };
+        let (exact, wildcard, other) = (
+            Some(Route::Exact),
+            Some(Route::Wildcard),
+            Some(Route::OtherFamily),
+        );
+        let of_four = [exact, None, wildcard, wildcard, other, None];
+        assert_eq!(ways("127.0.0.1:1"), of_four);
+        assert_eq!(ways("[::ffff:127.0.0.1]:1"), of_four);
+        assert_eq!(ways("[::1]:1"), [None, exact, None, None, wildcard, None]);
+        assert!(exact > wildcard && wildcard > other);
+    }
+
+    #[test]
+    fn a_wildcard_of_ipv6_alone_is_no_listener_of_ipv4() {
+        use rustix::net::sockopt::set_ipv6_v6only;
+        use rustix::net::{AddressFamily, bind, listen, socket};
+
+        for (is_alone, own) in [
+            (true, None),
+            (false, Some(rustix::process::geteuid().as_raw())),
+        ] {
+            let Ok(all) = socket(AddressFamily::INET6, SocketType::STREAM, None) else {
+                // This kernel has no IPv6, so no such listener either.
+                return;
+            };
+            set_ipv6_v6only(&all, is_alone).unwrap();
+            bind(&all, &SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0)).unwrap();
+            listen(&all, 1).unwrap();
+            let all = TcpListener::from(all);
+            let port = all.local_addr().unwrap().port();
+            let asked = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
+            assert_eq!(holder(asked).unwrap(), own, "alone: {is_alone}");
+        }
     }
 
     #[test]

@@ -6,6 +6,17 @@ use std::os::unix::net::UnixListener;
 
 use super::*;
 
+/// Returns a command that becomes a dashboard and is passed two sockets, as systemd does.
+fn passing_both(first: OwnedFd, second: OwnedFd) -> Command {
+    let script = "LISTEN_PID=$$ LISTEN_FDS=2 exec \"$@\" 3<&0 4<&2 </dev/null 2>/dev/null";
+    let mut command = Command::new("sh");
+    command
+        .args(["-c", script, "sh", CAUCHYFS, "dashboard"])
+        .stdin(first)
+        .stderr(second);
+    command
+}
+
 /// Returns a command that becomes a dashboard and is passed a socket `count` times, as systemd does.
 fn passing(socket: OwnedFd, count: u8, options: &[&str]) -> Command {
     let script = format!("LISTEN_PID=$$ LISTEN_FDS={count} exec \"$@\" 3<&0 4<&0 </dev/null");
@@ -56,11 +67,27 @@ fn a_port_that_is_held_is_served_again_after_a_crash_and_no_other_process_gets_i
     // The same address may be given, too.
     let mut same = passing(copy_of(&held), 1, &["--listen", &at]);
     Dashboard::start_command(&mut same).get("/state");
+    // Another one is not heeded.
+    let mut other = passing(copy_of(&held), 1, &["--listen", "1"]);
+    let dashboard = Dashboard::start_command(&mut other);
+    assert_eq!(dashboard.address, address);
+    dashboard.get("/state");
+}
+
+#[test]
+fn all_sockets_that_are_passed_are_served() {
+    let [(first, one), (second, other)] = ["127.0.0.1:0", "127.0.0.2:0"].map(listen);
+    let mut both = passing_both(copy_of(&first), copy_of(&second));
+    let dashboard = Dashboard::start_command(&mut both);
+    assert_eq!(dashboard.address, one);
+    dashboard.get("/state");
+    let at_other = http::ask(other, GET, HOST);
+    assert!(at_other.starts_with("HTTP/1.1 200 "), "{at_other}");
 }
 
 #[test]
 fn a_socket_that_is_none_of_a_dashboard_is_refused() {
-    let (held, address) = listen("127.0.0.1:0");
+    let (held, _) = listen("127.0.0.1:0");
     let (open, _) = listen("0.0.0.0:0");
     let home = tempfile::tempdir().expect("there is room");
     let local = UnixListener::bind(home.path().join("s")).expect("this machine can do it");
@@ -70,9 +97,8 @@ fn a_socket_that_is_none_of_a_dashboard_is_refused() {
         assert_eq!(output.status.code(), Some(1), "{}", said(&output));
         assert!(said(&output).contains(reason), "{}", said(&output));
     };
-    let other = format!("passes the socket {address}, and `--listen` names 127.0.0.1:1");
-    refused(copy_of(&held), 1, &["--listen", "1"], &other);
-    refused(copy_of(&held), 2, &[], "it passes several");
+    let both = passing_both(copy_of(&held), copy_of(&open)).output();
+    assert_eq!(both.expect("it runs").status.code(), Some(1));
     refused(copy_of(&open), 1, &[], "--token-file FILE");
     refused(datagrams.into(), 1, &[], "does not listen");
     refused(local.into(), 1, &[], "ListenStream=");
