@@ -205,7 +205,8 @@ impl Lines {
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Err(io::ErrorKind::TimedOut.into());
+                let account = self.account.as_ref();
+                return Err(account.map_or_else(|| io::ErrorKind::TimedOut.into(), Account::late));
             }
             let wait = left.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL));
             self.stream
@@ -217,7 +218,8 @@ impl Lines {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
                 Ok(read) => {
                     if let Some(account) = &mut self.account {
-                        account.hold(self.arrived.len() + read)?;
+                        let until = until.unwrap_or_else(|| Instant::now() + TOTAL_TIMEOUT);
+                        account.hold(self.arrived.len() + read, until)?;
                     }
                     self.arrived.extend_from_slice(&self.chunk[..read]);
                 }

@@ -1,7 +1,8 @@
 //! The memory for answers of daemons.
 //!
 //! Daemons of root have a room of their own, so those of others cannot fill it. In each room the bytes that have arrived
-//! have a limit together, one answer at a time is read, and each volume has its share of the metrics that are kept.
+//! have a limit together, one answer at a time is read, and each volume has its share of the metrics that are kept. Brief
+//! answers are beyond that limit: whatever others send, a daemon that answers is shown as one.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,7 +11,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::control::budget::{Account, Budget};
 
-/// The bytes that arrive at once in a room at most. Until they are read, they take up to three times as much memory.
+/// The bytes that arrive at once in a room at most, beyond those of brief answers. Until they are read, they take up to three times as much memory.
 const MOST_BYTES: usize = 16 << 20;
 
 /// The memory of the metrics that a room keeps.
@@ -93,6 +94,8 @@ impl Rooms {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
     use super::*;
 
     #[test]
@@ -101,9 +104,12 @@ mod tests {
         rooms.share([0, 1000, 1000, 1001].into_iter());
         let refused = Arc::default();
         let mut greedy = rooms.of(1000).account(&refused);
-        greedy.hold(MOST_BYTES).unwrap();
-        assert!(rooms.of(1001).account(&refused).hold(1).is_err());
-        assert!(rooms.of(0).account(&refused).hold(MOST_BYTES).is_ok());
+        let now = Instant::now();
+        greedy.hold(MOST_BYTES, now).unwrap();
+        let mut other = rooms.of(1001).account(&refused);
+        assert!(other.hold(64 << 10, now).is_ok());
+        assert!(other.hold(MOST_BYTES, now).is_err());
+        assert!(rooms.of(0).account(&refused).hold(MOST_BYTES, now).is_ok());
         assert_eq!(rooms.of(0).metrics_share(), METRICS_BYTES);
         assert_eq!(rooms.of(1001).metrics_share(), METRICS_BYTES / 3);
         let (of_root, of_others) = (rooms.of(0), rooms.of(1000));

@@ -355,17 +355,17 @@ impl Watched {
         {
         }
         // Numbers of a daemon that is silent would look as if they were of now.
-        let is_silent = known.silence.is_some()
-            || known.overdue().is_some()
-            || known.unmounted.is_some()
-            || known.wants_metrics;
-        let families = known.metrics.as_ref().filter(|_| !is_silent);
+        let is_silent =
+            known.silence.is_some() || known.overdue().is_some() || known.unmounted.is_some();
+        let is_late = is_silent || known.wants_metrics;
+        let families = known.metrics.as_ref().filter(|_| !is_late);
         let families = families.map(|(_, families)| Arc::clone(families));
         let place = self.mountpoint.display().to_string();
         let id = known.volume.clone().unwrap_or_default();
         VolumeFamilies {
             own: vec![("volume", id), ("mountpoint", place)],
-            is_up: families.is_some(),
+            // It may answer all questions but that for metrics. One that was never reached answers none.
+            is_up: !is_silent && known.volume.is_some(),
             refused: self.refused.load(Ordering::Relaxed),
             families: families.unwrap_or_default(),
         }
