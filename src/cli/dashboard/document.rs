@@ -235,7 +235,7 @@ impl VolumeDocument {
                 let activity = |member: &MemberDocument| known.activity.of(member.index);
                 members.map(activity).collect()
             },
-            no_metrics: known.no_metrics.as_ref().map(text),
+            no_metrics: known.no_metrics.as_ref().map(|(_, reason)| text(reason)),
             told: known.state.as_ref().map(|state| millis(state.taken_at)),
             work: if is_silent {
                 Vec::new()

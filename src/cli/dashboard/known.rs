@@ -27,6 +27,10 @@ const METRICS_GOOD_FOR: Duration = Duration::from_secs(2);
 /// The time for which they are kept: a scrape that found them good may wait for those of others meanwhile.
 const METRICS_KEPT_FOR: Duration = Duration::from_secs(10);
 
+/// The time for which it is told that metrics were missing: longer than most intervals of scrapes. A page would tell of an
+/// old one for ever.
+const MISSING_TOLD_FOR: Duration = Duration::from_secs(300);
+
 /// The reason why a daemon has not answered.
 #[derive(Clone, Debug)]
 pub(super) struct Silence {
@@ -79,7 +83,7 @@ pub(super) struct Known {
     pub(super) volume: Option<String>,
     pub(super) metrics: Option<(Instant, Arc<Bounded>)>,
     /// The reason why not all of its metrics are on the page of metrics.
-    pub(super) no_metrics: Option<String>,
+    pub(super) no_metrics: Option<(Instant, String)>,
     pub(super) wants_metrics: bool,
     pub(super) wants_state: bool,
 }
@@ -144,7 +148,8 @@ impl Known {
                 0 => None,
                 count => Some(format!("{count} of its series are left out")),
             },
-        };
+        }
+        .map(|reason| (Instant::now(), reason));
         self.metrics = asked.ok().map(|it| (Instant::now(), Arc::new(it)));
     }
 
@@ -155,10 +160,13 @@ impl Known {
             .is_some_and(|(at, _)| at.elapsed() < METRICS_GOOD_FOR)
     }
 
-    /// Drops old metrics. They would take memory until the next scrape.
-    pub(super) fn drop_old_metrics(&mut self) {
+    /// Drops metrics that are old, which would take memory until the next scrape, and those that take more than `share`:
+    /// there are more volumes than there were.
+    pub(super) fn drop_metrics_beyond(&mut self, share: usize) {
         self.metrics
-            .take_if(|(at, _)| at.elapsed() >= METRICS_KEPT_FOR);
+            .take_if(|(at, it)| at.elapsed() >= METRICS_KEPT_FOR || it.bytes() > share);
+        self.no_metrics
+            .take_if(|(at, _)| at.elapsed() >= MISSING_TOLD_FOR);
     }
 
     /// Notes which volume a daemon serves. Of another than before nothing is known.

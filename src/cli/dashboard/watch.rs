@@ -257,6 +257,11 @@ impl Board {
             }
         }
         self.rooms.share(volumes.shown.values().map(|it| it.user));
+        // The thread of a volume may wait for its daemon meanwhile.
+        for volume in volumes.shown.values() {
+            let share = volume.room.metrics_share();
+            volume.with(|known| known.drop_metrics_beyond(share));
+        }
     }
 
     /// Returns the metrics of all volumes, as new as daemons give them soon. Those of root come first: they get their
@@ -440,7 +445,6 @@ impl Watched {
                 self.ask_metrics();
             }
             let mut known = self.known.lock();
-            known.drop_old_metrics();
             if !known.wants_metrics && !self.is_over() {
                 self.wanted.wait_for(&mut known, INTERVAL);
             }

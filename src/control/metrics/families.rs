@@ -176,6 +176,8 @@ pub(crate) struct Bounded {
     families: BTreeMap<&'static str, Vec<Series>>,
     /// How many series it sent beyond those.
     left_out: u32,
+    /// The memory that they take.
+    bytes: usize,
 }
 
 impl Bounded {
@@ -205,7 +207,13 @@ impl Bounded {
             taken.shrink_to_fit();
         }
         bounded.families.retain(|_, series| !series.is_empty());
+        bounded.bytes = bytes - room.bytes;
         bounded
+    }
+
+    /// Returns the memory that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Returns how many series are left out.
