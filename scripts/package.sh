@@ -41,7 +41,13 @@ esac
 # Ends unless there is a maintainer, or the packages are for this machine.
 need_maintainer() {
     [ -z "$MAINTAINER" ] || return 0
-    ! git tag --points-at HEAD 2>/dev/null | grep -qxF "v$VERSION" ||
+    local tags=
+    # An archive of the sources has no tags. A checkout whose tags cannot be read may be a release.
+    if [ -e "$ROOT/.git" ]; then
+        tags=$(git -C "$ROOT" tag --points-at HEAD) ||
+            fail "cannot tell whether this is a release" "have git read this checkout, or name a maintainer"
+    fi
+    ! grep -qxF "v$VERSION" <<<"$tags" ||
         fail "a release names its maintainer" "scripts/package.sh --maintainer 'NAME <ADDRESS>' ${kind:-}"
     MAINTAINER='A local build, not for others <root@localhost>'
 }

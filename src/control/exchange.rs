@@ -351,6 +351,7 @@ impl<'a> Answering<'a> {
                 return Ok(line);
             }
             self.signs_left = self.signs_left.checked_sub(1).ok_or_else(|| {
+                lines.refuse();
                 let what = format!("it sent more than {} empty lines", limits.signs);
                 io::Error::new(io::ErrorKind::InvalidData, what)
             })?;

@@ -418,7 +418,12 @@ impl Watched {
         };
         let account = self.room.account(&self.refused);
         let turn = || self.room.turn();
-        let take = |answer| take(answer).ok_or_else(|| client::beside_the_point(&self.mountpoint));
+        let take = |answer| {
+            take(answer).ok_or_else(|| {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                client::beside_the_point(&self.mountpoint)
+            })
+        };
         let taken = client::ask_charged(connection, request, &limits, account, turn, take);
         taken.map_err(|failure| (failure, false))
     }
