@@ -181,11 +181,15 @@ awk '{ exit !($(NF - 2) <= 2.5) }' <<<"${exposure#→ }" || fail "the dashboard 
 say "the port of the dashboard while its service is down"
 # check_port WHY: another user cannot listen there.
 check_port() {
-    local taken
-    taken=$(in_system timeout 10 setpriv --reuid 12345 --regid 12345 --clear-groups cauchyfs dashboard 2>&1) || true
-    grep -q 'cannot listen at 127.0.0.1:9433' <<<"$taken" || fail "another user takes the port while $1: $taken"
+    local at taken
+    for at in 127.0.0.1:9433 ${at_six:-}; do
+        taken=$(in_system timeout 10 setpriv --reuid 12345 --regid 12345 --clear-groups cauchyfs dashboard \
+            --listen "$at" 2>&1) || true
+        grep -qF "cannot listen at $at" <<<"$taken" || fail "another user takes the port while $1: $taken"
+    done
 }
 is_served() { ask_dashboard "$token" | grep -q '^HTTP/1.1 200 '; }
+[ ! -e /proc/net/if_inet6 ] || at_six=[::1]:9433
 in_system systemctl stop cauchyfs-dashboard.service
 check_port "the service is stopped"
 is_served || fail "a connection does not start the service"
@@ -227,7 +231,10 @@ reader=$!
 chroot "$root" dpkg-deb --raw-extract /cauchyfs.deb /newer
 sed -i 's/^Version: .*/&+check/' "$root/newer/DEBIAN/control"
 chroot "$root" dpkg-deb --root-owner-group --build /newer /newer.deb
+# As before a version with this unit.
+in_system systemctl disable cauchyfs-dashboard.socket
 in_system dpkg --install /newer.deb
+in_system systemctl is-enabled cauchyfs-dashboard.socket >/dev/null || fail "the upgrade does not enable the socket"
 in_system dpkg-query --show --showformat '${Version}\n' cauchyfs | grep -q '+check$' || fail "the package is not newer"
 sleep 1
 [ "$(main_process)" = "$before" ] && state SubState running || fail "the upgrade did not leave the service alone"
