@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Checks cauchyfs@.service and cauchyfs-dashboard.service with systemd as the first process of a fresh Debian, in namespaces of its own. It takes minutes.
+# Checks cauchyfs@.service, cauchyfs-dashboard.service and its socket with systemd as the first process of a fresh Debian, in namespaces of its own. It takes minutes.
 #
 #   scripts/check-services.sh             builds the .deb first
 #   scripts/check-services.sh PACKAGE     takes that .deb
@@ -129,7 +129,7 @@ say "the first boot"
 start
 # It writes nothing if all is well. Errors of other units do not count.
 verified=$(in_system systemd-analyze verify --man=no --recursive-errors=no cauchyfs@photos.service \
-    cauchyfs-dashboard.service 2>&1) || true
+    cauchyfs-dashboard.service cauchyfs-dashboard.socket 2>&1) || true
 # Versions of systemd that do not know a key yet say so, some with an error, and go on.
 verified=$(grep -vE 'Unknown key.*(RestartSteps|RestartMaxDelaySec)' <<<"$verified" || true)
 [ -z "$verified" ] || fail "systemd has doubts about the unit: $verified"
@@ -142,7 +142,7 @@ eventually "the service orders itself after the disks" comes_after srv-d3.mount
 eventually "the journal knows the volume" is_volume_noted "$volume"
 
 say "the dashboard, which is not root"
-in_system systemctl start cauchyfs-dashboard || {
+in_system systemctl enable --now cauchyfs-dashboard || {
     in_system journalctl --no-pager -n 40 -u cauchyfs-dashboard
     fail "the dashboard does not start"
 }
@@ -171,11 +171,53 @@ in_system sh -c 'kill -KILL $(grep -la "[/]home/pictures" /proc/[0-9]*/cmdline |
 eventually "the dashboard shows that a daemon is gone" shows /home/pictures gone
 in_system cauchyfs unmount /home/pictures
 in_system cauchyfs unmount /tmp/pictures
+in_system systemctl is-enabled cauchyfs-dashboard.socket >/dev/null || fail "the port is not held from boot on"
 dashboard=$(in_system systemctl show --property MainPID --value cauchyfs-dashboard)
 [ "$(in_system stat -c %u "/proc/$dashboard")" != 0 ] || fail "the dashboard is root"
 exposure=$(in_system systemd-analyze security --no-pager cauchyfs-dashboard.service | tail -n1)
 echo "$exposure"
 awk '{ exit !($(NF - 2) <= 2.5) }' <<<"${exposure#→ }" || fail "the dashboard is too exposed: $exposure"
+
+say "the port of the dashboard while its service is down"
+# check_port WHY: another user cannot listen there.
+check_port() {
+    local at taken
+    for at in 127.0.0.1:9433 ${at_six:-}; do
+        taken=$(in_system timeout 10 setpriv --reuid 12345 --regid 12345 --clear-groups cauchyfs dashboard \
+            --listen "$at" 2>&1) || true
+        grep -qF "cannot listen at $at" <<<"$taken" || fail "another user takes the port while $1: $taken"
+    done
+}
+is_served() { ask_dashboard "$token" | grep -q '^HTTP/1.1 200 '; }
+[ ! -e /proc/net/if_inet6 ] || at_six=[::1]:9433
+in_system systemctl stop cauchyfs-dashboard.service
+check_port "the service is stopped"
+is_served || fail "a connection does not start the service"
+in_system sh -c "kill -KILL $(in_system systemctl show --property MainPID --value cauchyfs-dashboard)"
+check_port "the service is killed"
+# It waits for the service, which starts again.
+is_served || fail "a connection to a service that was killed is not answered"
+in_system mkdir /run/systemd/system/cauchyfs-dashboard.service.d
+in_system sh -c 'printf "[Service]\nExecStart=\nExecStart=/bin/false\n" >/run/systemd/system/cauchyfs-dashboard.service.d/fails.conf'
+in_system systemctl daemon-reload
+for _ in 1 2 3 4 5 6 7 8; do
+    ! in_system systemctl restart cauchyfs-dashboard.service 2>/dev/null || fail "a service without a program starts"
+done
+check_port "the service fails again and again"
+in_system systemctl is-active cauchyfs-dashboard.socket >/dev/null || fail "the port is given up with a service that fails"
+in_system rm -r /run/systemd/system/cauchyfs-dashboard.service.d
+in_system systemctl daemon-reload
+in_system systemctl restart cauchyfs-dashboard.service
+is_served || fail "the dashboard does not answer after its failures"
+echo "systemd holds the port throughout"
+in_system systemctl stop cauchyfs-dashboard.socket cauchyfs-dashboard.service
+in_system sh -c 'setpriv --reuid 12345 --regid 12345 --clear-groups cauchyfs dashboard >/run/other.log 2>&1 & echo $! >/run/other'
+eventually "another user takes the port of a socket unit that is stopped" in_system grep -q 'dashboard is at' /run/other.log
+url=$(in_system cauchyfs dashboard --url 2>&1) && fail "the token is shown for the port of another user"
+grep -q 'user 12345 listens at 127.0.0.1:9433' <<<"$url" || fail "it is not said that another user has the port: $url"
+in_system sh -c 'kill $(cat /run/other)'
+eventually "the service is back" in_system systemctl start cauchyfs-dashboard
+[ "$(in_system cauchyfs dashboard --url)" = "http://cauchyfs:$token@127.0.0.1:9433/" ] || fail "the address has changed"
 
 say "an upgrade of the package while the service runs"
 before=$(main_process)
@@ -189,7 +231,10 @@ reader=$!
 chroot "$root" dpkg-deb --raw-extract /cauchyfs.deb /newer
 sed -i 's/^Version: .*/&+check/' "$root/newer/DEBIAN/control"
 chroot "$root" dpkg-deb --root-owner-group --build /newer /newer.deb
+# As before a version with this unit.
+in_system systemctl disable cauchyfs-dashboard.socket
 in_system dpkg --install /newer.deb
+in_system systemctl is-enabled cauchyfs-dashboard.socket >/dev/null || fail "the upgrade does not enable the socket"
 in_system dpkg-query --show --showformat '${Version}\n' cauchyfs | grep -q '+check$' || fail "the package is not newer"
 sleep 1
 [ "$(main_process)" = "$before" ] && state SubState running || fail "the upgrade did not leave the service alone"

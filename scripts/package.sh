@@ -1,8 +1,11 @@
 #!/usr/bin/env bash
 # Builds packages below target/packages: a .deb, an .rpm, a static tarball and a container root.
 #
-#   scripts/package.sh [deb|rpm|static|container]...   all of them unless some are named
-#   scripts/package.sh --check                         builds .deb and .rpm; installs, upgrades and removes each in a fresh Debian
+#   scripts/package.sh [--maintainer 'NAME <ADDRESS>'] [deb|rpm|static|container]...   all of them unless some are named
+#   scripts/package.sh --check    builds .deb and .rpm; installs, upgrades and removes each in a fresh Debian
+#
+# A .deb or .rpm names its maintainer: whoever builds it and gives it to others. A release, which has the tag of its version,
+# is not built without one. Any other build without one says that it is for this machine alone.
 #
 # The static program is built with musl. It has no support for CUDA, because it cannot load a driver at run time.
 # All files have the time of the commit.
@@ -19,12 +22,35 @@ VERSION=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n1)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct 2>/dev/null || stat -c %Y Cargo.toml)}
 export SOURCE_DATE_EPOCH
 
+MAINTAINER=
 case "${1:-}" in
 -h | --help)
     sed -n '2,/^$/s/^# \{0,1\}//p' "$ROOT/scripts/package.sh"
     exit 0
     ;;
+--maintainer)
+    MAINTAINER=${2:-}
+    # rpm would take a backslash for a sign of its own.
+    form='^[^<>\[:cntrl:]]*[^<>\[:space:]] <[^<>@\[:space:]]+@[^<>@\[:space:]]+>$'
+    [[ $MAINTAINER =~ $form ]] ||
+        fail "'$MAINTAINER' is no maintainer" "give a name and an address: --maintainer 'Ada Lovelace <ada@example.org>'"
+    shift 2
+    ;;
 esac
+
+# Ends unless there is a maintainer, or the packages are for this machine.
+need_maintainer() {
+    [ -z "$MAINTAINER" ] || return 0
+    local tags=
+    # An archive of the sources has no tags. A checkout whose tags cannot be read may be a release.
+    if [ -e "$ROOT/.git" ]; then
+        tags=$(git -C "$ROOT" tag --points-at HEAD) ||
+            fail "cannot tell whether this is a release" "have git read this checkout, or name a maintainer"
+    fi
+    ! grep -qxF "v$VERSION" <<<"$tags" ||
+        fail "a release names its maintainer" "scripts/package.sh --maintainer 'NAME <ADDRESS>' ${kind:-}"
+    MAINTAINER='A local build, not for others <root@localhost>'
+}
 
 # build TARGET CARGO_ARGUMENT...: builds the program, and the licences of all that is in it beside it; prints its path.
 build() {
@@ -61,7 +87,7 @@ stage() {
         done
     done
     install -D -m 644 -t "$to/lib/systemd/system" packaging/systemd/cauchyfs@.service \
-        packaging/systemd/cauchyfs-dashboard.service
+        packaging/systemd/cauchyfs-dashboard.service packaging/systemd/cauchyfs-dashboard.socket
     install -D -m 644 packaging/systemd/cauchyfs.sysusers "$to/lib/sysusers.d/cauchyfs.conf"
     ln -s ../../../bin/cauchyfs "$to/lib/systemd/system-generators/cauchyfs-generator"
     "$program" man --to "$to/share/man"
@@ -91,7 +117,8 @@ pack() {
 
 # make_deb PROGRAM VERSION: prints the path of the package.
 make_deb() {
-    local program=$1 version=$2 root architecture libraries script
+    local program=$1 version=$2 root architecture libraries script named
+    need_maintainer
     need dpkg-deb=dpkg dpkg-shlibdeps=dpkg-dev
     root=$(mktemp -d)
     architecture=$(dpkg --print-architecture)
@@ -114,7 +141,8 @@ text = open("packaging/deb/copyright").read()
 open(sys.argv[1], "w").write(text.replace("@MIT@", "\n".join(lines)))
 PYTHON
     install -m 644 "$(dirname "$program")/THIRD-PARTY-LICENSES" "$root/usr/share/doc/cauchyfs/"
-    sed -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$architecture/" -e "s/@LIBRARIES@/$libraries/" \
+    named=$(sed 's/[/&]/\\&/g' <<<"$MAINTAINER")
+    sed -e "s/@MAINTAINER@/$named/" -e "s/@VERSION@/$version/" -e "s/@ARCHITECTURE@/$architecture/" -e "s/@LIBRARIES@/$libraries/" \
         -e "s/@SIZE@/$(du -ks --apparent-size "$root" | cut -f1)/" packaging/deb/control >"$root/DEBIAN/control"
     for script in postinst prerm postrm; do
         install -m 755 "packaging/deb/$script" "$root/DEBIAN/$script"
@@ -129,6 +157,7 @@ PYTHON
 
 make_rpm() {
     local program=$1 version=$2 root work
+    need_maintainer
     need rpmbuild=rpm
     root=$(mktemp -d) work=$(mktemp -d)
     stage "$program" "$root" /usr
@@ -136,7 +165,7 @@ make_rpm() {
     add_licences "$program" "$root/usr/share/licenses/cauchyfs"
     date_files "$root"
     rpmbuild -bb --quiet --define "_topdir $work" --define "_rpmdir $work" --define "staged $root" \
-        --define "package_version $version" --define "use_source_date_epoch_as_buildtime 1" \
+        --define "package_version $version" --define "maintainer ${MAINTAINER//%/%%}" --define "use_source_date_epoch_as_buildtime 1" \
         --define "clamp_mtime_to_source_date_epoch 1" --define "_buildhost localhost" \
         packaging/rpm/cauchyfs.spec >&2
     cp "$work"/*/cauchyfs-*.rpm "$OUT/"
@@ -269,14 +298,20 @@ check() {
         CAUCHYFS_CHECK_UNSHARED=1 exec unshare --mount "$ROOT/scripts/package.sh" --check
     fi
     need_fuse
-    local program version newer=$VERSION+1
+    local program version newer=$VERSION+1 named
     program=$(build_usual)
+    # With signs that mean something to those who read it meanwhile.
+    MAINTAINER='Ada & Co. 100%/2 <ada@example.org>'
     say "packages of two versions"
     rm -f "$OUT"/cauchyfs[-_]*.deb "$OUT"/cauchyfs-*.rpm
     for version in "$VERSION" "$newer"; do
         make_deb "$program" "$version"
         make_rpm "$program" "$version"
     done
+    named=$(dpkg-deb --field "$OUT"/cauchyfs_"$VERSION"_*.deb Maintainer)
+    [ "$named" = "$MAINTAINER" ] || fail "the .deb names another maintainer: $named"
+    named=$(rpm --query --package --queryformat '%{PACKAGER}' "$OUT"/cauchyfs-"$VERSION"-1.*.rpm)
+    [ "$named" = "$MAINTAINER" ] || fail "the .rpm names another maintainer: $named"
     # Not local, because the trap runs at the end of the script. Users of the system pass through it.
     root=$(mktemp -d)
     chmod 755 "$root"

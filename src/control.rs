@@ -17,6 +17,7 @@
 
 pub(crate) mod activity;
 pub(crate) mod alerts;
+pub(crate) mod budget;
 mod code_orders;
 pub(crate) mod dead_mount;
 pub(crate) mod departure;

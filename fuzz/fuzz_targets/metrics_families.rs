@@ -27,7 +27,8 @@ fn volume(mountpoint: &str, families: Vec<Family>) -> VolumeFamilies {
     VolumeFamilies {
         own: vec![("mountpoint", mountpoint.to_owned())],
         is_up: true,
-        families: Arc::new(Bounded::of(families)),
+        refused: 0,
+        families: Arc::new(Bounded::of(families, 16 << 20)),
     }
 }
 

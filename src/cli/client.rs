@@ -14,8 +14,11 @@ use rustix::process::Pid;
 use super::failure::Failure;
 use super::sentences::too_many_commands;
 use super::shell::quoted_path;
+use crate::control::budget::Account;
 use crate::control::departure::Departure;
-use crate::control::exchange::{ANSWER_TIMEOUT, BRIEF_TIMEOUT, Limits, Lines, exchange};
+use crate::control::exchange::{
+    ANSWER_TIMEOUT, BRIEF_TIMEOUT, Limits, Lines, exchange, exchange_line, parse,
+};
 use crate::control::failure::{DaemonFailure, NotDurable};
 use crate::control::in_time::ask_each;
 use crate::control::peer::peer_of;
@@ -68,6 +71,28 @@ impl Connection {
     /// Returns which mount the daemon says it serves.
     pub(super) fn identity(&self) -> &Identity {
         &self.identity
+    }
+
+    /// Returns the place where the daemon says it is mounted.
+    fn mountpoint(&self) -> PathBuf {
+        PathBuf::from(&self.identity.mountpoint)
+    }
+
+    /// Has `work` send a request and wait for its answer.
+    fn exchange<T>(
+        &mut self,
+        request: &Request,
+        work: impl FnOnce(&mut Lines, &Envelope, &Departure) -> io::Result<T>,
+    ) -> Result<T, Failure> {
+        let envelope = Envelope::new(Some(self.identity.clone()), request.clone());
+        work(&mut self.lines, &envelope, &self.departure).map_err(|error| {
+            if is_hangup(&error) && self.departure.has_ended(BRIEF_TIMEOUT) {
+                return Failure::environment("the daemon was gone before it answered").advise(
+                    "mount the volume again; the log says why it ended, unless it was killed",
+                );
+            }
+            silent(&error)
+        })
     }
 
     /// Returns the device number of the filesystem that the daemon says it serves.
@@ -344,29 +369,46 @@ fn ask_and_heed(
 
 /// The same within given limits.
 pub(super) fn ask_within(
-    connection: Connection,
+    mut connection: Connection,
     request: &Request,
     limits: &Limits,
     heed: impl FnMut(&Answer),
 ) -> Result<Answer, Failure> {
-    let Connection {
-        mut lines,
-        identity,
-        departure,
-        ..
-    } = connection;
-    let mountpoint = PathBuf::from(&identity.mountpoint);
-    let envelope = Envelope::new(Some(identity), request.clone());
-    let unanswered = |error: io::Error| {
-        if is_hangup(&error) && departure.has_ended(BRIEF_TIMEOUT) {
-            return Failure::environment("the daemon was gone before it answered")
-                .advise("mount the volume again; the log says why it ended, unless it was killed");
-        }
+    let mountpoint = connection.mountpoint();
+    let exchanged = connection.exchange(request, |lines, envelope, departure| {
+        exchange(lines, envelope, limits, departure, heed)
+    });
+    judged(exchanged?, &mountpoint)
+}
+
+/// Asks within given limits, and charges what arrives to an account. Then calls `read`, which lets one answer after the
+/// other be read, and `take` with the answer.
+pub(super) fn ask_charged<G, T>(
+    mut connection: Connection,
+    request: &Request,
+    limits: &Limits,
+    account: Account,
+    read: impl FnOnce() -> G,
+    take: impl FnOnce(Answer) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let mountpoint = connection.mountpoint();
+    connection.lines.charge(account);
+    let line = connection.exchange(request, |lines, envelope, departure| {
+        exchange_line(lines, envelope, limits, departure)
+    })?;
+    let _turn = read();
+    let answer = parse(&line).map_err(|error| {
+        connection.lines.refuse();
         silent(&error)
-    };
-    match exchange(&mut lines, &envelope, limits, &departure, heed).map_err(unanswered)? {
-        Answer::Failed(failure) => Err(shortened(failure.at(&mountpoint))),
-        Answer::Refused(refusal) => Err(refused(&refusal, &mountpoint)),
+    })?;
+    take(judged(answer, &mountpoint)?)
+}
+
+/// Returns the answer of a daemon that did what it was asked.
+fn judged(answer: Answer, mountpoint: &Path) -> Result<Answer, Failure> {
+    match answer {
+        Answer::Failed(failure) => Err(shortened(failure.at(mountpoint))),
+        Answer::Refused(refusal) => Err(refused(&refusal, mountpoint)),
         Answer::Held(Some(NotDurable::Failed { error })) => {
             let error = cut(error);
             Ok(Answer::Held(Some(NotDurable::Failed { error })))

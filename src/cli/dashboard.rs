@@ -11,7 +11,7 @@
 //! - All that grows has a limit: volumes, events, history, connections, requests, and the time of each.
 //! - Texts of daemons are escaped before they get into the document, and the page shows them as text.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -25,8 +25,11 @@ mod commands;
 mod document;
 mod guard;
 mod history;
+mod known;
 mod progress;
+mod room;
 mod server;
+mod socket;
 mod token;
 mod watch;
 
@@ -53,12 +56,14 @@ passes the network as it is: beyond this machine, put a proxy with HTTPS before 
 `ssh -L 9433:127.0.0.1:9433 HOST`.
 
 cauchyfs-dashboard.service has a token, which it makes at its first start in /var/lib/cauchyfs-dashboard/token. `sudo
-cauchyfs dashboard --url` prints the address to open, token included. If another ExecStart changes the address or the
-file, give --listen and --token-file there, too. Paste the address into a browser. As an argument of a command, it can
-be read by every user of the machine.
+cauchyfs dashboard --url` prints the address to open, token included. If the unit has another address or another file,
+give --listen and --token-file there, too. Paste the address into a browser. As an argument of a command, it can be
+read by every user of the machine. Without --token-file, it is printed only if root or systemd has the port. With that
+option, who has the port is not checked.
 
-While the service is down, any user can listen at its port and be given the token. To renew the token, remove the file
-and restart the service.
+cauchyfs-dashboard.socket holds the port of 127.0.0.1 and of ::1 from boot on, whether the service runs or not: another
+process at the port would be given the token. `systemctl edit cauchyfs-dashboard.socket` sets another address. Before you stop that unit, stop
+all scrapes. To renew the token, remove the file and restart the service.
 
 A scrape gives the token, too: `authorization: {credentials_file: /etc/prometheus/cauchyfs.token}` in the configuration
 of Prometheus. Prometheus cannot read the file of the service, so give it a copy, and again after a renewal:
@@ -66,9 +71,10 @@ of Prometheus. Prometheus cannot read the file of the service, so give it a copy
 
 Metrics are in the OpenMetrics format, or in that of Prometheus. Every series has the labels `volume` and `mountpoint`.")]
 pub(super) struct DashboardArguments {
-    /// Listen at this address. A port alone is one of 127.0.0.1. Any address beyond the loopback needs --token-file.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:9433", value_parser = listen_address)]
-    listen: SocketAddr,
+    /// Listen at this address, and at 127.0.0.1:9433 if none is given. A port alone is one of 127.0.0.1. Any address
+    /// beyond the loopback needs --token-file. Sockets that systemd passes serve instead.
+    #[arg(long, value_name = "ADDR", value_parser = listen_address)]
+    listen: Option<SocketAddr>,
     /// Answer only requests with the token in this file.
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
@@ -91,41 +97,33 @@ pub(super) struct DashboardArguments {
 ///
 /// If the address cannot be listened at, or needs a token.
 pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
-    let address = arguments.listen;
     let file = arguments.token_file.as_deref();
     if arguments.url {
-        return print_url(address, file.unwrap_or(Path::new(SERVICE_TOKEN)));
+        let address = arguments.listen.unwrap_or(socket::USUAL);
+        return print_url(address, file);
     }
     if let Some(file) = file.filter(|_| arguments.make_token) {
         token::make(file)?;
     }
     let token = file.map(Token::read).transpose()?;
-    if token.is_none() && !address.ip().to_canonical().is_loopback() {
-        return Err(Failure::usage(format!(
-            "{} is an address that others may reach, and there is no token",
-            address.ip()
-        ))
-        .advise("give a file with a token: `--token-file FILE`; or an address of the loopback"));
+    let is_open_to_others = |address: SocketAddr| {
+        let is_loopback = address.ip().to_canonical().is_loopback();
+        token.is_none() && !is_loopback
+    };
+    if let Some(given) = arguments.listen.filter(|given| is_open_to_others(*given)) {
+        return Err(needs_token(given));
     }
-    let listener = TcpListener::bind(address)
-        .and_then(|listener| Ok((listener.local_addr()?, listener)))
-        .map_err(|error| {
-            Failure::environment(format!("cannot listen at {address}: {error}"))
-                .advise("give another address or port with `--listen`")
-        });
-    let (bound, listener) = listener?;
+    let (listeners, bound): (Vec<_>, Vec<_>) =
+        socket::listeners(arguments.listen)?.into_iter().unzip();
+    if let Some(open) = bound.iter().find(|bound| is_open_to_others(**bound)) {
+        return Err(needs_token(*open));
+    }
     let board = Board::start().map_err(|error| {
         Failure::environment(format!("cannot start to look at volumes: {error}"))
     })?;
     let has_token = token.is_some();
     let guard = Guard::new(token, arguments.hosts.clone());
-    terminal::line(format_args!(
-        "the dashboard is at http://{}/",
-        opened_at(bound)
-    ));
-    if bound.ip().is_unspecified() {
-        terminal::line("it is at every other address of this machine, too");
-    }
+    tell_where(&bound, arguments.listen);
     if !has_token {
         terminal::line(
             "every user of this machine can open it; `--token-file FILE` lets in those with a token alone",
@@ -134,7 +132,7 @@ pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
     if let Err(error) = sd_notify::notify(&[NotifyState::Ready]) {
         tracing::debug!("the manager of services is not told: {error}");
     }
-    let served = server::serve(listener, board, guard);
+    let served = server::serve(listeners, board, guard);
     Err(Failure::environment(format!(
         "cannot go on to serve: {}",
         served
@@ -143,27 +141,80 @@ pub(super) fn run(arguments: &DashboardArguments) -> Result<Outcome, Failure> {
     )))
 }
 
+/// Says where the dashboard is, and that `given` is not heeded if it is not there.
+fn tell_where(bound: &[SocketAddr], given: Option<SocketAddr>) {
+    for bound in bound {
+        terminal::line(format_args!(
+            "the dashboard is at http://{}/",
+            opened_at(*bound)
+        ));
+    }
+    if bound.iter().any(|bound| bound.ip().is_unspecified()) {
+        terminal::line("it is at every other address of this machine, too");
+    }
+    // Port 0 becomes one that is free.
+    let is_there = |given: SocketAddr| bound.contains(&given) || given.port() == 0;
+    if let Some(given) = given.filter(|given| !is_there(*given)) {
+        terminal::line(format_args!(
+            "`--listen {given}` has no effect, because the manager of services passes a socket; \
+             `systemctl edit cauchyfs-dashboard.socket` sets its address"
+        ));
+    }
+}
+
+fn needs_token(address: SocketAddr) -> Failure {
+    Failure::usage(format!(
+        "{} is an address that others may reach, and there is no token",
+        address.ip()
+    ))
+    .advise("give a file with a token: `--token-file FILE`; or an address of the loopback")
+}
+
 /// The token of `cauchyfs-dashboard.service`.
 const SERVICE_TOKEN: &str = "/var/lib/cauchyfs-dashboard/token";
 
 /// Prints the address of the page with a token, which browsers take from there.
-fn print_url(address: SocketAddr, file: &Path) -> Result<Outcome, Failure> {
-    let token = token::text_in(file);
-    let token = token.map_err(|failure| {
-        // If the service never ran, there is no directory for the token either.
-        let is_missing = matches!(file.try_exists(), Ok(false));
-        if file == Path::new(SERVICE_TOKEN) && is_missing {
-            failure.advise("the service makes it: `systemctl enable --now cauchyfs-dashboard`")
-        } else {
-            failure
-        }
-    })?;
+fn print_url(address: SocketAddr, file: Option<&Path>) -> Result<Outcome, Failure> {
+    let token = match file {
+        Some(file) => token::text_in(file)?,
+        None => service_token(address)?,
+    };
     terminal::line(format_args!(
         "http://cauchyfs:{}@{}/",
         percent_encoded(&token),
         opened_at(address)
     ));
     Ok(Outcome::Done)
+}
+
+/// Returns the token of the service, whose address only the manager of services may hold: a browser gives the token to
+/// any process that listens there.
+fn service_token(address: SocketAddr) -> Result<String, Failure> {
+    let file = Path::new(SERVICE_TOKEN);
+    let start = "`systemctl enable --now cauchyfs-dashboard`";
+    let token = token::text_in(file).map_err(|failure| {
+        // If the service never ran, there is no directory for the token either.
+        match file.try_exists() {
+            Ok(false) => failure.advise(format!("the service makes it: {start}")),
+            _ => failure,
+        }
+    })?;
+    let holder = socket::holder(opened_at(address)).map_err(|error| {
+        Failure::environment(format!(
+            "cannot tell which process listens at {address}: {error}"
+        ))
+    })?;
+    match holder {
+        Some(0) => Ok(token),
+        Some(user) => Err(Failure::environment(format!(
+            "a process of user {user} listens at {address}, and would be given the token"
+        ))
+        .advise("end that process, then `systemctl restart cauchyfs-dashboard.socket`")),
+        None => Err(
+            Failure::environment(format!("no process listens at {address}"))
+                .advise(format!("start the service: {start}")),
+        ),
+    }
 }
 
 /// Returns an address at which a browser on this machine reaches a listener: one of the loopback if it listens at all.

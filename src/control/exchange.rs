@@ -4,6 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 
+use super::budget::Account;
 use super::departure::Departure;
 use super::protocol::{Answer, Envelope, Request};
 use super::quota::QuotaRequest;
@@ -32,6 +33,9 @@ pub(crate) const MOST_LISTED_BYTES: usize = 6 << 20;
 
 /// The longest answer otherwise.
 const MOST_ANSWER_BYTES: usize = 1 << 20;
+
+/// The longest answer with the mount of a daemon: its mountpoint, numbers, and signs before them.
+const MOST_IDENTITY_BYTES: usize = 64 << 10;
 
 /// The most values in an answer. A value of one byte can take a hundred in memory.
 const MOST_VALUES: usize = 1 << 20;
@@ -127,7 +131,7 @@ impl Limits {
         Self {
             line: Some(patience),
             answer: Some(patience),
-            bytes: MOST_ANSWER_BYTES,
+            bytes: MOST_IDENTITY_BYTES,
             progress: 0,
             signs: MOST_SIGNS,
         }
@@ -143,6 +147,8 @@ pub(crate) struct Lines {
     start: usize,
     /// Room for what is read at once; none before the first read.
     chunk: Vec<u8>,
+    /// The account of what arrived, if that is limited together with what arrives on others.
+    account: Option<Account>,
 }
 
 impl Lines {
@@ -152,6 +158,19 @@ impl Lines {
             arrived: Vec::new(),
             start: 0,
             chunk: Vec::new(),
+            account: None,
+        }
+    }
+
+    /// Limits what arrives from now on by an account.
+    pub(crate) fn charge(&mut self, account: Account) {
+        self.account = Some(account);
+    }
+
+    /// Counts an answer that is refused.
+    pub(crate) fn refuse(&self) {
+        if let Some(account) = &self.account {
+            account.refuse();
         }
     }
 
@@ -180,12 +199,14 @@ impl Lines {
             }
             seen = unread.len();
             if seen > most {
+                self.refuse();
                 let what = format!("it sent a line of more than {most} bytes");
                 return Err(io::Error::new(io::ErrorKind::InvalidData, what));
             }
             let left = until.map(|until| until.saturating_duration_since(Instant::now()));
             if left == Some(Duration::ZERO) {
-                return Err(io::ErrorKind::TimedOut.into());
+                let account = self.account.as_ref();
+                return Err(account.map_or_else(|| io::ErrorKind::TimedOut.into(), Account::late));
             }
             let wait = left.map_or(LOOK_INTERVAL, |left| left.min(LOOK_INTERVAL));
             self.stream
@@ -195,7 +216,13 @@ impl Lines {
             self.chunk.resize(CHUNK, 0);
             match self.stream.read(&mut self.chunk) {
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(read) => self.arrived.extend_from_slice(&self.chunk[..read]),
+                Ok(read) => {
+                    if let Some(account) = &mut self.account {
+                        let until = until.unwrap_or_else(|| Instant::now() + TOTAL_TIMEOUT);
+                        account.hold(self.arrived.len() + read, until)?;
+                    }
+                    self.arrived.extend_from_slice(&self.chunk[..read]);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => {
                     if is_over() {
@@ -248,29 +275,10 @@ pub(crate) fn exchange(
     departure: &Departure,
     mut heed: impl FnMut(&Answer),
 ) -> io::Result<Answer> {
-    let mut line = serde_json::to_vec(envelope)?;
-    line.push(b'\n');
-    lines.stream.set_write_timeout(Some(BRIEF_TIMEOUT))?;
-    match send(&lines.stream, &line, Instant::now() + BRIEF_TIMEOUT) {
-        // A daemon that answers too many commands answers before it is asked, and hangs up.
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
-        sent => sent?,
-    }
-    let after = |limit: Option<Duration>| limit.map(|limit| Instant::now() + limit);
-    let mut until = after(limits.answer);
+    let mut answering = Answering::begin(lines, envelope, limits)?;
     let mut progress_left = limits.progress;
-    let mut signs_left = limits.signs;
     loop {
-        let line_until = after(limits.line);
-        let earliest = [line_until, until].into_iter().flatten().min();
-        let line = lines.next(limits.bytes, earliest, || departure.is_under_way())?;
-        if line.trim_ascii().is_empty() {
-            signs_left = signs_left.checked_sub(1).ok_or_else(|| {
-                let what = format!("it sent more than {} empty lines", limits.signs);
-                io::Error::new(io::ErrorKind::InvalidData, what)
-            })?;
-            continue;
-        }
+        let line = answering.next_line(lines, departure)?;
         match parse(&line)? {
             Answer::Scrubbing(_) if progress_left == 0 => {
                 let what = "it sent more progress reports than were asked for";
@@ -278,7 +286,7 @@ pub(crate) fn exchange(
             }
             progress @ Answer::Scrubbing(_) => {
                 progress_left -= 1;
-                until = after(limits.answer);
+                answering.extend();
                 heed(&progress);
             }
             answer => return Ok(answer),
@@ -286,8 +294,77 @@ pub(crate) fn exchange(
     }
 }
 
+/// Sends a request that has no progress reports, and waits for its answer, which [`parse`] reads.
+///
+/// # Errors
+///
+/// If the daemon exceeds a limit, or hangs up.
+pub(crate) fn exchange_line(
+    lines: &mut Lines,
+    envelope: &Envelope,
+    limits: &Limits,
+    departure: &Departure,
+) -> io::Result<Vec<u8>> {
+    Answering::begin(lines, envelope, limits)?.next_line(lines, departure)
+}
+
+/// An answer that is waited for.
+struct Answering<'a> {
+    limits: &'a Limits,
+    until: Option<Instant>,
+    signs_left: u64,
+}
+
+impl<'a> Answering<'a> {
+    /// Sends a request.
+    fn begin(lines: &Lines, envelope: &Envelope, limits: &'a Limits) -> io::Result<Self> {
+        let mut line = serde_json::to_vec(envelope)?;
+        line.push(b'\n');
+        lines.stream.set_write_timeout(Some(BRIEF_TIMEOUT))?;
+        match send(&lines.stream, &line, Instant::now() + BRIEF_TIMEOUT) {
+            // A daemon that answers too many commands answers before it is asked, and hangs up.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            sent => sent?,
+        }
+        let mut answering = Self {
+            limits,
+            until: None,
+            signs_left: limits.signs,
+        };
+        answering.extend();
+        Ok(answering)
+    }
+
+    /// Gives the daemon the time for an answer anew.
+    fn extend(&mut self) {
+        self.until = self.limits.answer.map(|limit| Instant::now() + limit);
+    }
+
+    /// Waits for a line that is not empty.
+    fn next_line(&mut self, lines: &mut Lines, departure: &Departure) -> io::Result<Vec<u8>> {
+        let limits = self.limits;
+        loop {
+            let line_until = limits.line.map(|limit| Instant::now() + limit);
+            let earliest = [line_until, self.until].into_iter().flatten().min();
+            let line = lines.next(limits.bytes, earliest, || departure.is_under_way())?;
+            if !line.trim_ascii().is_empty() {
+                return Ok(line);
+            }
+            self.signs_left = self.signs_left.checked_sub(1).ok_or_else(|| {
+                lines.refuse();
+                let what = format!("it sent more than {} empty lines", limits.signs);
+                io::Error::new(io::ErrorKind::InvalidData, what)
+            })?;
+        }
+    }
+}
+
 /// Reads an answer. The parser itself bounds how deep values lie in one another, at 128.
-fn parse(line: &[u8]) -> io::Result<Answer> {
+///
+/// # Errors
+///
+/// If it has too many values, or makes no sense.
+pub(crate) fn parse(line: &[u8]) -> io::Result<Answer> {
     if count_values(line) > MOST_VALUES {
         let what = format!("it sent an answer of more than {MOST_VALUES} values");
         return Err(io::Error::new(io::ErrorKind::InvalidData, what));

@@ -1,14 +1,10 @@
 //! `mount --metrics`: what a scrape shows, and what it is refused.
 
 use std::fs;
-use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
-use std::time::Duration;
 
 use crate::alerts::Port;
-use crate::support::{Shape, TestVolume, eventually, said, skip_mounts};
-
-const PATIENCE: Duration = Duration::from_secs(60);
+use crate::support::{Shape, TestVolume, eventually, http, said, skip_mounts};
 
 /// Mounts with metrics on a free port, which no other program gets meanwhile. Returns its address.
 #[track_caller]
@@ -20,34 +16,15 @@ fn mount(volume: &TestVolume) -> SocketAddr {
     SocketAddr::from((Ipv4Addr::LOCALHOST, held.number))
 }
 
-fn send(address: SocketAddr, request: &str) -> io::Result<String> {
-    let mut client = TcpStream::connect(address)?;
-    client.set_read_timeout(Some(PATIENCE))?;
-    client.write_all(request.as_bytes())?;
-    let mut answer = String::new();
-    client.read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-fn ask(address: SocketAddr, line: &str, fields: &str) -> String {
-    send(address, &format!("{line}\r\n{fields}\r\n")).expect("there is an answer")
-}
-
 /// Returns the page of metrics.
 fn scrape(address: SocketAddr) -> String {
-    let answer = ask(address, "GET /metrics HTTP/1.1", "Host: localhost\r\n");
-    let (head, page) = answer.split_once("\r\n\r\n").expect("it has a body");
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    page.to_owned()
+    http::get(address, "/metrics").expect("it is served")
 }
 
 /// Returns the value of a series.
 #[track_caller]
 fn value(page: &str, series: &str) -> f64 {
-    let mut lines = page.lines();
-    let found = lines.find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
-    let found = found.unwrap_or_else(|| panic!("no {series}: {page}"));
-    found.parse().expect("it is a number")
+    http::value(page, series).unwrap_or_else(|| panic!("no {series}: {page}"))
 }
 
 #[test]
@@ -95,7 +72,7 @@ fn a_scrape_counts_operations_and_shows_a_member_that_vanishes_and_returns() {
             && value(&page, "cauchyfs_volume_state{state=\"healthy\"}") > 0.0
     });
     let open = "Host: localhost\r\nAccept: application/openmetrics-text\r\n";
-    let open = ask(address, "GET /metrics HTTP/1.1", open);
+    let open = http::ask(address, "GET /metrics HTTP/1.1", open);
     assert!(open.contains("\r\nContent-Type: application/openmetrics-text; version=1.0.0"));
     assert!(open.ends_with("\n# EOF\n"));
     volume.unmount();
@@ -121,25 +98,20 @@ fn other_hosts_origins_paths_and_methods_are_refused_and_a_crowd_hurts_neither_f
         ("GET / HTTP/1.1", "Host: localhost\r\n", "404"),
         ("POST /metrics HTTP/1.1", "Host: localhost\r\n", "405"),
     ] {
-        let answer = ask(address, line, fields);
-        assert!(
-            answer.starts_with(&format!("HTTP/1.1 {status} ")),
-            "{line} {fields}: {answer}"
-        );
+        let answer = http::ask_for_status(address, line, fields, status);
         assert!(!answer.contains("cauchyfs_"), "{line} {fields}");
     }
     let long = format!("{get}\r\nHost: localhost\r\nA: {}", "a".repeat(8 << 10));
     // The refusal may come before all was sent.
-    let answer = send(address, &long).unwrap_or_default();
+    let answer = http::send(address, &long).unwrap_or_default();
     assert!(!answer.contains("cauchyfs_"), "{answer}");
     let crowd: Vec<TcpStream> = (0..100)
         .map(|_| TcpStream::connect(address).expect("it is taken, and may be closed at once"))
         .collect();
     fs::write(volume.path("f"), [7; 4096]).expect("files are served meanwhile");
     assert_eq!(fs::read(volume.path("f")).expect("it is there"), [7; 4096]);
-    let host = "GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n";
     eventually("a scrape is served although the crowd stays", || {
-        send(address, host).is_ok_and(|answer| answer.starts_with("HTTP/1.1 200 OK"))
+        http::get(address, "/metrics").is_some()
     });
     drop(crowd);
     volume.unmount();

@@ -12,7 +12,8 @@ use serde::Serialize;
 
 use super::commands::{commands_in, names_could_forge_commands};
 use super::history::{Bytes, STEP};
-use super::watch::{Board, Known, Silence, View, Watched};
+use super::known::{Known, Silence};
+use super::watch::{Board, View, Watched};
 use crate::cli::sentences::mountpoint_word;
 use crate::cli::size::{format_count, format_size};
 use crate::cli::terminal::Escaped;
@@ -63,6 +64,8 @@ struct VolumeDocument {
     state: Option<Arc<StateDocument>>,
     /// The activity of each member now, in words, if that is known.
     activities: Vec<Option<Vec<String>>>,
+    /// The reason why the page of metrics does not have all of its metrics.
+    no_metrics: Option<String>,
     work: Vec<WorkDocument>,
     traffic: TrafficDocument,
     events: Vec<Arc<EventDocument>>,
@@ -232,6 +235,7 @@ impl VolumeDocument {
                 let activity = |member: &MemberDocument| known.activity.of(member.index);
                 members.map(activity).collect()
             },
+            no_metrics: known.no_metrics.as_ref().map(|(_, reason)| text(reason)),
             told: known.state.as_ref().map(|state| millis(state.taken_at)),
             work: if is_silent {
                 Vec::new()
@@ -625,7 +629,7 @@ mod tests {
     #[test]
     fn a_question_that_does_not_end_is_shown_as_silence() {
         let mut known = Known::nothing();
-        known.state = Some(super::super::watch::State {
+        known.state = Some(super::super::known::State {
             told: Arc::new(state(&report_without(&[], &[(2, 9)], &[0, 1, 2]))),
             taken_at: SystemTime::now(),
         });

@@ -216,7 +216,8 @@
         list("ul", { class: "disks" }, volume.members.map((member, at) => disk(member, volume.activities[at])))) : null,
       hasState ? el("div", { class: "two" }, el("div", { class: "stack" }, redundancy(volume), work(volume)),
         throughput(volume.traffic)) : null,
-      hasState ? events(volume) : null);
+      hasState ? events(volume) : null,
+      volume.no_metrics ? el("p", { class: "small muted" }, `Not all of its metrics were on the last page of metrics: ${volume.no_metrics}.`) : null);
   }
 
   const lastSaid = new Map();
@@ -273,14 +274,15 @@
     announce(state.volumes);
   }
 
-  let failedSince = null, failures = 0;
+  let failedSince = null, failures = 0, shownOf = null;
   function complain(problem) {
     failures += 1;
     failedSince = failedSince || Date.now();
     // One failure may be a full house.
     if (failures < 2) return;
     const alarm = place("alarm");
-    const text = `The dashboard has not answered since ${clock(failedSince)} (${problem}). This page shows how it was before.`;
+    const text = `The dashboard has not answered since ${clock(failedSince)} (${problem}). ` +
+      (shownOf === null ? "This page has shown nothing yet." : `This page shows how it was at ${clock(shownOf)}.`);
     if (alarm.textContent !== text) alarm.textContent = text;
     alarm.hidden = false;
     document.title = "? · CauchyFS: the dashboard does not answer";
@@ -297,6 +299,7 @@
       failedSince = null;
       failures = 0;
       place("alarm").hidden = true;
+      shownOf = state.now;
       show(state);
     } catch (error) {
       complain(error.name === "AbortError" ? "it is too slow" : error instanceof TypeError ? "it cannot be reached" : error.message);

@@ -111,7 +111,11 @@ impl Kept {
 /// # Errors
 ///
 /// If the runtime cannot be made.
-pub(super) fn serve(listener: TcpListener, board: Arc<Board>, guard: Guard) -> io::Result<()> {
+pub(super) fn serve(
+    listeners: Vec<TcpListener>,
+    board: Arc<Board>,
+    guard: Guard,
+) -> io::Result<()> {
     let site = Arc::new(Site::new(board, guard)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
@@ -119,13 +123,21 @@ pub(super) fn serve(listener: TcpListener, board: Arc<Board>, guard: Guard) -> i
         // Scrapes wait for daemons one after the other.
         .max_blocking_threads(4)
         .build()?;
-    listener.set_nonblocking(true)?;
-    runtime.block_on(accept_all(listener, site))
+    runtime.block_on(async {
+        let crowd = Arc::new(Crowd::new(MOST_AT_ONCE));
+        let mut accepting = tokio::task::JoinSet::new();
+        for listener in listeners {
+            listener.set_nonblocking(true)?;
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            accepting.spawn(accept_all(listener, Arc::clone(&site), Arc::clone(&crowd)));
+        }
+        // None of them ends.
+        accepting.join_next().await.transpose()?;
+        Ok(())
+    })
 }
 
-async fn accept_all(listener: TcpListener, site: Arc<Site>) -> io::Result<()> {
-    let listener = tokio::net::TcpListener::from_std(listener)?;
-    let crowd = Arc::new(Crowd::new(MOST_AT_ONCE));
+async fn accept_all(listener: tokio::net::TcpListener, site: Arc<Site>, crowd: Arc<Crowd>) {
     loop {
         match listener.accept().await {
             Ok((client, _)) => {

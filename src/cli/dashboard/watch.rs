@@ -3,23 +3,25 @@
 //! A thread looks for mounts once a second. Each volume has two threads. One asks what costs a daemon nothing, once a
 //! second: events, and counts of bytes. The other asks for the state when there is a new event. Otherwise
 //! it asks at intervals that grow with the time that an answer takes. A daemon that hangs keeps its own two threads alone.
+//! Answers are charged to a `Room`, which bounds what all daemons of one kind send together.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use parking_lot::{Condvar, Mutex};
 use rustix::process::geteuid;
 
-use super::activity::Activity;
 use super::document::{EventDocument, StateDocument};
-use super::history::{Bytes, History};
-use super::progress::Progress;
+use super::history::Bytes;
+use super::known::{Known, Silence, State};
+use super::room::{Room, Rooms};
 use crate::cli::client::{self, Connection, Peer, SoughtMount};
 use crate::cli::failure::Failure;
+use crate::control::event_report::EventReport;
 use crate::control::exchange::Limits;
 use crate::control::metrics::families::{Bounded, Family, VolumeFamilies, merged};
 use crate::control::places::{Places, SocketKind};
@@ -35,11 +37,8 @@ pub(super) const MOST_VOLUMES: usize = 64;
 /// Those of them that root shows of other users, who must not crowd out the volumes of root.
 const MOST_OF_OTHERS: usize = 32;
 
-/// The events of a volume that are remembered.
-pub(super) const MOST_EVENTS: usize = 60;
-
-/// The longest identity of a volume that is remembered, in characters.
-const LONGEST_IDENTITY: usize = 64;
+/// The longest answer that is taken. A report is cut to less.
+const LONGEST_ANSWER: usize = 8 << 20;
 
 /// Most answers with events that are taken at once.
 const MOST_ANSWERS: usize = 64;
@@ -51,10 +50,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The time after which a question that has not ended is shown as a silence.
-const OVERDUE: Duration = Duration::from_secs(6);
-
-/// The time after which a silence is shown.
-const LONG_SILENCE: Duration = Duration::from_secs(3);
+pub(super) const OVERDUE: Duration = Duration::from_secs(6);
 
 /// The time that a daemon may take for its state, as long as it gives signs of life.
 const STATUS_PATIENCE: Duration = Duration::from_secs(120);
@@ -77,135 +73,8 @@ const PAGE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The time for which a volume is shown that is mounted no more.
 const SHOWN_AFTER: Duration = Duration::from_secs(600);
 
-/// The time for which metrics serve.
-const METRICS_GOOD_FOR: Duration = Duration::from_secs(2);
-
 /// The time that a scrape waits for new metrics.
 pub(super) const METRICS_PATIENCE: Duration = Duration::from_secs(4);
-
-/// The reason why a daemon has not answered.
-#[derive(Clone, Debug)]
-pub(super) struct Silence {
-    pub(super) failure: Failure,
-    pub(super) since: SystemTime,
-    /// True if there is no daemon.
-    pub(super) is_gone: bool,
-}
-
-impl Silence {
-    /// Returns a silence that began now, or with the one before.
-    fn of(failure: Failure, is_gone: bool, before: Option<&Self>) -> Self {
-        Self {
-            failure,
-            since: before.map_or_else(SystemTime::now, |it| it.since),
-            is_gone,
-        }
-    }
-
-    /// Returns whether it is worth a word. A daemon on a busy machine may answer late once.
-    pub(super) fn is_long(&self) -> bool {
-        let passed = self.since.elapsed().unwrap_or_default();
-        self.is_gone || passed >= LONG_SILENCE
-    }
-}
-
-/// The state of a volume.
-#[derive(Clone, Debug)]
-pub(super) struct State {
-    pub(super) told: Arc<StateDocument>,
-    pub(super) taken_at: SystemTime,
-}
-
-/// The knowledge of a volume.
-#[derive(Debug)]
-pub(super) struct Known {
-    pub(super) state: Option<State>,
-    pub(super) events: VecDeque<Arc<EventDocument>>,
-    after: Option<u64>,
-    /// When the question began that is under way and costs nothing.
-    pub(super) asked_at: Option<(Instant, SystemTime)>,
-    pub(super) history: History,
-    pub(super) activity: Activity,
-    pub(super) rebuild: Progress,
-    pub(super) scrub: Progress,
-    pub(super) silence: Option<Silence>,
-    /// The reason why the state was not told, while the daemon answers otherwise.
-    pub(super) no_state: Option<Silence>,
-    pub(super) unmounted: Option<(Instant, SystemTime)>,
-    volume: Option<String>,
-    metrics: Option<(Instant, Arc<Bounded>)>,
-    wants_metrics: bool,
-    wants_state: bool,
-}
-
-impl Known {
-    pub(super) fn nothing() -> Self {
-        Self {
-            state: None,
-            events: VecDeque::new(),
-            after: None,
-            asked_at: None,
-            history: History::new(Instant::now(), SystemTime::now()),
-            activity: Activity::default(),
-            rebuild: Progress::default(),
-            scrub: Progress::default(),
-            silence: None,
-            no_state: None,
-            unmounted: None,
-            volume: None,
-            metrics: None,
-            wants_metrics: false,
-            wants_state: true,
-        }
-    }
-
-    /// Notes that a question is under way that costs nothing, or that it has ended.
-    pub(super) fn note_question(&mut self, is_under_way: bool) {
-        self.asked_at = is_under_way.then(|| (Instant::now(), SystemTime::now()));
-    }
-
-    /// Returns the silence of a question that is under way for longer than a daemon may take. The directory with its socket
-    /// may hang.
-    pub(super) fn overdue(&self) -> Option<Silence> {
-        let (_, since) = self.asked_at.filter(|(at, _)| at.elapsed() >= OVERDUE)?;
-        let message = "the daemon does not answer, or the directory with its socket does not";
-        Some(Silence {
-            failure: Failure::environment(message)
-                .advise("look at the log of the daemon, and at the disk with the home of its user"),
-            since,
-            is_gone: false,
-        })
-    }
-
-    /// Notes an event. Returns whether it is new. After a silence a daemon tells all events again.
-    fn note_event(&mut self, event: EventDocument) -> bool {
-        if self.events.iter().any(|it| **it == event) {
-            return false;
-        }
-        self.events.push_back(Arc::new(event));
-        if self.events.len() > MOST_EVENTS {
-            self.events.pop_front();
-        }
-        true
-    }
-
-    /// Notes which volume a daemon serves. Of another than before nothing is known.
-    fn note_volume(&mut self, volume: &str) {
-        let volume: String = volume.chars().take(LONGEST_IDENTITY).collect();
-        if self
-            .volume
-            .as_deref()
-            .is_some_and(|before| before != volume)
-        {
-            *self = Self {
-                wants_metrics: self.wants_metrics,
-                asked_at: self.asked_at,
-                ..Self::nothing()
-            };
-        }
-        self.volume = Some(volume);
-    }
-}
 
 /// A mounted volume.
 #[derive(Debug)]
@@ -213,6 +82,10 @@ pub(super) struct Watched {
     pub(super) mountpoint: PathBuf,
     device: String,
     user: u32,
+    /// The memory that its answers share with those of other daemons.
+    room: Arc<Room>,
+    /// The number of its answers that were refused.
+    refused: Arc<AtomicU64>,
     known: Mutex<Known>,
     /// Wakes the thread that asks for what costs nothing.
     wanted: Condvar,
@@ -234,6 +107,7 @@ pub(super) struct Board {
     viewed: Mutex<Option<Instant>>,
     /// One scrape at a time asks the daemons.
     scraping: Mutex<()>,
+    rooms: Rooms,
 }
 
 #[derive(Debug, Default)]
@@ -281,6 +155,7 @@ impl Board {
             listed: Mutex::new((Instant::now(), SystemTime::now())),
             viewed: Mutex::default(),
             scraping: Mutex::default(),
+            rooms: Rooms::default(),
         });
         board.look();
         let looking = Arc::clone(&board);
@@ -381,6 +256,12 @@ impl Board {
                 Err(error) => volumes.failure = Some(format!("cannot look at a volume: {error}")),
             }
         }
+        self.rooms.share(volumes.shown.values().map(|it| it.user));
+        // The thread of a volume may wait for its daemon meanwhile.
+        for volume in volumes.shown.values() {
+            let share = volume.room.metrics_share();
+            volume.with(|known| known.drop_metrics_beyond(share));
+        }
     }
 
     /// Returns the metrics of all volumes, as new as daemons give them soon. Those of root come first: they get their
@@ -400,10 +281,13 @@ impl Board {
 
 impl Watched {
     fn start(entry: &MountEntry, board: &Arc<Board>) -> io::Result<Arc<Self>> {
+        let user = entry.user().unwrap_or(0);
         let watched = Arc::new(Self {
             mountpoint: entry.mountpoint.clone(),
             device: entry.device.clone(),
-            user: entry.user().unwrap_or(0),
+            user,
+            room: board.rooms.of(user),
+            refused: Arc::default(),
             known: Mutex::new(Known::nothing()),
             wanted: Condvar::new(),
             state_wanted: Condvar::new(),
@@ -460,8 +344,7 @@ impl Watched {
 
     fn want_metrics(&self) {
         let mut known = self.known.lock();
-        let is_fresh = |(at, _): &(Instant, Arc<Bounded>)| at.elapsed() < METRICS_GOOD_FOR;
-        if known.unmounted.is_none() && !known.metrics.as_ref().is_some_and(is_fresh) {
+        if known.unmounted.is_none() && !known.has_good_metrics() {
             known.wants_metrics = true;
             self.wanted.notify_all();
         }
@@ -477,17 +360,18 @@ impl Watched {
         {
         }
         // Numbers of a daemon that is silent would look as if they were of now.
-        let is_silent = known.silence.is_some()
-            || known.overdue().is_some()
-            || known.unmounted.is_some()
-            || known.wants_metrics;
-        let families = known.metrics.as_ref().filter(|_| !is_silent);
+        let is_silent =
+            known.silence.is_some() || known.overdue().is_some() || known.unmounted.is_some();
+        let is_late = is_silent || known.wants_metrics;
+        let families = known.metrics.as_ref().filter(|_| !is_late);
         let families = families.map(|(_, families)| Arc::clone(families));
         let place = self.mountpoint.display().to_string();
         let id = known.volume.clone().unwrap_or_default();
         VolumeFamilies {
             own: vec![("volume", id), ("mountpoint", place)],
-            is_up: families.is_some(),
+            // It may answer all questions but that for metrics. One that was never reached answers none.
+            is_up: !is_silent && known.volume.is_some(),
+            refused: self.refused.load(Ordering::Relaxed),
             families: families.unwrap_or_default(),
         }
     }
@@ -516,29 +400,45 @@ impl Watched {
         client::connected(peer, &self.mountpoint).map_err(|failure| (failure, is_gone))
     }
 
-    fn ask(&self, request: &Request, patience: Duration) -> Result<Answer, (Failure, bool)> {
+    /// Asks, and calls `take` with the answer. Meanwhile no other answer of the same room is read.
+    fn ask<T>(
+        &self,
+        request: &Request,
+        patience: Duration,
+        take: impl FnOnce(Answer) -> Option<T>,
+    ) -> Result<T, (Failure, bool)> {
         let connection = self.connect()?;
         self.known.lock().note_volume(&connection.identity().volume);
         let limits = Limits::of(request, false);
         let limits = Limits {
             line: limits.line.map(|limit| limit.min(patience)),
             answer: Some(patience),
+            bytes: limits.bytes.min(LONGEST_ANSWER),
             ..limits
         };
-        let answer = client::ask_within(connection, request, &limits, |_| {});
-        answer.map_err(|failure| (failure, false))
+        let account = self.room.account(&self.refused);
+        let turn = || self.room.turn();
+        let take = |answer| {
+            take(answer).ok_or_else(|| {
+                self.refused.fetch_add(1, Ordering::Relaxed);
+                client::beside_the_point(&self.mountpoint)
+            })
+        };
+        let taken = client::ask_charged(connection, request, &limits, account, turn, take);
+        taken.map_err(|failure| (failure, false))
     }
 
     /// Asks what costs little. While this takes long, the volume is shown as silent.
-    fn ask_briefly(&self, request: &Request, most: Duration) -> Result<Answer, (Failure, bool)> {
+    fn ask_briefly<T>(
+        &self,
+        request: &Request,
+        most: Duration,
+        take: impl FnOnce(Answer) -> Option<T>,
+    ) -> Result<T, (Failure, bool)> {
         self.known.lock().note_question(true);
-        let answer = self.ask(request, most);
+        let taken = self.ask(request, most, take);
         self.known.lock().note_question(false);
-        answer
-    }
-
-    fn beside_the_point(&self) -> (Failure, bool) {
-        (client::beside_the_point(&self.mountpoint), false)
+        taken
     }
 
     /// Asks once a second for what costs nothing, and for metrics if they are wanted.
@@ -581,17 +481,12 @@ impl Watched {
                 after,
                 since_ms: None,
             };
-            let Answer::Events { events, has_more } = self.ask_briefly(&request, PATIENCE)? else {
-                return Err(self.beside_the_point());
-            };
-            let mut known = self.known.lock();
-            for event in events {
-                if known.after.is_some_and(|after| event.sequence <= after) {
-                    return Err(self.beside_the_point());
-                }
-                known.after = Some(event.sequence);
-                has_new |= known.note_event(EventDocument::of(&event));
-            }
+            let taken = self.ask_briefly(&request, PATIENCE, |answer| match answer {
+                Answer::Events { events, has_more } => Some((self.note_events(&events)?, has_more)),
+                _ => None,
+            });
+            let (is_new, has_more) = taken?;
+            has_new |= is_new;
             if !has_more {
                 break;
             }
@@ -602,8 +497,22 @@ impl Watched {
         Ok(())
     }
 
+    /// Notes events. Returns whether one is new. None if they are not those that were asked for.
+    fn note_events(&self, events: &[EventReport]) -> Option<bool> {
+        let mut has_new = false;
+        let mut known = self.known.lock();
+        for event in events {
+            if known.after.is_some_and(|after| event.sequence <= after) {
+                return None;
+            }
+            known.after = Some(event.sequence);
+            has_new |= known.note_event(EventDocument::of(event));
+        }
+        Some(has_new)
+    }
+
     fn ask_activity(&self) -> Result<(), (Failure, bool)> {
-        match self.ask_briefly(&Request::Activity, PATIENCE)? {
+        self.ask_briefly(&Request::Activity, PATIENCE, |answer| match answer {
             Answer::Activity(activity) => {
                 let bytes = Bytes {
                     read: activity.bytes_read,
@@ -613,20 +522,21 @@ impl Watched {
                 let mut known = self.known.lock();
                 known.history.note(now, bytes);
                 known.activity.note(now, &activity.members);
-                Ok(())
+                Some(())
             }
-            _ => Err(self.beside_the_point()),
-        }
+            _ => None,
+        })
     }
 
     fn ask_metrics(&self) {
-        let asked = match self.ask_briefly(&Request::Metrics, METRICS_PATIENCE) {
-            Ok(Answer::Metrics(families)) => Some(Bounded::of(families)),
-            Ok(_) | Err(_) => None,
-        };
+        let share = self.room.metrics_share();
+        let asked = self.ask_briefly(&Request::Metrics, METRICS_PATIENCE, |answer| match answer {
+            Answer::Metrics(families) => Some(Bounded::of(families, share)),
+            _ => None,
+        });
         let mut known = self.known.lock();
         known.wants_metrics = false;
-        known.metrics = asked.map(|families| (Instant::now(), Arc::new(families)));
+        known.note_metrics(asked.map_err(|(failure, _)| failure));
         self.metrics_came.notify_all();
     }
 
@@ -635,12 +545,16 @@ impl Watched {
         while !self.is_over() {
             self.known.lock().wants_state = false;
             let began = Instant::now();
-            let asked = self.ask(&Request::Status, STATUS_PATIENCE);
+            let asked = self.ask(&Request::Status, STATUS_PATIENCE, |answer| match answer {
+                Answer::Status(report) => {
+                    self.note_state(&report);
+                    Some(())
+                }
+                _ => None,
+            });
             let (took, answered) = (began.elapsed(), Instant::now());
-            match asked {
-                Ok(Answer::Status(report)) => self.note_state(&report),
-                Ok(_) => self.note_no_state(self.beside_the_point().0),
-                Err((failure, _)) => self.note_no_state(failure),
+            if let Err((failure, _)) = asked {
+                self.note_no_state(failure);
             }
             let interval = took.saturating_mul(LEAST_SHARE);
             let mut interval = interval.clamp(INTERVAL, LONGEST_INTERVAL);

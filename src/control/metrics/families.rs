@@ -176,13 +176,18 @@ pub(crate) struct Bounded {
     families: BTreeMap<&'static str, Vec<Series>>,
     /// How many series it sent beyond those.
     left_out: u32,
+    /// The memory that they take.
+    bytes: usize,
 }
 
 impl Bounded {
-    /// Takes what a daemon sent.
-    pub(crate) fn of(families: Vec<Family>) -> Self {
+    /// Takes what a daemon sent, and no more than `bytes` of memory.
+    pub(crate) fn of(families: Vec<Family>, bytes: usize) -> Self {
         let mut bounded = Self::default();
-        let mut room = MOST_SERIES;
+        let mut room = Room {
+            series: MOST_SERIES,
+            bytes,
+        };
         for family in families {
             let all = count(&family.series);
             let known = known(&family.name).filter(|it| it.kind == family.kind);
@@ -192,8 +197,9 @@ impl Bounded {
             };
             let fine = family.series.into_iter();
             let fine = fine.filter_map(|series| labelled(series, &Labels::new(), known));
-            let mut fine: Vec<Series> = fine.take(room).collect();
-            room -= fine.len();
+            let mut fine: Vec<Series> = fine
+                .filter(|series| room.take(known.name, series))
+                .collect();
             let left_out = all - count(&fine);
             bounded.left_out = bounded.left_out.saturating_add(left_out);
             let taken = bounded.families.entry(known.name).or_default();
@@ -201,7 +207,18 @@ impl Bounded {
             taken.shrink_to_fit();
         }
         bounded.families.retain(|_, series| !series.is_empty());
+        bounded.bytes = bytes - room.bytes;
         bounded
+    }
+
+    /// Returns the memory that they take.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Returns how many series are left out.
+    pub(crate) fn left_out(&self) -> u32 {
+        self.left_out
     }
 }
 
@@ -212,6 +229,8 @@ pub(crate) struct VolumeFamilies {
     pub(crate) own: OwnLabels,
     /// True if its daemon answers.
     pub(crate) is_up: bool,
+    /// The number of its answers that were refused.
+    pub(crate) refused: u64,
     /// The families that its daemon sent.
     pub(crate) families: Arc<Bounded>,
 }
@@ -224,6 +243,7 @@ struct Merged {
     volumes: BTreeSet<Labels>,
     up: Vec<Series>,
     left_out: Vec<Series>,
+    refused: Vec<Series>,
     /// The bytes that are left for series.
     bytes: usize,
 }
@@ -243,6 +263,7 @@ fn merged_within(volumes: Vec<VolumeFamilies>, bytes: usize) -> Vec<Family> {
         volumes: BTreeSet::new(),
         up: Vec::new(),
         left_out: Vec::new(),
+        refused: Vec::new(),
         bytes,
     };
     let count = volumes.len();
@@ -275,6 +296,10 @@ impl Merged {
         self.bytes -= share - room.bytes;
         self.up.push(gauge(&own, u32::from(volume.is_up)));
         self.left_out.push(gauge(&own, left_out));
+        self.refused.push(Series {
+            labels: own,
+            value: SeriesValue::Count(volume.refused),
+        });
     }
 
     /// Adds the series of a family. Returns how many are left out.
@@ -307,19 +332,27 @@ impl Merged {
         let families = self.families.into_values().map(|(family, _)| family);
         let of_dashboard = [
             (
+                FamilyKind::Gauge,
                 "cauchyfs_up",
                 "1 if the daemon of a mounted volume answers the dashboard.",
                 self.up,
             ),
             (
+                FamilyKind::Gauge,
                 "cauchyfs_series_left_out",
                 "Series of a daemon that the dashboard does not show: it knows no such ones, or they are too many.",
                 self.left_out,
             ),
+            (
+                FamilyKind::Counter,
+                "cauchyfs_answers_refused",
+                "Answers of a daemon that the dashboard did not take: they made no sense, or were too long alone or beside those of others.",
+                self.refused,
+            ),
         ];
         let of_dashboard = of_dashboard
             .into_iter()
-            .map(|(name, help, series)| Family::new(name, help, FamilyKind::Gauge, series));
+            .map(|(kind, name, help, series)| Family::new(name, help, kind, series));
         families.chain(of_dashboard).collect()
     }
 }
@@ -344,8 +377,24 @@ impl Room {
     }
 }
 
-/// Returns the most bytes that a series takes on a page.
+/// Returns the most bytes that a series takes on a page or in memory.
 fn bytes_of(name: &str, series: &Series) -> usize {
+    page_bytes_of(name, series).max(memory_of(series))
+}
+
+/// Returns the memory of a series, with what the allocator adds.
+fn memory_of(series: &Series) -> usize {
+    const ADDED: usize = 16;
+    let labels = series.labels.iter();
+    let texts = labels.map(|(name, value)| name.len() + value.len() + 2 * ADDED);
+    let buckets = match &series.value {
+        SeriesValue::Histogram { buckets, .. } => size_of_val(&**buckets) + ADDED,
+        _ => 0,
+    };
+    size_of_val(series) + size_of_val(&*series.labels) + ADDED + texts.sum::<usize>() + buckets
+}
+
+fn page_bytes_of(name: &str, series: &Series) -> usize {
     let escaped = |value: &String| {
         let signs = value
             .bytes()
@@ -400,12 +449,14 @@ fn labelled(mut series: Series, own: &Labels, known: &KnownFamily) -> Option<Ser
     if !series.value.is_of(known.kind) || !series.value.is_finite() {
         return None;
     }
-    if let SeriesValue::Histogram { buckets, .. } = &series.value
-        && !are_in_order(buckets)
-    {
-        return None;
+    if let SeriesValue::Histogram { buckets, .. } = &mut series.value {
+        if !are_in_order(buckets) {
+            return None;
+        }
+        buckets.shrink_to_fit();
     }
     labels.splice(0..0, own.iter().cloned());
+    labels.shrink_to_fit();
     Some(series)
 }
 
@@ -435,214 +486,4 @@ fn is_label_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn gauge(name: &str, labels: &[(&str, &str)], value: f64) -> Family {
-        let labels = labels
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-        let series = Series {
-            labels: labels.collect(),
-            value: SeriesValue::Gauge(value),
-        };
-        Family::new(name, "Help.", FamilyKind::Gauge, vec![series])
-    }
-
-    fn of(mountpoint: &str, families: Vec<Family>) -> VolumeFamilies {
-        VolumeFamilies {
-            own: vec![("mountpoint", mountpoint.to_owned())],
-            is_up: true,
-            families: Arc::new(Bounded::of(families)),
-        }
-    }
-
-    fn text_of(families: Vec<Family>) -> String {
-        page(families, Format::Text).unwrap()
-    }
-
-    /// Returns the lines of series whose names begin so, without their values.
-    fn series<'a>(text: &'a str, name: &str) -> Vec<&'a str> {
-        let lines = text.lines().filter(|line| line.starts_with(name));
-        lines
-            .filter_map(|line| Some(line.rsplit_once(' ')?.0))
-            .collect()
-    }
-
-    /// Any gauge of the table that has a label.
-    const NAME: &str = "cauchyfs_member_full";
-
-    #[test]
-    fn families_of_several_volumes_are_written_once_with_a_series_for_each() {
-        let merged = merged(vec![
-            of("/a", vec![gauge(NAME, &[("member", "1")], 1.0)]),
-            of("/b", vec![gauge(NAME, &[("member", "1")], 2.0)]),
-        ]);
-        let text = text_of(merged);
-        let kind = format!("# TYPE {NAME} gauge");
-        assert_eq!(text.matches(&kind).count(), 1, "{text}");
-        assert_eq!(
-            series(&text, NAME),
-            [
-                "cauchyfs_member_full{mountpoint=\"/a\",member=\"1\"}",
-                "cauchyfs_member_full{mountpoint=\"/b\",member=\"1\"}",
-            ]
-        );
-        assert!(text.contains("cauchyfs_up{mountpoint=\"/b\"} 1"), "{text}");
-    }
-
-    #[test]
-    fn a_daemon_that_lies_forges_no_series_of_another_volume_and_no_lines() {
-        let forged = [
-            gauge(NAME, &[("mountpoint", "/other")], 1.0),
-            gauge(NAME, &[("mountpoint", "/a"), ("member", "kept")], 1.0),
-            gauge(NAME, &[("a\"} 1\n", "x")], 1.0),
-            gauge(NAME, &[("a", "x"), ("a", "y")], 1.0),
-            gauge(NAME, &[("__name__", "cauchyfs_up")], 1.0),
-            gauge(NAME, &[("instance", "x")], 1.0),
-            gauge(NAME, &[("member", "x\"} 9\ncauchyfs_w 1")], 1.0),
-            gauge(NAME, &[("member", "twice")], 1.0),
-            gauge(NAME, &[("member", "twice")], 2.0),
-            gauge("cauchyfs_bad} 1\ncauchyfs_y", &[], 1.0),
-            gauge("cauchyfs_unknown", &[], 1.0),
-            gauge("node_memory", &[], 1.0),
-            gauge("cauchyfs_up", &[("member", "1")], 1.0),
-        ];
-        let mut liar = of("/a", forged.to_vec());
-        liar.is_up = false;
-        let text = text_of(merged(vec![liar]));
-        let values: Vec<&str> = text.lines().filter(|line| !line.starts_with('#')).collect();
-        assert_eq!(
-            values,
-            [
-                "cauchyfs_member_full{mountpoint=\"/a\",member=\"kept\"} 1.0",
-                "cauchyfs_member_full{mountpoint=\"/a\",member=\"x\\\"} 9\\ncauchyfs_w 1\"} 1.0",
-                "cauchyfs_member_full{mountpoint=\"/a\",member=\"twice\"} 1.0",
-                "cauchyfs_up{mountpoint=\"/a\"} 0.0",
-                "cauchyfs_series_left_out{mountpoint=\"/a\"} 10.0",
-            ]
-        );
-    }
-
-    /// Of a family with the type of the first daemon, all others would be left out.
-    #[test]
-    fn a_daemon_that_comes_first_sets_neither_the_type_nor_the_help_of_a_family() {
-        let mut liar = gauge(NAME, &[], 7.0);
-        liar.kind = FamilyKind::Counter;
-        let mut told = gauge(NAME, &[("member", "1")], 1.0);
-        told.help = "A lie.".to_owned();
-        let honest = gauge(NAME, &[("member", "1")], 1.0);
-        let text = text_of(merged(vec![
-            of("/a", vec![liar, told]),
-            of("/b", vec![honest]),
-        ]));
-        assert!(
-            !text.contains("A lie.") && !text.contains("counter"),
-            "{text}"
-        );
-        assert_eq!(series(&text, NAME).len(), 2, "{text}");
-    }
-
-    /// Two mounts at one mountpoint, or with paths that look alike.
-    #[test]
-    fn volumes_with_the_same_labels_are_shown_once() {
-        let volume = |member: &str| of("/a", vec![gauge(NAME, &[("member", member)], 1.0)]);
-        let text = text_of(merged(vec![volume("1"), of("/b", Vec::new()), volume("2")]));
-        let shown = |name: &str| series(&text, name).len();
-        let counts = ["cauchyfs_up", "cauchyfs_series_left_out", NAME].map(shown);
-        assert_eq!(counts, [2, 2, 1], "{text}");
-    }
-
-    #[test]
-    fn of_what_a_daemon_sends_no_more_is_kept_than_a_page_shows() {
-        let all = gauge(NAME, &[("member", "1")], 1.0);
-        let mut many = all.clone();
-        many.series = vec![all.series[0].clone(); MOST_SERIES];
-        let wide: Vec<(String, &str)> =
-            (0..=MOST_LABELS).map(|it| (format!("l{it}"), "")).collect();
-        let wide: Vec<(&str, &str)> = wide.iter().map(|(name, value)| (&**name, *value)).collect();
-        let sent = vec![
-            gauge("cauchyfs_unknown", &[], 1.0),
-            gauge(NAME, &wide, 1.0),
-            gauge(NAME, &[], f64::NAN),
-            all,
-            many,
-        ];
-        let kept = Bounded::of(sent);
-        let names: Vec<_> = kept.families.keys().copied().collect();
-        assert_eq!(names, [NAME], "families that no page shows are dropped");
-        assert_eq!(kept.families[NAME].len(), MOST_SERIES);
-        assert_eq!(kept.left_out, 3);
-    }
-
-    #[test]
-    fn a_page_has_a_limit_of_which_each_volume_has_its_share() {
-        let greedy = |mountpoint: &str| {
-            let members = 0..2000;
-            let wide = "\"".repeat(500);
-            let families = members.map(|member| {
-                let member = format!("{member}{wide}");
-                gauge(NAME, &[("member", &member)], f64::MIN_POSITIVE)
-            });
-            of(mountpoint, families.collect())
-        };
-        let modest = of("/m", vec![gauge(NAME, &[("member", "1")], 1.0)]);
-        let most = 300_000;
-        let volumes = vec![greedy("/a"), modest, greedy("/z")];
-        let text = text_of(merged_within(volumes, most));
-        let shown = series(&text, NAME);
-        let of_volume = |place: &str| shown.iter().filter(|line| line.contains(place)).count();
-        assert!(text.len() < most + 2000, "{}", text.len());
-        assert_eq!(of_volume("\"/m\""), 1);
-        assert!(of_volume("\"/a\"") > 50 && of_volume("\"/z\"") > 100);
-        let left_out = 2000 - of_volume("\"/a\"");
-        let line = format!("cauchyfs_series_left_out{{mountpoint=\"/a\"}} {left_out}.0");
-        assert!(text.contains(&line), "{line}");
-    }
-
-    #[test]
-    fn a_histogram_survives_the_socket_with_its_last_bucket() {
-        let value = SeriesValue::Histogram {
-            sum: 1.5,
-            buckets: vec![(Some(0.5), 2), (None, 1)],
-        };
-        let labels = Vec::new();
-        let series = vec![Series { labels, value }];
-        let name = "cauchyfs_operation_duration_seconds";
-        let family = Family::new(name, "H.", FamilyKind::Histogram, series);
-        let json = serde_json::to_string(&family).unwrap();
-        let family: Family = serde_json::from_str(&json).unwrap();
-        let text = text_of(merged(vec![of("/a", vec![family])]));
-        assert!(
-            text.contains(
-                "cauchyfs_operation_duration_seconds_bucket{mountpoint=\"/a\",le=\"+Inf\"} 3"
-            ),
-            "{text}"
-        );
-    }
-
-    proptest! {
-        /// The page has one series on each line for any answer of a daemon. The daemon does not choose its label `volume`.
-        #[test]
-        fn any_family_becomes_lines_of_its_own_volume_alone(
-            name in "cauchyfs_member_full|cauchyfs_up|\\PC{0,20}",
-            help in any::<String>(),
-            label in any::<String>(),
-            value in any::<String>(),
-            number in any::<f64>(),
-        ) {
-            let family = Family {
-                name,
-                help,
-                kind: FamilyKind::Gauge,
-                series: vec![Series { labels: vec![(label, value)], value: SeriesValue::Gauge(number) }],
-            };
-            let text = text_of(merged(vec![of("/a", vec![family])]));
-            for line in text.lines() {
-                prop_assert!(line.starts_with('#') || line.contains("{mountpoint=\"/a\""), "{line}");
-            }
-        }
-    }
-}
+mod tests;

@@ -1,6 +1,7 @@
 //! The page in headless Chromium, which is asked over its pipe for debugging.
 
 use super::*;
+use crate::alerts::Port;
 
 /// The programs that are Chromium, by name.
 const NAMES: [&str; 4] = ["chromium", "chromium-browser", "google-chrome", "chrome"];
@@ -172,6 +173,26 @@ fn check_looks(page: &mut Page) {
     }
 }
 
+/// Presses the tabulator until the command of the volume at `place` has the focus, and checks that both can be told.
+fn check_command_by_keyboard(page: &mut Page, is_at_command: &str, place: &str) {
+    let mut is_reached = false;
+    for _ in 0..200 {
+        page.press("Tab");
+        is_reached = page.value(is_at_command) == true;
+        if is_reached {
+            break;
+        }
+    }
+    assert!(is_reached, "the command cannot be reached by keyboard");
+    assert_ne!(
+        page.value("getComputedStyle(document.activeElement).outlineStyle"),
+        "none"
+    );
+    let label = page.value("document.activeElement.getAttribute('aria-label')");
+    let command = format!("Copy the command cauchyfs rebuild '{place}'");
+    assert_eq!(label, command.as_str());
+}
+
 /// Rebuilds the volume at `place`, so that the command of the page goes away under the focus. Then its heading has that.
 fn check_focus_without_command(page: &mut Page, place: &str) {
     let rebuilt = run(CAUCHYFS, &["rebuild", place]);
@@ -186,6 +207,32 @@ fn check_focus_without_command(page: &mut Page, place: &str) {
     );
     let is_at_heading = format!("{section}.querySelector('h2') === document.activeElement");
     assert_eq!(page.value(&is_at_heading), true, "the focus was lost");
+}
+
+/// Ends the dashboard. The page goes on to show the volumes, and tells of what time they are, always the same.
+fn check_end_of_dashboard(page: &mut Page, dashboard: Dashboard) {
+    drop(dashboard);
+    let alarm = "document.getElementById('alarm')";
+    page.wait_until(
+        "the end of the dashboard is shown",
+        &format!("!{alarm}.hidden && {alarm}.textContent.includes('has not answered since')"),
+    );
+    let updated = page.value("document.getElementById('foot').textContent");
+    let updated = updated
+        .as_str()
+        .and_then(|it| it.strip_prefix("Updated at "));
+    let (time, _) = updated
+        .and_then(|it| it.split_once(','))
+        .expect("it has a time");
+    assert_eq!(time.len(), "00:00:00".len(), "{time}");
+    let age = format!("This page shows how it was at {time}.");
+    let told = page.value(&format!("{alarm}.textContent"));
+    assert!(told.as_str().is_some_and(|it| it.ends_with(&age)), "{told}");
+    // It has asked again meanwhile.
+    std::thread::sleep(Duration::from_millis(2500));
+    assert_eq!(page.value(&format!("{alarm}.textContent")), told);
+    let shown = page.value("document.querySelectorAll('section').length");
+    assert!(shown.as_u64() >= Some(2), "the volumes are still shown");
 }
 
 /// Opens the address with the token that `--url` prints. The page itself asks with that token, too.
@@ -224,7 +271,14 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
     volume.mount();
     fs::write(volume.path("large"), vec![1; 8 << 20]).expect("there is room");
     must("sync", &["-f", text(&volume.mountpoint)]);
-    let dashboard = Dashboard::start(&[]);
+    // The same port is served again later.
+    let port = Port::take();
+    let at = format!("127.0.0.1:{}", port.number);
+    let start = || {
+        let mut command = Command::new(CAUCHYFS);
+        Dashboard::start_command(command.args(["dashboard", "--listen", &at]))
+    };
+    let dashboard = start();
     let Some(mut page) = Page::open(&format!("http://{}/", dashboard.address)) else {
         let is_needed = std::env::var_os("CAUCHYFS_NEEDS_BROWSER").is_some();
         assert!(
@@ -274,22 +328,7 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
         "document.activeElement.matches('button') && {}.contains(document.activeElement)",
         of("")
     );
-    let mut is_reached = false;
-    for _ in 0..200 {
-        page.press("Tab");
-        is_reached = page.value(&is_at_command) == true;
-        if is_reached {
-            break;
-        }
-    }
-    assert!(is_reached, "the command cannot be reached by keyboard");
-    assert_ne!(
-        page.value("getComputedStyle(document.activeElement).outlineStyle"),
-        "none"
-    );
-    let label = page.value("document.activeElement.getAttribute('aria-label')");
-    let command = format!("Copy the command cauchyfs rebuild '{place}'");
-    assert_eq!(label, command.as_str());
+    check_command_by_keyboard(&mut page, &is_at_command, &place);
     // Updates leave the focus where it is, although a volume appears above.
     let above_is_shown = format!(
         "document.querySelector('section[data-key=\"{}\"]') !== null",
@@ -300,11 +339,13 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
     assert_eq!(page.value(&is_at_command), true, "the focus was lost");
     check_focus_without_command(&mut page, &place);
     assert_eq!(page.errors, [""; 0], "the page told errors");
-    drop(dashboard);
+    check_end_of_dashboard(&mut page, dashboard);
+    let again = start();
     page.wait_until(
-        "the end of the dashboard is shown",
-        "!document.getElementById('alarm').hidden && document.getElementById('alarm').textContent.includes('has not answered since')",
+        "the dashboard is back",
+        "document.getElementById('alarm').hidden",
     );
+    drop(again);
     check_address_with_token(&mut page, &place);
     drop(page);
     above.unmount();

@@ -65,3 +65,35 @@ fn another_event_of_the_same_number_is_shown_and_the_same_event_once() {
     assert!(known.note_event(event(2)));
     assert_eq!(known.events.len(), 2);
 }
+
+#[test]
+fn metrics_are_kept_while_they_fit_into_the_share_of_their_volume() {
+    use crate::control::metrics::families::{FamilyKind, Series, SeriesValue};
+
+    let series = vec![Series {
+        labels: vec![("member".to_owned(), "1".to_owned())],
+        value: SeriesValue::Gauge(1.0),
+    }];
+    let family = Family::new("cauchyfs_member_full", "", FamilyKind::Gauge, series);
+    let mut known = Known::nothing();
+    known.note_metrics(Ok(Bounded::of(vec![family], 1 << 20)));
+    let taken = known.metrics.as_ref().map_or(0, |(_, it)| it.bytes());
+    assert!(taken > 0);
+    known.drop_metrics_beyond(taken);
+    assert!(known.metrics.is_some());
+    known.drop_metrics_beyond(taken - 1);
+    assert!(known.metrics.is_none());
+}
+
+#[test]
+fn it_is_not_told_for_ever_that_metrics_were_missing() {
+    let mut known = Known::nothing();
+    known.note_metrics(Err(Failure::environment("no answer")));
+    known.drop_metrics_beyond(0);
+    assert!(known.no_metrics.is_some());
+    let long_ago = Instant::now().checked_sub(Duration::from_secs(301));
+    known.no_metrics = long_ago.map(|at| (at, "no answer".to_owned()));
+    assert!(known.no_metrics.is_some(), "the machine has just started");
+    known.drop_metrics_beyond(0);
+    assert!(known.no_metrics.is_none());
+}
