@@ -103,6 +103,13 @@ impl EventLog {
         self.queue.push_all(now_ms(), noted);
     }
 
+    /// Waits until a member has each event that was recorded so far, but no longer than `patience`. Returns whether one has,
+    /// which is not so if some found no place in the queue, or if nothing is written.
+    #[must_use]
+    pub fn flush(&self, patience: Duration) -> bool {
+        self.queue.flush(patience)
+    }
+
     /// Returns the time of the last event if the daemon that recorded it had not ended in good order. `None` also if no
     /// daemon recorded anything.
     #[must_use]

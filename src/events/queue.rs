@@ -24,7 +24,7 @@ const MOST_WAITING: usize = 1024;
 const MOST_EVENTS_EVER: u64 = 1 << 60;
 
 /// Bytes of events after which no more are written at once. With the longest event, they are fewer than a file holds.
-const ENOUGH_BYTES: usize = 64 << 10;
+const ENOUGH_BYTES: usize = 32 << 10;
 
 /// Remembered events after a place in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,9 @@ struct KeptEvents {
     dropped: u64,
     /// The sequence number of the next event.
     next: u64,
+    /// The number after that of the last event that was to be written, and of the last one that was written.
+    added: u64,
+    written: u64,
     members: Weak<Members>,
     full: BTreeSet<MemberIndex>,
     stage: Stage,
@@ -111,6 +114,24 @@ impl Queue {
         self.push_all(time_ms, [(member, kind)]);
     }
 
+    /// Waits until all that was added so far is written, but no longer than `patience`. Returns whether it is.
+    pub(super) fn flush(&self, patience: Duration) -> bool {
+        let mut state = self.state.lock();
+        let added = state.added;
+        let waits = |state: &mut KeptEvents| state.stage != Stage::Absent && state.written < added;
+        self.changed.wait_while_for(&mut state, waits, patience);
+        state.written >= added && state.dropped == 0
+    }
+
+    /// Notes that members have these events.
+    pub(super) fn note_written(&self, events: &[Event]) {
+        let mut state = self.state.lock();
+        let newest = events.iter().map(|event| event.sequence).max();
+        state.written = newest.map_or(state.written, |newest| newest + 1);
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// Adds events, between which no batch begins.
     pub(super) fn push_all(
         &self,
@@ -157,6 +178,7 @@ impl Queue {
         }
         state.remembered.push_back(event.clone());
         if waits && state.stage != Stage::Absent {
+            state.added = state.next;
             state.waiting.push_back(event);
         }
     }

@@ -67,7 +67,9 @@ impl Writer {
                 events, members, ..
             } = batch;
             drop(members);
-            if !has_written && !self.queue.put_back(events, PAUSE) {
+            if has_written {
+                self.queue.note_written(&events);
+            } else if !self.queue.put_back(events, PAUSE) {
                 break;
             }
         }

@@ -9,7 +9,9 @@
 //! an old file by another old one counts, because there is a file less. Nothing is refused before the files are counted.
 //!
 //! The count begins again with each mount, because the user who mounts may give the order as well. A refusal stays: the log of
-//! events tells the next daemon of it. A crash loses a refusal that the log does not have yet.
+//! events tells the next daemon of it. No program learns of a refusal before the log has it, so a crash loses none that was
+//! seen. A crash before that is one before the refusal. Members that do not take the event hold up no program for long:
+//! after [`RECORD_TIMEOUT`] the removal is refused all the same, and only a crash after that loses the refusal.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::error::FsError;
 use crate::format::record::{Inode, Timestamp};
@@ -30,6 +32,9 @@ const WINDOW_SECONDS: i64 = 3600;
 
 /// The files that may be removed within the window, however few there are.
 const LEAST: u64 = 10;
+
+/// The time from a refusal on for which removals wait until the log of events has it.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Most changes that wait for the log of events. Each pair of them takes an order.
 const MOST_CHANGES: usize = 64;
@@ -95,6 +100,18 @@ pub struct Interlock {
     /// True if the files are not to be counted again for now.
     is_paused: AtomicBool,
     removals: Mutex<Removals>,
+    /// Wakes removals that wait until the log has their refusal.
+    recorded: Condvar,
+    record_timeout: Duration,
+}
+
+/// A refusal that lasts.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    removals: RefusedRemovals,
+    since: Instant,
+    /// True once the log of events has it.
+    is_recorded: bool,
 }
 
 /// The removals within the window.
@@ -106,8 +123,8 @@ struct Removals {
     minutes: VecDeque<(u64, u64)>,
     /// The sum of these.
     removed: u64,
-    /// The removals that are refused, and since when.
-    refused: Option<(RefusedRemovals, Instant)>,
+    /// The refusal, while removals are refused.
+    refusal: Option<Refusal>,
     /// The changes that no event tells of yet.
     changes: Vec<InterlockChange>,
     /// Wakes what records these changes, while there is such.
@@ -143,9 +160,15 @@ impl Removals {
 }
 
 impl Interlock {
-    /// Returns an interlock that lets so many percent of the files go within an hour.
+    /// Returns an interlock that lets so many percent of the files go within an hour. Something must record its changes:
+    /// removals wait for that for a moment.
     #[must_use]
     pub fn new(percent: u8) -> Self {
+        Self::with_record_timeout(percent, RECORD_TIMEOUT)
+    }
+
+    /// As [`Self::new`]. Removals wait for so long until their refusal is recorded.
+    fn with_record_timeout(percent: u8, record_timeout: Duration) -> Self {
         Self {
             percent,
             began: Instant::now(),
@@ -153,6 +176,8 @@ impl Interlock {
             is_counted: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
             removals: Mutex::default(),
+            recorded: Condvar::new(),
+            record_timeout,
         }
     }
 
@@ -165,19 +190,21 @@ impl Interlock {
     /// Returns the removals that are refused now, if any are.
     #[must_use]
     pub fn refused(&self) -> Option<RefusedRemovals> {
-        self.removals.lock().refused.map(|(refused, _)| refused)
+        self.removals.lock().refusal.map(|refusal| refusal.removals)
     }
 
     /// Lets removals go on if they are refused, and counts from nothing then. Returns whether they were refused.
     pub fn release(&self) -> bool {
         let mut removals = self.removals.lock();
-        let Some((_, since)) = removals.refused.take() else {
+        let Some(refusal) = removals.refusal.take() else {
             return false;
         };
         removals.minutes.clear();
         removals.removed = 0;
-        let refused_for = since.elapsed();
+        let refused_for = refusal.since.elapsed();
         removals.note(InterlockChange::Allowed { refused_for });
+        drop(removals);
+        self.recorded.notify_all();
         true
     }
 
@@ -187,7 +214,11 @@ impl Interlock {
         let now = Instant::now();
         let since = now.checked_sub(ago).unwrap_or(now);
         let mut removals = self.removals.lock();
-        removals.refused = Some((refused, since));
+        removals.refusal = Some(Refusal {
+            removals: refused,
+            since,
+            is_recorded: true,
+        });
         removals.note(InterlockChange::Refused {
             removals: refused,
             percent: self.percent,
@@ -202,6 +233,27 @@ impl Interlock {
     /// Takes the changes since the last call, in order.
     pub fn take_changes(&self) -> Vec<InterlockChange> {
         std::mem::take(&mut self.removals.lock().changes)
+    }
+
+    /// Notes that the log of events has all changes that were taken so far.
+    pub fn note_recorded(&self) {
+        let mut removals = self.removals.lock();
+        let has_all = removals.changes.is_empty();
+        if let Some(refusal) = removals.refusal.as_mut().filter(|_| has_all) {
+            refusal.is_recorded = true;
+        }
+        drop(removals);
+        self.recorded.notify_all();
+    }
+
+    /// Waits until the log of events has the refusal, for as long as that may take.
+    fn wait_until_recorded(&self, mut removals: MutexGuard<'_, Removals>) {
+        let Some(refusal) = removals.refusal else {
+            return;
+        };
+        let left = self.record_timeout.saturating_sub(refusal.since.elapsed());
+        let waits = |removals: &mut Removals| removals.refusal.is_some_and(|it| !it.is_recorded);
+        self.recorded.wait_while_for(&mut removals, waits, left);
     }
 
     /// Has the files not counted again until this is called with false.
@@ -264,7 +316,8 @@ impl Interlock {
         if !removals.is_old(made, now) {
             return Ok(Admission::default());
         }
-        if removals.refused.is_some() {
+        if removals.refusal.is_some() {
+            self.wait_until_recorded(removals);
             return Err(FsError::Interlocked);
         }
         while let Some((first, count)) = removals.minutes.front().copied()
@@ -279,7 +332,11 @@ impl Interlock {
         if removals.removed >= most && self.is_counted.load(Ordering::Acquire) {
             let removed = removals.removed;
             let refused = RefusedRemovals { removed, files };
-            removals.refused = Some((refused, Instant::now()));
+            removals.refusal = Some(Refusal {
+                removals: refused,
+                since: Instant::now(),
+                is_recorded: false,
+            });
             removals.note(InterlockChange::Refused {
                 removals: refused,
                 percent: self.percent,
@@ -290,6 +347,7 @@ impl Interlock {
                  the interlock lets {} percent go",
                 self.percent
             );
+            self.wait_until_recorded(self.removals.lock());
             return Err(FsError::Interlocked);
         }
         removals.removed += 1;
@@ -309,8 +367,13 @@ mod tests {
 
     const MOUNTED: i64 = 1_000_000;
 
+    /// Returns an interlock whose changes nothing records.
+    fn unrecorded() -> Interlock {
+        Interlock::with_record_timeout(25, Duration::ZERO)
+    }
+
     fn interlock(files: u64) -> Interlock {
-        let interlock = Interlock::new(25);
+        let interlock = unrecorded();
         interlock.begin(at(MOUNTED));
         interlock.set_files(files);
         interlock
@@ -430,8 +493,62 @@ mod tests {
     }
 
     #[test]
+    fn no_removal_is_refused_before_the_refusal_is_recorded() {
+        const LONG: Duration = Duration::from_secs(60);
+        let interlock = Interlock::with_record_timeout(25, LONG);
+        interlock.begin(at(MOUNTED));
+        interlock.set_files(100);
+        assert_eq!(remove(&interlock, 25, 0), 25);
+        let is_recorded = AtomicBool::new(false);
+        let refused = || {
+            assert_eq!(remove(&interlock, 1, 0), 0);
+            assert!(is_recorded.load(Ordering::SeqCst), "it did not wait");
+        };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(refused);
+            cauchyfs_testkit::eventually("it refuses", LONG, || interlock.refused().is_some());
+            let second = scope.spawn(refused);
+            // What was taken before the refusal does not have it.
+            interlock.note_recorded();
+            std::thread::sleep(Duration::from_millis(100));
+            assert_eq!(interlock.take_changes().len(), 1);
+            is_recorded.store(true, Ordering::SeqCst);
+            interlock.note_recorded();
+            for removal in [first, second] {
+                removal.join().expect("it waited");
+            }
+        });
+        // Nothing waits for a change that an order ended.
+        assert!(interlock.release());
+        assert_eq!(remove(&interlock, 25, 0), 25);
+        std::thread::scope(|scope| {
+            let removal = scope.spawn(|| remove(&interlock, 1, 0));
+            cauchyfs_testkit::eventually("it refuses", LONG, || interlock.refused().is_some());
+            assert!(interlock.release());
+            assert_eq!(removal.join().expect("it ended"), 0);
+        });
+    }
+
+    #[test]
+    fn a_refusal_that_cannot_be_recorded_holds_up_removals_for_a_moment_only() {
+        let interlock = Interlock::with_record_timeout(25, Duration::from_millis(300));
+        interlock.begin(at(MOUNTED));
+        interlock.set_files(100);
+        let began = Instant::now();
+        assert_eq!(remove(&interlock, 26, 0), 25);
+        assert!(began.elapsed() >= Duration::from_millis(300), "it waited");
+        let refusal = interlock.removals.lock().refusal;
+        assert!(!refusal.expect("it refuses").is_recorded);
+        // Each of these would wait as well if its own time counted.
+        for _ in 0..400 {
+            assert_eq!(remove(&interlock, 1, 0), 0);
+        }
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
     fn only_the_first_count_goes_on_while_background_work_is_paused() {
-        let interlock = Interlock::new(25);
+        let interlock = unrecorded();
         interlock.pause_counting(true);
         assert!(!interlock.is_count_paused());
         interlock.set_files(7);
@@ -470,7 +587,7 @@ mod tests {
 
     #[test]
     fn nothing_is_refused_before_the_files_are_counted_and_what_went_counts_then() {
-        let interlock = Interlock::new(25);
+        let interlock = unrecorded();
         interlock.begin(at(MOUNTED));
         assert_eq!(remove(&interlock, 20, 0), 20);
         assert_eq!(interlock.refused(), None);

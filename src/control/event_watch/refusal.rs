@@ -12,8 +12,11 @@ use crate::events::{MOST_REMEMBERED, now_ms};
 use crate::format::event::{Event, EventKind};
 use crate::fs::{Interlock, RefusedRemovals};
 
+/// The time that a member may take for events of the interlock. Removals wait for less.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
+
 /// The thread that records the changes of an interlock as they come, until this is dropped. The watch would not do: a look of
-/// it may count for minutes, and a crash would lose a refusal meanwhile.
+/// it may count for minutes, and removals wait until their refusal is recorded.
 pub(super) struct InterlockRecorder {
     _waker: Arc<Sender<()>>,
 }
@@ -30,12 +33,22 @@ impl InterlockRecorder {
         let volume = Arc::clone(volume);
         let thread = thread::Builder::new().name("interlock-events".to_owned());
         thread.spawn(move || {
-            record_changes(&volume);
+            record_durably(&volume);
             while woken.recv().is_ok() {
-                record_changes(&volume);
+                record_durably(&volume);
             }
         })?;
         Ok(Some(Self { _waker: waker }))
+    }
+}
+
+/// Records the changes of the interlock, and lets removals be refused once a member has the events.
+fn record_durably(volume: &MountedVolume) {
+    record_changes(volume);
+    if volume.events().flush(FLUSH_TIMEOUT)
+        && let Some(interlock) = volume.interlock()
+    {
+        interlock.note_recorded();
     }
 }
 
