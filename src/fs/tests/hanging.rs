@@ -1,0 +1,70 @@
+//! The end of a filesystem while a member hangs.
+
+use std::sync::mpsc;
+use std::time::Instant;
+
+use cauchyfs_testkit::eventually;
+
+use super::*;
+use crate::format::Ino;
+use crate::fs::Interlock;
+use crate::store::{CallKind, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, Scope};
+
+/// The timeout of members that are never marked faulted.
+const NEVER: Duration = Duration::from_secs(3600);
+
+#[test]
+fn a_count_of_files_that_hangs_holds_up_no_unmount() {
+    let disks = create(64 << 20, None);
+    let fs = open(&disks);
+    let regular = libc::S_IFREG | 0o644;
+    for number in 0..300 {
+        let name = format!("{number}");
+        let made = fs
+            .names()
+            .mknod(ROOT, Ino::ROOT, name.as_bytes(), regular, 0);
+        made.unwrap();
+    }
+    let maintenance = Arc::clone(&fs.maintenance);
+    fs.close().unwrap();
+    maintenance.close().unwrap();
+    drop((fs, maintenance));
+
+    let plan = FaultPlan::new();
+    let options = OpenOptions {
+        threads: 0,
+        // Each page is read from the members.
+        index_cache_bytes: 0,
+        ..OpenOptions::default()
+    };
+    let executor = Arc::new(Executor::new(ExecutorKind::Threads, NEVER));
+    let stores = FaultStore::wrap_all(stores(&disks), &plan);
+    let maintenance = Maintenance::open(stores, &options, executor).unwrap();
+    let fs = Fs::open(Arc::clone(&maintenance), FsOptions::default()).unwrap();
+    let interlock = Arc::new(Interlock::new(25));
+    // All members hang, so that no other one takes the place of the first.
+    plan.add(
+        Fault::at(1, Effect::Hang)
+            .of(Scope::Kind(CallKind::Read))
+            .lasting(),
+    );
+    fs.file_count.start(&interlock, &maintenance.transactions());
+    eventually("it hangs", HANG, || plan.triggered() >= 2);
+    // Only what reads already hangs on.
+    plan.clear();
+    let (ended, end) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            fs.close().unwrap();
+            maintenance.close().unwrap();
+            ended.send(Instant::now()).unwrap();
+        });
+        let waited = end.recv_timeout(HANG);
+        plan.release();
+        assert!(waited.is_ok(), "it waits for the member");
+    });
+    eventually("the count ends", HANG, || {
+        fs.file_count.stop();
+        Arc::strong_count(&interlock) == 1
+    });
+}
