@@ -249,6 +249,39 @@ fn events_wait_while_there_are_no_members_and_surplus_ones_are_counted() {
 }
 
 #[test]
+fn a_flush_waits_until_a_member_has_all_events() {
+    let disks = volume();
+    let plan = FaultPlan::new();
+    let members = open_over(
+        FaultStore::wrap_all(stores(&disks), &plan),
+        Access::ReadWrite,
+    );
+    let log = EventLog::open(&members);
+    assert!(log.flush(PATIENCE), "there is nothing to write");
+    log.start(Access::ReadWrite).unwrap();
+    log.record(None, started());
+    assert!(log.flush(PATIENCE));
+    assert_eq!(kinds_on(&disks[0].open()), [started()]);
+    let hanging = Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Write));
+    plan.add(hanging.lasting());
+    log.record(None, numbered(1));
+    assert!(!log.flush(Duration::from_millis(100)), "no member has it");
+    plan.clear();
+    plan.release();
+    log.record(None, numbered(2));
+    assert!(log.flush(PATIENCE));
+    let expected = [started(), numbered(1), numbered(2)];
+    assert_eq!(kinds_on(&disks[0].open()), expected);
+    log.detach();
+    for number in 0..3000 {
+        log.record(None, numbered(number));
+    }
+    log.attach(&members);
+    assert!(!log.flush(PATIENCE), "some found no place");
+    log.close(PATIENCE);
+}
+
+#[test]
 fn a_volume_that_is_only_read_gets_no_file_and_its_events_are_remembered() {
     let disks = volume();
     record(
