@@ -89,7 +89,7 @@ fn ago(since_ms: i64) -> Duration {
 
 /// Returns the removals that the last daemon refused until its end, and since when. A daemon tells of a refusal again when it
 /// goes on with it. So one of an earlier daemon is over if the last one did not: early builds let refusals end with a mount,
-/// and no event tells of that.
+/// and no event tells of that. A power cut may leave the start of a daemon alone of what it told at once: nothing is over then.
 fn refusal_left(events: &[Event]) -> Option<(i64, RefusedRemovals)> {
     let (mut before, mut left) = (None, None);
     for event in events {
@@ -104,7 +104,11 @@ fn refusal_left(events: &[Event]) -> Option<(i64, RefusedRemovals)> {
             _ => {}
         }
     }
-    left
+    let ends_with_start = events.last().is_some_and(|last| {
+        let kind = &last.kind;
+        matches!(kind, EventKind::DaemonStarted { .. })
+    });
+    left.or(before.filter(|_| ends_with_start))
 }
 
 #[cfg(test)]
@@ -153,6 +157,8 @@ mod tests {
         assert_eq!(left(&went_on), Some((25, 1)), "it began with the first");
         let other = [STARTED, refused(25), STOPPED, STARTED, refused(30)];
         assert_eq!(left(&other), Some((30, 4)), "it is another one");
+        let cut_off = [STARTED, refused(25), STOPPED, STARTED];
+        assert_eq!(left(&cut_off), Some((25, 1)), "the start is torn off");
         let again = [STARTED, refused(25), ALLOWED, refused(30)];
         assert_eq!(left(&again), Some((30, 3)));
     }
