@@ -519,6 +519,7 @@ mod tests {
             }
         });
         // Nothing waits for a change that an order ended.
+        let began = Instant::now();
         assert!(interlock.release());
         assert_eq!(remove(&interlock, 25, 0), 25);
         std::thread::scope(|scope| {
@@ -527,6 +528,7 @@ mod tests {
             assert!(interlock.release());
             assert_eq!(removal.join().expect("it ended"), 0);
         });
+        assert!(began.elapsed() < LONG, "it waited for the log");
     }
 
     #[test]
