@@ -1,8 +1,8 @@
 //! The event log: what happened to a volume, kept on its members.
 //!
 //! Every online member with room has the same events in two files, `events` and `events.old`, which together are bounded.
-//! A thread writes them, so a caller that records an event waits for no member. A member that was away gets the events
-//! from its return on; readers merge the files of all members.
+//! Threads write them, so a caller that records an event waits for no member, and no member waits for one that hangs. A
+//! member that was away gets the events from its return on; readers merge the files of all members.
 //!
 //! # Invariants
 //!

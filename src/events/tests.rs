@@ -249,6 +249,37 @@ fn events_wait_while_there_are_no_members_and_surplus_ones_are_counted() {
 }
 
 #[test]
+fn a_member_that_hangs_keeps_no_event_off_the_others_and_gets_what_it_missed() {
+    for kind in [CallKind::Create, CallKind::Write] {
+        let disks = volume();
+        let plan = FaultPlan::new();
+        let stores = FaultStore::wrap_all(stores(&disks), &plan);
+        let members = open_over(stores, Access::ReadWrite);
+        let hanging = Fault::at(1, Effect::Hang).of(Scope::MemberKind(0, kind));
+        plan.add(hanging.lasting());
+        let log = EventLog::open(&members);
+        log.start(Access::ReadWrite).unwrap();
+        // The member is given up after twice the time.
+        for number in 0..2 {
+            log.record(None, numbered(number));
+            assert!(log.flush(PATIENCE / 2), "{kind:?}, event {number}");
+        }
+        assert!(plan.triggered() > 0, "{kind:?}: it was asked");
+        assert_eq!(kinds_on(&disks[0].open()), [], "{kind:?}: it hangs");
+        plan.clear();
+        plan.release();
+        eventually("it takes events again", PATIENCE, || {
+            log.record(None, started());
+            kinds_on(&disks[0].open()).len() >= 3
+        });
+        log.close(PATIENCE);
+        let kinds = kinds_on(&disks[0].open());
+        let expected = [numbered(0), numbered(1), started()];
+        assert_eq!(kinds[..3], expected, "{kind:?}");
+    }
+}
+
+#[test]
 fn a_flush_waits_until_a_member_has_all_events() {
     let disks = volume();
     let plan = FaultPlan::new();
