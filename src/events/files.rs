@@ -1,5 +1,6 @@
 //! The event files of one directory: reading them, and appending to them.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use crate::format::event::{Event, FILE_MAX, FRAME_MAX, RawEvent, read_file, read_raw};
@@ -142,9 +143,9 @@ fn cut_back(store: &dyn Store, len: u64) {
     }
 }
 
-/// Returns those events of the old file that stay although the new one of `len` bytes takes its place: the newest of each
-/// kind, as many as its share of a file is, then the newest of all, as many as there is room for. So a kind that fills a file
-/// pushes out no event of another, and has the room that others leave.
+/// Returns those events of the old file that stay although the new one of `len` bytes takes its place: the newest one of each
+/// kind, then more of each kind, as many as its share of a file is, then the newest of all, as far as there is room. So no kind
+/// pushes out the last event of another, and a kind has the room that others leave.
 fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
     let (old, new) = (read_bytes(store, OLD_EVENTS)?, read_bytes(store, EVENTS)?);
     let (mut old, (mut new, _)) = (read_raw(&old).0, read_raw(&new));
@@ -173,8 +174,9 @@ fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
     })
 }
 
-/// Chooses the events of an old file that stay, in the order of [`Staying`]: in so many bytes those that are in the share of
-/// their kind, and others only if all have fewer bytes than `room_for_all`.
+/// Chooses the events of an old file that stay, in the order of [`Staying`]: in so many bytes the newest of each kind that the
+/// new file lacks, the shorter ones first, then those that are in the share of their kind. Others stay only if all have fewer
+/// bytes than `room_for_all`.
 fn choose_staying(
     old: &[RawEvent<'_>],
     new: &[RawEvent<'_>],
@@ -192,20 +194,27 @@ fn choose_staying(
         has_share(raw);
         kinds.insert(raw.kind_number());
     }
-    let (mut newest_of_kinds, mut in_share, mut others) = (Vec::new(), Vec::new(), Vec::new());
-    let (mut surplus, mut bytes) = (Vec::new(), 0);
-    for raw in old.iter().rev() {
+    let newest_first = old.iter().rev();
+    let (mut newest_of_kinds, rest): (Vec<_>, Vec<_>) =
+        newest_first.partition(|raw| kinds.insert(raw.kind_number()));
+    newest_of_kinds.sort_by_key(|raw| raw.frame.len());
+    let mut bytes = 0;
+    newest_of_kinds.retain(|raw| {
+        let fits = bytes + raw.frame.len() <= room;
+        if fits {
+            has_share(raw);
+            bytes += raw.frame.len();
+        }
+        fits
+    });
+    newest_of_kinds.sort_by_key(|raw| Reverse(raw.event.sequence));
+    let (mut in_share, mut others, mut surplus) = (Vec::new(), Vec::new(), Vec::new());
+    for raw in rest {
         if !has_share(raw) {
             surplus.push(raw);
         } else if bytes + raw.frame.len() <= room {
             bytes += raw.frame.len();
-            let is_newest = kinds.insert(raw.kind_number());
-            let chosen = if is_newest {
-                &mut newest_of_kinds
-            } else {
-                &mut in_share
-            };
-            chosen.push(raw);
+            in_share.push(raw);
         }
     }
     for raw in surplus {

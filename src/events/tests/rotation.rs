@@ -367,3 +367,66 @@ fn rotations_that_fail_again_and_again_let_no_file_grow() {
         assert!(log_bytes(&disk.open()) <= FILE_MAX + FULL, "{kind:?}");
     }
 }
+
+#[test]
+fn kinds_that_fill_the_log_together_do_not_push_out_the_last_event_of_another() {
+    let refusal = EventKind::RemovalsRefused {
+        removed: 25,
+        files: 100,
+        percent: 25,
+    };
+    let others = [
+        stopped(),
+        EventKind::MemberBack { seconds_away: 9 },
+        EventKind::EventsDropped { events: 9 },
+        EventKind::RemovalsAllowed { seconds: 9 },
+        EventKind::DaemonCrashed { last_seen_ms: 9 },
+    ];
+    // Kinds of a later build, so that there are many.
+    let renumbered = |sequence: u64, kind: &EventKind, number: Option<u8>| {
+        let mut frame = frame(sequence, kind.clone());
+        if let Some(number) = number {
+            frame[11] = number;
+            let checksum = crc32c::crc32c(&frame[8..]);
+            frame[4..8].copy_from_slice(&checksum.to_le_bytes());
+        }
+        frame
+    };
+    let first = frame(0, refusal.clone());
+    for len in [FULL, FILE_MAX] {
+        let disk = MemDisk::new("d", 4 << 20);
+        let store = disk.open();
+        let mut bytes = first.clone();
+        let mut sequence = 0;
+        for kinds in (0..10_u8).cycle() {
+            let kind = &others[usize::from(kinds) % others.len()];
+            let number = (usize::from(kinds) >= others.len()).then_some(200 + kinds);
+            sequence += 1;
+            let next = renumbered(sequence, kind, number);
+            // What one of these leaves free has no room for the refusal.
+            assert!(next.len() <= first.len(), "{kind:?}");
+            if bytes.len() + next.len() > usize::try_from(FILE_MAX).unwrap() {
+                break;
+            }
+            bytes.extend(next);
+        }
+        store.create(OLD_EVENTS, 0).unwrap();
+        store.write_durably(OLD_EVENTS, 0, &bytes).unwrap();
+        let mut bytes = Vec::new();
+        while bytes.len() + 4096 <= usize::try_from(len).unwrap() {
+            sequence += 1;
+            bytes.extend(numbered_text(sequence, 4000));
+        }
+        store.create(EVENTS, 0).unwrap();
+        store.write_durably(EVENTS, 0, &bytes).unwrap();
+        append(&store, &long_frame(sequence + 1)).unwrap();
+        let read = read_store(&store).unwrap();
+        assert_eq!(read.events[0].kind, refusal, "{len}");
+        for kind in &others {
+            let stays = read.events.iter().any(|event| event.kind == *kind);
+            assert!(stays, "{len}: {kind:?}");
+        }
+        let old = store.open_len(OLD_EVENTS).unwrap();
+        assert!(old <= MOST_READ, "{len}: {old}");
+    }
+}
