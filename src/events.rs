@@ -103,8 +103,8 @@ impl EventLog {
         self.queue.push_all(now_ms(), noted);
     }
 
-    /// Waits until a member has each event that was recorded so far, but no longer than `patience`. Returns whether one has,
-    /// which is not so if some found no place in the queue, or if nothing is written.
+    /// Waits until members have each event that was recorded so far, but no longer than `patience`. Returns whether they have.
+    /// Events that found no place in the queue are left out. Those of the interlock always find one.
     #[must_use]
     pub fn flush(&self, patience: Duration) -> bool {
         self.queue.flush(patience)

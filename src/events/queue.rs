@@ -17,7 +17,7 @@ pub const MOST_REMEMBERED: usize = 8192;
 /// One kind of events takes no more than this part of the log, if there are others.
 pub(super) const SHARES: usize = 4;
 
-/// Most events that wait to be written.
+/// Most events that wait to be written, but for those of the interlock.
 const MOST_WAITING: usize = 1024;
 
 /// More events than a volume ever has. No event is counted on from a number that only a forger can have written.
@@ -114,13 +114,14 @@ impl Queue {
         self.push_all(time_ms, [(member, kind)]);
     }
 
-    /// Waits until all that was added so far is written, but no longer than `patience`. Returns whether it is.
+    /// Waits until all that was added so far and found a place is written, but no longer than `patience`. Returns whether it
+    /// is.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         let mut state = self.state.lock();
         let added = state.added;
         let waits = |state: &mut KeptEvents| state.stage != Stage::Absent && state.written < added;
         self.changed.wait_while_for(&mut state, waits, patience);
-        state.written >= added && state.dropped == 0
+        state.written >= added
     }
 
     /// Notes that members have these events.
@@ -140,7 +141,8 @@ impl Queue {
     ) {
         let mut state = self.state.lock();
         for noted in noted {
-            if state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING {
+            let is_full = state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING;
+            if is_full && !waits_always(&noted.1) {
                 state.dropped += 1;
                 self.add(&mut state, time_ms, noted, false);
                 continue;
@@ -289,6 +291,15 @@ impl Queue {
         self.changed.wait_while_for(&mut state, is_open, pause);
         state.stage != Stage::Closing
     }
+}
+
+/// Returns whether an event waits however many others do. A refusal is known by its event alone. These events are few: a user
+/// gives an order between any two refusals.
+fn waits_always(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::RemovalsRefused { .. } | EventKind::RemovalsAllowed { .. }
+    )
 }
 
 /// Returns as many of these events as are remembered, in one pass. Those of kinds that have more than their share go first.

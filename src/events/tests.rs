@@ -307,8 +307,17 @@ fn a_flush_waits_until_a_member_has_all_events() {
     for number in 0..3000 {
         log.record(None, numbered(number));
     }
+    let refused = EventKind::RemovalsRefused {
+        removed: 25,
+        files: 100,
+        percent: 25,
+    };
+    log.record(None, refused.clone());
+    log.record(None, numbered(3000));
     log.attach(&members);
-    assert!(!log.flush(PATIENCE), "some found no place");
+    assert!(log.flush(PATIENCE));
+    let kinds = kinds_on(&disks[0].open());
+    assert_eq!(kinds.last(), Some(&refused), "it found a place");
     log.close(PATIENCE);
 }
 

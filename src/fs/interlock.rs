@@ -36,7 +36,7 @@ const LEAST: u64 = 10;
 /// The time from a refusal on for which removals wait until the log of events has it.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Most changes that wait for the log of events. Each pair of them takes an order.
+/// Most changes that wait for the log of events, the newest. Each pair of them takes an order.
 const MOST_CHANGES: usize = 64;
 
 /// The removals that were refused first, until an order lets them go on.
@@ -133,9 +133,11 @@ struct Removals {
 
 impl Removals {
     fn note(&mut self, change: InterlockChange) {
-        if self.changes.len() < MOST_CHANGES {
-            self.changes.push(change);
+        // The last one says what holds.
+        if self.changes.len() >= MOST_CHANGES {
+            self.changes.remove(0);
         }
+        self.changes.push(change);
         // It may have ended just now.
         let _ = self.waker.upgrade().map(|waker| waker.send(()));
     }
@@ -454,7 +456,10 @@ mod tests {
             remove(&interlock, 30, 0);
             assert!(interlock.release());
         }
-        assert_eq!(interlock.take_changes().len(), MOST_CHANGES);
+        remove(&interlock, 30, 0);
+        let changes = interlock.take_changes();
+        assert_eq!(changes.len(), MOST_CHANGES);
+        assert_eq!(changes.last(), Some(&refused), "it holds");
     }
 
     #[test]
