@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use parking_lot::{Condvar, Mutex};
 
 use super::error::FsError;
 use crate::format::record::{Inode, Timestamp};
@@ -170,7 +170,7 @@ impl Interlock {
     }
 
     /// As [`Self::new`]. Removals wait for so long until their refusal is recorded.
-    fn with_record_timeout(percent: u8, record_timeout: Duration) -> Self {
+    pub(super) fn with_record_timeout(percent: u8, record_timeout: Duration) -> Self {
         Self {
             percent,
             began: Instant::now(),
@@ -248,8 +248,9 @@ impl Interlock {
         self.recorded.notify_all();
     }
 
-    /// Waits until the log of events has the refusal, for as long as that may take.
-    fn wait_until_recorded(&self, mut removals: MutexGuard<'_, Removals>) {
+    /// Waits until the log of events has the refusal, for as long as that may take. The caller holds no locks of inodes.
+    pub(super) fn wait_until_recorded(&self) {
+        let mut removals = self.removals.lock();
         let Some(refusal) = removals.refusal else {
             return;
         };
@@ -302,7 +303,7 @@ impl Interlock {
     ///
     /// # Errors
     ///
-    /// [`FsError::Interlocked`] if too many went.
+    /// [`FsError::Interlocked`] if too many went. Then [`Self::wait_until_recorded`] comes before the answer to the program.
     pub(super) fn admit(&self, inode: &Inode, now: Timestamp) -> Result<Admission<'_>, FsError> {
         let minute = self.began.elapsed().as_secs() / 60;
         self.admit_at(inode.btime, now, minute)
@@ -319,7 +320,6 @@ impl Interlock {
             return Ok(Admission::default());
         }
         if removals.refusal.is_some() {
-            self.wait_until_recorded(removals);
             return Err(FsError::Interlocked);
         }
         while let Some((first, count)) = removals.minutes.front().copied()
@@ -349,7 +349,6 @@ impl Interlock {
                  the interlock lets {} percent go",
                 self.percent
             );
-            self.wait_until_recorded(self.removals.lock());
             return Err(FsError::Interlocked);
         }
         removals.removed += 1;
@@ -388,7 +387,12 @@ mod tests {
     /// Removes old files, one after the other, and returns how many went.
     fn remove(interlock: &Interlock, count: u64, minute: u64) -> usize {
         let now = at(MOUNTED + i64::try_from(minute).unwrap() * 60);
-        let admit = || interlock.admit_at(at(7), now, minute).map(Admission::done);
+        let admit = || {
+            let admitted = interlock.admit_at(at(7), now, minute);
+            admitted.map(Admission::done).inspect_err(|_| {
+                interlock.wait_until_recorded();
+            })
+        };
         (0..count).filter(|_| admit().is_ok()).count()
     }
 
