@@ -9,9 +9,9 @@
 //! an old file by another old one counts, because there is a file less. Nothing is refused before the files are counted.
 //!
 //! The count begins again with each mount, because the user who mounts may give the order as well. A refusal stays: the log of
-//! events tells the next daemon of it. No program learns of a refusal before the log has it, so a crash loses none that was
-//! seen. A crash before that is one before the refusal. Members that do not take the event hold up no program for long:
-//! after [`RECORD_TIMEOUT`] the removal is refused all the same, and only a crash after that loses the refusal.
+//! events tells the next daemon of it. No removal returns with a refusal before a member has the event, so a crash loses none
+//! that a removal met. A crash before that is one before the refusal. Members that do not take the event hold up no removal for
+//! long: after [`RECORD_TIMEOUT`] it is refused all the same, and only a crash after that loses the refusal.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -108,6 +108,8 @@ pub struct Interlock {
 /// A refusal that lasts.
 #[derive(Clone, Copy, Debug)]
 struct Refusal {
+    /// Counts the refusals since the mount.
+    number: u64,
     removals: RefusedRemovals,
     since: Instant,
     /// True once the log of events has it.
@@ -123,6 +125,8 @@ struct Removals {
     minutes: VecDeque<(u64, u64)>,
     /// The sum of these.
     removed: u64,
+    /// The number of refusals so far.
+    refusals: u64,
     /// The refusal, while removals are refused.
     refusal: Option<Refusal>,
     /// The changes that no event tells of yet.
@@ -132,6 +136,18 @@ struct Removals {
 }
 
 impl Removals {
+    /// Refuses removals from now on, as they were since then.
+    fn refuse(&mut self, removals: RefusedRemovals, since: Instant, percent: u8) {
+        self.refusals += 1;
+        self.refusal = Some(Refusal {
+            number: self.refusals,
+            removals,
+            since,
+            is_recorded: false,
+        });
+        self.note(InterlockChange::Refused { removals, percent });
+    }
+
     fn note(&mut self, change: InterlockChange) {
         // The last one says what holds.
         if self.changes.len() >= MOST_CHANGES {
@@ -216,15 +232,11 @@ impl Interlock {
         let now = Instant::now();
         let since = now.checked_sub(ago).unwrap_or(now);
         let mut removals = self.removals.lock();
-        removals.refusal = Some(Refusal {
-            removals: refused,
-            since,
-            is_recorded: true,
-        });
-        removals.note(InterlockChange::Refused {
-            removals: refused,
-            percent: self.percent,
-        });
+        removals.refuse(refused, since, self.percent);
+        // The log has it of the daemon before.
+        if let Some(refusal) = &mut removals.refusal {
+            refusal.is_recorded = true;
+        }
     }
 
     /// Sends to `waker` at each change from now on, as long as it is there.
@@ -232,16 +244,19 @@ impl Interlock {
         self.removals.lock().waker = waker;
     }
 
-    /// Takes the changes since the last call, in order.
-    pub fn take_changes(&self) -> Vec<InterlockChange> {
-        std::mem::take(&mut self.removals.lock().changes)
+    /// Gives the changes since the last call to `record`, in order, and returns the number of refusals so far. `record` has
+    /// ended before another call returns, and takes no lock of the interlock.
+    pub fn take_changes(&self, record: impl FnOnce(Vec<InterlockChange>)) -> u64 {
+        let mut removals = self.removals.lock();
+        record(std::mem::take(&mut removals.changes));
+        removals.refusals
     }
 
-    /// Notes that the log of events has all changes that were taken so far.
-    pub fn note_recorded(&self) {
+    /// Notes that the log of events has so many refusals.
+    pub fn note_recorded(&self, refusals: u64) {
         let mut removals = self.removals.lock();
-        let has_all = removals.changes.is_empty();
-        if let Some(refusal) = removals.refusal.as_mut().filter(|_| has_all) {
+        let refusal = removals.refusal.as_mut();
+        if let Some(refusal) = refusal.filter(|it| it.number <= refusals) {
             refusal.is_recorded = true;
         }
         drop(removals);
@@ -334,15 +349,7 @@ impl Interlock {
         if removals.removed >= most && self.is_counted.load(Ordering::Acquire) {
             let removed = removals.removed;
             let refused = RefusedRemovals { removed, files };
-            removals.refusal = Some(Refusal {
-                removals: refused,
-                since: Instant::now(),
-                is_recorded: false,
-            });
-            removals.note(InterlockChange::Refused {
-                removals: refused,
-                percent: self.percent,
-            });
+            removals.refuse(refused, Instant::now(), self.percent);
             drop(removals);
             tracing::error!(
                 "removals are refused until `cauchyfs resume`: {removed} of {files} files were removed within an hour, and \
@@ -382,6 +389,13 @@ mod tests {
 
     fn at(seconds: i64) -> Timestamp {
         Timestamp { seconds, nanos: 0 }
+    }
+
+    /// Takes the changes of an interlock.
+    fn taken(interlock: &Interlock) -> Vec<InterlockChange> {
+        let mut taken = Vec::new();
+        interlock.take_changes(|changes| taken = changes);
+        taken
     }
 
     /// Removes old files, one after the other, and returns how many went.
@@ -445,23 +459,23 @@ mod tests {
             percent: 25,
         };
         assert!(!interlock.release(), "nothing is refused");
-        assert_eq!(interlock.take_changes(), []);
+        assert_eq!(taken(&interlock), []);
         for _ in 0..2 {
             remove(&interlock, 30, 0);
             assert!(interlock.release());
         }
-        let changes = interlock.take_changes();
+        let changes = taken(&interlock);
         let is_order = |change: &InterlockChange| matches!(change, InterlockChange::Allowed { .. });
         assert_eq!(changes.len(), 4, "{changes:?}");
         assert_eq!((changes[0], changes[2]), (refused, refused));
         assert!(is_order(&changes[1]) && is_order(&changes[3]));
-        assert_eq!(interlock.take_changes(), []);
+        assert_eq!(taken(&interlock), []);
         for _ in 0..2 * MOST_CHANGES {
             remove(&interlock, 30, 0);
             assert!(interlock.release());
         }
         remove(&interlock, 30, 0);
-        let changes = interlock.take_changes();
+        let changes = taken(&interlock);
         assert_eq!(changes.len(), MOST_CHANGES);
         assert_eq!(changes.last(), Some(&refused), "it holds");
     }
@@ -480,7 +494,7 @@ mod tests {
             removals: before,
             percent: 25,
         };
-        assert_eq!(interlock.take_changes(), [goes_on], "once, not at each try");
+        assert_eq!(taken(&interlock), [goes_on], "once, not at each try");
         assert!(interlock.release());
         assert_eq!(remove(&interlock, 30, 0), 25);
     }
@@ -508,6 +522,7 @@ mod tests {
         interlock.begin(at(MOUNTED));
         interlock.set_files(100);
         assert_eq!(remove(&interlock, 25, 0), 25);
+        let before = interlock.take_changes(|changes| assert_eq!(changes, []));
         let is_recorded = AtomicBool::new(false);
         let refused = || {
             assert_eq!(remove(&interlock, 1, 0), 0);
@@ -517,12 +532,12 @@ mod tests {
             let first = scope.spawn(refused);
             cauchyfs_testkit::eventually("it refuses", LONG, || interlock.refused().is_some());
             let second = scope.spawn(refused);
-            // What was taken before the refusal does not have it.
-            interlock.note_recorded();
+            // What was taken before the refusal does not have it, although its change is taken.
+            let number = interlock.take_changes(|changes| assert_eq!(changes.len(), 1));
+            interlock.note_recorded(before);
             std::thread::sleep(Duration::from_millis(100));
-            assert_eq!(interlock.take_changes().len(), 1);
             is_recorded.store(true, Ordering::SeqCst);
-            interlock.note_recorded();
+            interlock.note_recorded(number);
             for removal in [first, second] {
                 removal.join().expect("it waited");
             }

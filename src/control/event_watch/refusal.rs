@@ -10,7 +10,7 @@ use super::changes::told;
 use crate::control::mounted::MountedVolume;
 use crate::events::{MOST_REMEMBERED, now_ms};
 use crate::format::event::{Event, EventKind};
-use crate::fs::{Interlock, RefusedRemovals};
+use crate::fs::RefusedRemovals;
 
 /// The time that a member may take for events of the interlock. Removals wait for less.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -44,20 +44,22 @@ impl InterlockRecorder {
 
 /// Records the changes of the interlock, and lets removals be refused once a member has the events.
 fn record_durably(volume: &MountedVolume) {
-    record_changes(volume);
+    let refusals = record_changes(volume);
     if volume.events().flush(FLUSH_TIMEOUT)
         && let Some(interlock) = volume.interlock()
     {
-        interlock.note_recorded();
+        interlock.note_recorded(refusals);
     }
 }
 
-/// Records the changes of the interlock that no event tells of yet.
-pub(crate) fn record_changes(volume: &MountedVolume) {
-    let interlock = volume.interlock();
-    for change in interlock.map_or_else(Vec::new, Interlock::take_changes) {
-        volume.events().record(None, told(change));
-    }
+/// Records the changes of the interlock that no event tells of yet. Returns the number of its refusals so far.
+pub(crate) fn record_changes(volume: &MountedVolume) -> u64 {
+    volume.interlock().map_or(0, |interlock| {
+        interlock.take_changes(|changes| {
+            let told = changes.into_iter().map(told);
+            volume.events().record_together(told);
+        })
+    })
 }
 
 /// Has the interlock refuse removals if that of the daemon before did so until its end. Before the volume is mounted, so that
