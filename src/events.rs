@@ -104,7 +104,7 @@ impl EventLog {
     }
 
     /// Waits until members have each event that was recorded so far, but no longer than `patience`. Returns whether they have.
-    /// Events that found no place in the queue are left out. Those of the interlock always find one.
+    /// A log that writes nothing has no event. Events that found no place in the queue are left out. Those of the interlock always find one.
     #[must_use]
     pub fn flush(&self, patience: Duration) -> bool {
         self.queue.flush(patience)

@@ -115,7 +115,7 @@ impl Queue {
     }
 
     /// Waits until all that was added so far and found a place is written, but no longer than `patience`. Returns whether it
-    /// is.
+    /// is, which is not so if no thread writes.
     pub(super) fn flush(&self, patience: Duration) -> bool {
         let mut state = self.state.lock();
         let added = state.added;
@@ -179,8 +179,10 @@ impl Queue {
             forget_one(&mut state.remembered);
         }
         state.remembered.push_back(event.clone());
-        if waits && state.stage != Stage::Absent {
+        if waits {
             state.added = state.next;
+        }
+        if waits && state.stage != Stage::Absent {
             state.waiting.push_back(event);
         }
     }

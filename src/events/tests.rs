@@ -335,7 +335,9 @@ fn a_volume_that_is_only_read_gets_no_file_and_its_events_are_remembered() {
     let members = open_over(stores(&disks), Access::ReadOnly);
     let log = EventLog::open(&members);
     log.start(Access::ReadOnly).unwrap();
+    assert!(log.flush(PATIENCE), "there is nothing to write");
     log.record(None, numbered(1));
+    assert!(!log.flush(PATIENCE), "nothing writes it");
     log.close(PATIENCE);
     let after: Vec<_> = disks
         .iter()
