@@ -22,8 +22,9 @@ const INTERVAL: Duration = Duration::from_secs(3600);
 /// The pause between two looks whether a count may go on that pauses.
 const PAUSE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time for which an end waits for the records that are being read. A member that hangs may hold them up for longer. The
-/// thread changes nothing, so it does no harm if it ends later.
+/// The time for which an end waits for the records that are being read. A member that hangs may hold them up for longer. A
+/// thread that ends later leaves the number of files as it is. It may repair a page of the index that it read and found
+/// damaged, as every reader does.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A thread that counts the files of a volume, until it is stopped or dropped.
@@ -61,6 +62,8 @@ impl FileCount {
         let started = self.threads.start("file-count", move || {
             loop {
                 match count(&transactions, &interlock, &stop) {
+                    // A count that began later may have its number already.
+                    Ok(_) if stop.is_wanted() => return,
                     Ok(Some(files)) => {
                         interlock.set_files(files);
                         tracing::info!("the interlock counted {files} files");
