@@ -10,9 +10,9 @@ use crate::store::{Store, StoreError, StoreErrorKind};
 /// The bytes of one kind that stay beyond the life of a file before others do.
 const SHARE_BYTES: usize = 32 << 10;
 
-/// The length beyond which an event file takes no new events. The rest of [`FILE_MAX`] is for events that stay, so that no
-/// file becomes longer: earlier builds read no more than that. It is small because the old file alone has the history just
-/// after a rotation: of the bytes that both files may have, at least three quarters.
+/// The length beyond which an event file takes no new events. The rest of [`FILE_MAX`] is for events that stay. Only a file that
+/// an earlier build filled becomes longer, up to [`MOST_READ`]. It is small because the old file alone has the history just after
+/// a rotation: of the bytes that both files may have, at least three quarters.
 pub(super) const FULL: u64 = 64 << 10;
 
 const _: () = assert!(4 * (FILE_MAX - FRAME_MAX as u64) >= 3 * (FILE_MAX + FULL));
