@@ -1,8 +1,8 @@
 //! The event log: what happened to a volume, kept on its members.
 //!
 //! Every online member with room has the same events in two files, `events` and `events.old`, which together are bounded.
-//! A thread writes them, so a caller that records an event waits for no member. A member that was away gets the events
-//! from its return on; readers merge the files of all members.
+//! Threads write them, so a caller that records an event waits for no member, and no member waits for one that hangs. A
+//! member that was away gets the events from its return on; readers merge the files of all members.
 //!
 //! # Invariants
 //!
@@ -101,6 +101,13 @@ impl EventLog {
     pub fn record_together(&self, kinds: impl IntoIterator<Item = EventKind>) {
         let noted = kinds.into_iter().map(|kind| (None, kind));
         self.queue.push_all(now_ms(), noted);
+    }
+
+    /// Waits until members have each event that was recorded so far, but no longer than `patience`. Returns whether they have.
+    /// A log that writes nothing has no event. Events that found no place in the queue are left out. Those of the interlock always find one.
+    #[must_use]
+    pub fn flush(&self, patience: Duration) -> bool {
+        self.queue.flush(patience)
     }
 
     /// Returns the time of the last event if the daemon that recorded it had not ended in good order. `None` also if no

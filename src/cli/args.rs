@@ -185,7 +185,7 @@ pub(super) struct MountArguments {
     /// is refused before the files are counted, which takes seconds after the mount. Programs see EPERM;
     /// everything else goes on, background work too. It costs a count of all files at the mount and every hour, but for
     /// pauses. The count of removals begins anew with a mount. A refusal stays during an outage and for
-    /// the next mount with `--interlock`. A mount without it ends the refusal, and so may a crash within a second of its start.
+    /// the next mount with `--interlock`. A mount without it ends the refusal, and a crash none that a program saw.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(super) interlock: Option<u8>,
     /// Serve metrics for Prometheus over HTTP, at the path `/metrics`. A port alone is one of 127.0.0.1: 9464. Another

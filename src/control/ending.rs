@@ -129,9 +129,10 @@ impl<'a> Ending<'a> {
                     tracing::info!("signal {signal}: unmounting");
                     self.connection.release_waiting();
                     if !self.is_gone() {
-                        let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
-                        self.write_back();
-                        take_away(self.mounting, self.mount);
+                        let gate = self.volume.probe_gate();
+                        let (mounting, mount) = (self.mounting, self.mount);
+                        let take_away = || take_away(mounting, mount);
+                        gate.unmount(PROBE_TIMEOUT, || self.write_back(), take_away);
                     }
                     self.deadline = Some((Instant::now() + GRACE, Then::End));
                 }
@@ -219,11 +220,10 @@ impl<'a> Ending<'a> {
             self.write_back();
             return self.mounting.unmount(self.mount, Unmount::Lazily);
         }
-        let _closed = self.volume.probe_gate().close(PROBE_TIMEOUT);
-        self.write_back();
-        // The gate counts as closed for a while only, which may be over.
-        let _again = self.volume.probe_gate().close(PROBE_TIMEOUT);
-        self.mounting.unmount(self.mount, Unmount::WhenIdle)
+        let gate = self.volume.probe_gate();
+        let (mounting, mount) = (self.mounting, self.mount);
+        let take_away = || mounting.unmount(mount, Unmount::WhenIdle);
+        gate.unmount(PROBE_TIMEOUT, || self.write_back(), take_away)
     }
 
     /// Says whether the volume cannot serve programs now.

@@ -17,7 +17,7 @@ use super::summary::files_in;
 use crate::events::{EventLog, MOST_REMEMBERED, now_ms};
 use crate::format::event::EventKind;
 use crate::format::{Epoch, MemberIndex};
-use crate::fs::{Fs, Interlock};
+use crate::fs::{Fs, InterlockChange};
 use crate::maintenance::{Maintenance, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::Access;
 
@@ -128,10 +128,14 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
         read_only: access == Access::ReadOnly,
     };
     // The next daemon takes a refusal for one that is over if a crash leaves the start without it.
-    let interlock = volume.interlock();
-    let changes_of_interlock = interlock.map_or_else(Vec::new, Interlock::take_changes);
-    let told = changes_of_interlock.into_iter().map(told);
-    events.record_together(std::iter::once(started).chain(told));
+    let record = |changes: Vec<InterlockChange>| {
+        let told = changes.into_iter().map(told);
+        events.record_together(std::iter::once(started).chain(told));
+    };
+    match volume.interlock() {
+        Some(interlock) => drop(interlock.take_changes(record)),
+        None => record(Vec::new()),
+    }
     let returned = changes.returned(&seen, now_ms());
     let found = changes.see(&seen, Instant::now());
     for (member, kind) in returned.into_iter().chain(found) {

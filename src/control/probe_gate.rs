@@ -67,6 +67,23 @@ impl ProbeGate {
     }
 }
 
+impl ProbeGate {
+    /// Takes a mount away after its pages were written back, and keeps questions out of both. `patience` is as for
+    /// [`Self::close`].
+    pub(crate) fn unmount<R>(
+        &self,
+        patience: Duration,
+        write_back: impl FnOnce(),
+        take_away: impl FnOnce() -> R,
+    ) -> R {
+        let _closed = self.close(patience);
+        write_back();
+        // It counts as closed for a while only, which may be over.
+        let _again = self.close(patience);
+        take_away()
+    }
+}
+
 impl Drop for Probe<'_> {
     fn drop(&mut self) {
         self.0.passage.lock().under_way -= 1;
@@ -82,6 +99,7 @@ impl Drop for Closed<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
     use std::sync::atomic::{AtomicBool, Ordering};
 
     use super::*;
@@ -116,6 +134,38 @@ mod tests {
         assert!(gate.enter_at(soon).is_none());
         drop((closed, again));
         assert!(gate.enter_at(soon).is_some());
+    }
+
+    #[test]
+    fn an_unmount_keeps_questions_out_while_it_writes_back_and_once_more_until_its_end() {
+        let gate = ProbeGate::default();
+        let probe = gate.enter().expect("it is open");
+        let has_ended = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                cauchyfs_testkit::eventually("it closes", LONG, || gate.enter().is_none());
+                has_ended.store(true, Ordering::SeqCst);
+                drop(probe);
+            });
+            let write_back = || {
+                assert!(has_ended.load(Ordering::SeqCst), "it did not wait");
+                assert!(gate.enter().is_none(), "a question may hold the mount");
+            };
+            let is_closed = gate.unmount(LONG, write_back, || gate.enter().is_none());
+            assert!(is_closed, "a question may hold the mount");
+        });
+        assert!(gate.enter().is_some(), "the unmount is over");
+        // However long the writing takes.
+        let written_back = Cell::new(Instant::now());
+        let write_back = || {
+            written_back.set(Instant::now());
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        let is_closed = gate.unmount(LONG, write_back, || {
+            let late = written_back.get() + MOST_CLOSED;
+            gate.enter_at(late).is_none()
+        });
+        assert!(is_closed, "the first closing is over by then");
     }
 
     #[test]

@@ -1,18 +1,21 @@
 //! The event files of one directory: reading them, and appending to them.
 
+use std::cmp::Reverse;
 use std::collections::{HashMap, HashSet};
 
 use crate::format::event::{Event, FILE_MAX, FRAME_MAX, RawEvent, read_file, read_raw};
 use crate::format::files::{EVENTS, OLD_EVENTS};
 use crate::store::{Store, StoreError, StoreErrorKind};
 
-/// Most bytes of one kind that stay beyond the life of a file, and of all kinds together.
+/// The bytes of one kind that stay beyond the life of a file before others do.
 const SHARE_BYTES: usize = 32 << 10;
-const MOST_KEPT: usize = 128 << 10;
 
-/// The length beyond which an event file takes no new events. The rest of [`FILE_MAX`] is for events that stay, so that no
-/// file becomes longer: earlier builds read no more than that.
-pub(super) const FULL: u64 = FILE_MAX - MOST_KEPT as u64;
+/// The length beyond which an event file takes no new events. The rest of [`FILE_MAX`] is for events that stay. Only a file that
+/// an earlier build filled becomes longer, up to [`MOST_READ`]. It is small because the old file alone has the history just after
+/// a rotation: of the bytes that both files may have, at least three quarters.
+pub(super) const FULL: u64 = 64 << 10;
+
+const _: () = assert!(4 * (FILE_MAX - FRAME_MAX as u64) >= 3 * (FILE_MAX + FULL));
 
 /// Most bytes that are read of an event file, from its end. No daemon makes one longer.
 pub(super) const MOST_READ: u64 = FILE_MAX + FRAME_MAX as u64;
@@ -100,7 +103,7 @@ pub(super) fn make_room(store: &dyn Store, needed: u64) -> Result<u64, StoreErro
 
 /// Old events that stay, and the place for them.
 struct Staying {
-    /// The end of the last intact frame of the full file. An earlier try may have left a part of a frame behind it.
+    /// The end of the last intact frame that was appended to the full file. An earlier try may have left more behind it.
     offset: u64,
     /// The frames, those first that are to go first where space is short: the oldest, and the newest of each kind last. A
     /// refusal of removals is known by its event alone.
@@ -113,6 +116,7 @@ fn add_staying(store: &dyn Store, len: u64, staying: Staying) -> Result<(), Stor
     if offset < len {
         cut_back(store, offset);
     }
+    let wanted = frames.len();
     while !frames.is_empty() {
         match store.write_durably(EVENTS, offset, &frames.concat()) {
             Ok(()) => break,
@@ -122,12 +126,12 @@ fn add_staying(store: &dyn Store, len: u64, staying: Staying) -> Result<(), Stor
                     return Err(error);
                 }
                 frames.drain(..frames.len().div_ceil(2));
-                let left = frames.len();
-                tracing::debug!(
-                    "there is no space for all events that stay, {left} are left: {error}"
-                );
             }
         }
+    }
+    let left = frames.len();
+    if left < wanted {
+        tracing::debug!("there is no space for all {wanted} events that stay: {left} are left");
     }
     Ok(())
 }
@@ -139,17 +143,46 @@ fn cut_back(store: &dyn Store, len: u64) {
     }
 }
 
-/// Returns those events of the old file that stay although the new one of `len` bytes takes its place: the newest of each
-/// kind, as many as its share of a file is, and of all together as many as there is room for. So a kind that fills a file
-/// pushes out no event of another.
+/// Returns those events of the old file that stay although the new one of `len` bytes takes its place: the newest one of each
+/// kind, then more of each kind, as many as its share of a file is, then the newest of all, as far as there is room. So no kind
+/// pushes out the last event of another, and a kind has the room that others leave.
 fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
     let (old, new) = (read_bytes(store, OLD_EVENTS)?, read_bytes(store, EVENTS)?);
-    let (mut old, (new, _)) = (read_raw(&old).0, read_raw(&new));
+    let (mut old, (mut new, _)) = (read_raw(&old).0, read_raw(&new));
     let skipped = len.saturating_sub(MOST_READ);
-    // Bytes without any intact frame are no rest of a try.
-    let offset = new.last().map_or(len, |raw| skipped + raw.end as u64);
+    // An earlier try may have added some, and a crash may have left gaps between them. They are added anew.
+    let added: HashSet<&[u8]> = old.iter().map(|raw| raw.frame).collect();
+    let own = new.iter().rposition(|raw| !added.contains(raw.frame));
+    let own = own.map_or(0, |last| last + 1);
+    let offset = match own.checked_sub(1) {
+        Some(last) => skipped + new[last].end as u64,
+        // Bytes without any intact frame are no rest of a try.
+        None if new.is_empty() => len,
+        None => skipped,
+    };
+    new.truncate(own);
+    let known: HashSet<&[u8]> = new.iter().map(|raw| raw.frame).collect();
+    old.retain(|raw| !known.contains(raw.frame));
     // The old file ends with the oldest events.
     old.sort_by_key(|raw| raw.event.sequence);
+    let room = |most: u64| usize::try_from(most.saturating_sub(offset)).unwrap_or(usize::MAX);
+    // Earlier builds fill a file up to [`FILE_MAX`], and what is rare finds a place nevertheless.
+    let most = if offset > FULL { MOST_READ } else { FILE_MAX };
+    Ok(Staying {
+        offset,
+        frames: choose_staying(&old, &new, room(most), room(FILE_MAX)),
+    })
+}
+
+/// Chooses the events of an old file that stay, in the order of [`Staying`]: in so many bytes the newest of each kind that the
+/// new file lacks, the shorter ones first, then those that are in the share of their kind. Others stay only if all have fewer
+/// bytes than `room_for_all`.
+fn choose_staying(
+    old: &[RawEvent<'_>],
+    new: &[RawEvent<'_>],
+    room: usize,
+    room_for_all: usize,
+) -> Vec<Vec<u8>> {
     let mut bytes_of: HashMap<u8, usize> = HashMap::new();
     let mut has_share = |raw: &RawEvent<'_>| {
         let bytes = bytes_of.entry(raw.kind_number()).or_insert(0);
@@ -157,28 +190,44 @@ fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
         *bytes <= SHARE_BYTES
     };
     let mut kinds: HashSet<u8> = HashSet::new();
-    for raw in &new {
+    for raw in new {
         has_share(raw);
         kinds.insert(raw.kind_number());
     }
-    // A crash may have ended an earlier try after the events were added.
-    let known: HashSet<&[u8]> = new.iter().map(|raw| raw.frame).collect();
-    let (mut frames, mut newest_of_kinds) = (Vec::new(), Vec::new());
-    // Earlier builds fill a file up to [`FILE_MAX`].
-    let room = usize::try_from(MOST_READ.saturating_sub(offset)).unwrap_or(usize::MAX);
-    let mut left = room.min(MOST_KEPT);
-    for raw in old.iter().rev().filter(|raw| !known.contains(raw.frame)) {
-        if raw.frame.len() <= left && has_share(raw) {
-            left -= raw.frame.len();
-            if kinds.insert(raw.kind_number()) {
-                newest_of_kinds.push(raw.frame.to_vec());
-            } else {
-                frames.push(raw.frame.to_vec());
-            }
+    let newest_first = old.iter().rev();
+    let (mut newest_of_kinds, rest): (Vec<_>, Vec<_>) =
+        newest_first.partition(|raw| kinds.insert(raw.kind_number()));
+    newest_of_kinds.sort_by_key(|raw| raw.frame.len());
+    let mut bytes = 0;
+    newest_of_kinds.retain(|raw| {
+        let fits = bytes + raw.frame.len() <= room;
+        if fits {
+            has_share(raw);
+            bytes += raw.frame.len();
+        }
+        fits
+    });
+    newest_of_kinds.sort_by_key(|raw| Reverse(raw.event.sequence));
+    let (mut in_share, mut others, mut surplus) = (Vec::new(), Vec::new(), Vec::new());
+    for raw in rest {
+        if !has_share(raw) {
+            surplus.push(raw);
+        } else if bytes + raw.frame.len() <= room {
+            bytes += raw.frame.len();
+            in_share.push(raw);
         }
     }
-    frames.reverse();
-    newest_of_kinds.reverse();
-    frames.append(&mut newest_of_kinds);
-    Ok(Staying { offset, frames })
+    for raw in surplus {
+        // What is older than one that finds no room goes as well: the history has no gap there.
+        bytes += raw.frame.len();
+        if bytes > room_for_all {
+            break;
+        }
+        others.push(raw);
+    }
+    let chosen = [others, in_share, newest_of_kinds];
+    let frames = chosen
+        .iter()
+        .flat_map(|newest_first| newest_first.iter().rev());
+    frames.map(|raw| raw.frame.to_vec()).collect()
 }

@@ -17,14 +17,14 @@ pub const MOST_REMEMBERED: usize = 8192;
 /// One kind of events takes no more than this part of the log, if there are others.
 pub(super) const SHARES: usize = 4;
 
-/// Most events that wait to be written.
+/// Most events that wait to be written, but for those of the interlock.
 const MOST_WAITING: usize = 1024;
 
 /// More events than a volume ever has. No event is counted on from a number that only a forger can have written.
 const MOST_EVENTS_EVER: u64 = 1 << 60;
 
 /// Bytes of events after which no more are written at once. With the longest event, they are fewer than a file holds.
-const ENOUGH_BYTES: usize = 64 << 10;
+const ENOUGH_BYTES: usize = 32 << 10;
 
 /// Remembered events after a place in the log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -51,6 +51,9 @@ struct KeptEvents {
     dropped: u64,
     /// The sequence number of the next event.
     next: u64,
+    /// The number after that of the last event that was to be written, and of the last one that was written.
+    added: u64,
+    written: u64,
     members: Weak<Members>,
     full: BTreeSet<MemberIndex>,
     stage: Stage,
@@ -111,6 +114,25 @@ impl Queue {
         self.push_all(time_ms, [(member, kind)]);
     }
 
+    /// Waits until all that was added so far and found a place is written, but no longer than `patience`. Returns whether it
+    /// is, which is not so if no thread writes.
+    pub(super) fn flush(&self, patience: Duration) -> bool {
+        let mut state = self.state.lock();
+        let added = state.added;
+        let waits = |state: &mut KeptEvents| state.stage != Stage::Absent && state.written < added;
+        self.changed.wait_while_for(&mut state, waits, patience);
+        state.written >= added
+    }
+
+    /// Notes that members have these events.
+    pub(super) fn note_written(&self, events: &[Event]) {
+        let mut state = self.state.lock();
+        let newest = events.iter().map(|event| event.sequence).max();
+        state.written = newest.map_or(state.written, |newest| newest + 1);
+        drop(state);
+        self.changed.notify_all();
+    }
+
     /// Adds events, between which no batch begins.
     pub(super) fn push_all(
         &self,
@@ -119,7 +141,8 @@ impl Queue {
     ) {
         let mut state = self.state.lock();
         for noted in noted {
-            if state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING {
+            let is_full = state.stage != Stage::Absent && state.waiting.len() >= MOST_WAITING;
+            if is_full && !waits_always(&noted.1) {
                 state.dropped += 1;
                 self.add(&mut state, time_ms, noted, false);
                 continue;
@@ -156,6 +179,9 @@ impl Queue {
             forget_one(&mut state.remembered);
         }
         state.remembered.push_back(event.clone());
+        if waits {
+            state.added = state.next;
+        }
         if waits && state.stage != Stage::Absent {
             state.waiting.push_back(event);
         }
@@ -267,6 +293,15 @@ impl Queue {
         self.changed.wait_while_for(&mut state, is_open, pause);
         state.stage != Stage::Closing
     }
+}
+
+/// Returns whether an event waits however many others do. A refusal is known by its event alone. These events are few: a user
+/// gives an order between any two refusals.
+fn waits_always(kind: &EventKind) -> bool {
+    matches!(
+        kind,
+        EventKind::RemovalsRefused { .. } | EventKind::RemovalsAllowed { .. }
+    )
 }
 
 /// Returns as many of these events as are remembered, in one pass. Those of kinds that have more than their share go first.

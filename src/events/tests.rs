@@ -1,18 +1,19 @@
 use std::collections::BTreeSet;
 
-use cauchyfs_testkit::{disks, eventually, power_cut_at, stores};
+use cauchyfs_testkit::{disks, eventually, stores};
 
-use super::files::{FULL, make_room};
 use super::queue::Queue;
 use super::*;
 use crate::codec::Geometry;
-use crate::format::event::{EventMember, FILE_MAX};
+use crate::format::event::FILE_MAX;
 use crate::format::files::{EVENTS, OLD_EVENTS};
 use crate::membership::CreateOptions;
 use crate::store::{
-    CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk,
-    Scope, Store, StoreError, StoreRef,
+    CallKind, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore, MemDisk, Scope, Store,
+    StoreRef,
 };
+
+mod rotation;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -248,6 +249,79 @@ fn events_wait_while_there_are_no_members_and_surplus_ones_are_counted() {
 }
 
 #[test]
+fn a_member_that_hangs_keeps_no_event_off_the_others_and_gets_what_it_missed() {
+    for kind in [CallKind::Create, CallKind::Write] {
+        let disks = volume();
+        let plan = FaultPlan::new();
+        let stores = FaultStore::wrap_all(stores(&disks), &plan);
+        let members = open_over(stores, Access::ReadWrite);
+        let hanging = Fault::at(1, Effect::Hang).of(Scope::MemberKind(0, kind));
+        plan.add(hanging.lasting());
+        let log = EventLog::open(&members);
+        log.start(Access::ReadWrite).unwrap();
+        // The member is given up after twice the time.
+        for number in 0..2 {
+            log.record(None, numbered(number));
+            assert!(log.flush(PATIENCE / 2), "{kind:?}, event {number}");
+        }
+        assert!(plan.triggered() > 0, "{kind:?}: it was asked");
+        assert_eq!(kinds_on(&disks[0].open()), [], "{kind:?}: it hangs");
+        plan.clear();
+        plan.release();
+        eventually("it takes events again", PATIENCE, || {
+            log.record(None, started());
+            kinds_on(&disks[0].open()).len() >= 3
+        });
+        log.close(PATIENCE);
+        let kinds = kinds_on(&disks[0].open());
+        let expected = [numbered(0), numbered(1), started()];
+        assert_eq!(kinds[..3], expected, "{kind:?}");
+    }
+}
+
+#[test]
+fn a_flush_waits_until_a_member_has_all_events() {
+    let disks = volume();
+    let plan = FaultPlan::new();
+    let members = open_over(
+        FaultStore::wrap_all(stores(&disks), &plan),
+        Access::ReadWrite,
+    );
+    let log = EventLog::open(&members);
+    assert!(log.flush(PATIENCE), "there is nothing to write");
+    log.start(Access::ReadWrite).unwrap();
+    log.record(None, started());
+    assert!(log.flush(PATIENCE));
+    assert_eq!(kinds_on(&disks[0].open()), [started()]);
+    let hanging = Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Write));
+    plan.add(hanging.lasting());
+    log.record(None, numbered(1));
+    assert!(!log.flush(Duration::from_millis(100)), "no member has it");
+    plan.clear();
+    plan.release();
+    log.record(None, numbered(2));
+    assert!(log.flush(PATIENCE));
+    let expected = [started(), numbered(1), numbered(2)];
+    assert_eq!(kinds_on(&disks[0].open()), expected);
+    log.detach();
+    for number in 0..3000 {
+        log.record(None, numbered(number));
+    }
+    let refused = EventKind::RemovalsRefused {
+        removed: 25,
+        files: 100,
+        percent: 25,
+    };
+    log.record(None, refused.clone());
+    log.record(None, numbered(3000));
+    log.attach(&members);
+    assert!(log.flush(PATIENCE));
+    let kinds = kinds_on(&disks[0].open());
+    assert_eq!(kinds.last(), Some(&refused), "it found a place");
+    log.close(PATIENCE);
+}
+
+#[test]
 fn a_volume_that_is_only_read_gets_no_file_and_its_events_are_remembered() {
     let disks = volume();
     record(
@@ -261,7 +335,9 @@ fn a_volume_that_is_only_read_gets_no_file_and_its_events_are_remembered() {
     let members = open_over(stores(&disks), Access::ReadOnly);
     let log = EventLog::open(&members);
     log.start(Access::ReadOnly).unwrap();
+    assert!(log.flush(PATIENCE), "there is nothing to write");
     log.record(None, numbered(1));
+    assert!(!log.flush(PATIENCE), "nothing writes it");
     log.close(PATIENCE);
     let after: Vec<_> = disks
         .iter()
@@ -368,246 +444,4 @@ fn forged_numbers_and_events_of_other_volumes_are_left_out() {
     let events = queue.newer_than(None, None, usize::MAX).events;
     let sequences: Vec<u64> = events.iter().map(|event| event.sequence).collect();
     assert_eq!(sequences, [5, 6]);
-}
-
-/// Returns the frame of an event of some kind.
-fn frame(sequence: u64, kind: EventKind) -> Vec<u8> {
-    let event = Event {
-        time_ms: 1000,
-        sequence,
-        volume: VolumeId(uuid::Uuid::from_u128(3)),
-        member: None,
-        severity: kind.severity(),
-        kind,
-    };
-    event.encode()
-}
-
-/// Appends a frame as the writer does, and makes room for it before.
-fn append(store: &dyn Store, frame: &[u8]) -> Result<(), StoreError> {
-    let offset = make_room(store, frame.len() as u64)?;
-    store.write_durably(EVENTS, offset, frame)
-}
-
-/// Returns a directory whose old file has two rare events, and whose new file is about to be full.
-fn about_to_be_full() -> (MemDisk, Vec<Event>) {
-    let disk = MemDisk::new("d", 4 << 20);
-    let store = disk.open();
-    for (sequence, kind) in [started(), numbered(1)].into_iter().enumerate() {
-        append(&store, &frame(sequence as u64, kind)).unwrap();
-    }
-    let mut sequence = 2;
-    let long = |sequence| {
-        let file = format!("{sequence:04000}");
-        frame(sequence, EventKind::FileLost { file })
-    };
-    let needed = long(0).len() as u64;
-    let is_full = || store.open_len(EVENTS).unwrap() + needed > FULL;
-    let has_old = || store.open_len(OLD_EVENTS).is_ok();
-    while !(has_old() && is_full()) {
-        append(&store, &long(sequence)).unwrap();
-        sequence += 1;
-    }
-    let events = read_store(&store).unwrap().events;
-    assert_eq!(events[0].kind, started());
-    (disk, events)
-}
-
-/// Returns the events that a rotation must not lose: the rare ones, and all of the file that is full.
-fn to_be_kept(disk: &MemDisk, events: &[Event]) -> Vec<Event> {
-    let store = disk.open();
-    let mut bytes = vec![0; usize::try_from(store.open_len(EVENTS).unwrap()).unwrap()];
-    store.read_at(EVENTS, 0, &mut bytes).unwrap();
-    let newest = crate::format::event::read_file(&bytes).events;
-    assert!(newest.len() > 25, "{}", newest.len());
-    [&events[..2], &newest].concat()
-}
-
-#[test]
-fn a_power_cut_or_a_lack_of_space_at_any_call_of_a_rotation_loses_no_event() {
-    let (full, before) = about_to_be_full();
-    let kept = to_be_kept(&full, &before);
-    let last = EventKind::FileLost {
-        file: "z".repeat(4000),
-    };
-    let next = frame(u64::try_from(before.len()).unwrap() + 2, last.clone());
-    let policies = [
-        CutPolicy::Keep,
-        CutPolicy::Drop,
-        CutPolicy::Reorder(1),
-        CutPolicy::Reorder(2),
-    ];
-    let no_space = |call| Fault::at(call, Effect::NoSpace).of(Scope::Changing);
-    let mut tried = 0;
-    for call in 1.. {
-        let mut is_beyond = false;
-        for (fault, policy) in policies
-            .map(|policy| (power_cut_at(call), policy))
-            .into_iter()
-            .chain([(no_space(call), CutPolicy::Keep)])
-        {
-            let disk = full.fork();
-            let plan = FaultPlan::new();
-            plan.add(fault);
-            let failing = FaultStore::new(Arc::new(disk.open()), 0, &plan);
-            let outcome = append(&failing, &next);
-            is_beyond = plan.triggered() == 0;
-            // Where there is no space for both rare events, the newer one stays.
-            let (is_cut, kept) = if plan.is_power_off() {
-                (true, &kept[..])
-            } else {
-                (false, &kept[1..])
-            };
-            assert!(
-                is_beyond || !is_cut || outcome.is_err(),
-                "call {call}: {policy:?}"
-            );
-            if plan.is_power_off() {
-                disk.cut(policy);
-            }
-            let check = |when: &str| {
-                let found = read_store(&disk.open()).unwrap().events;
-                let absent: Vec<&Event> = kept.iter().filter(|it| !found.contains(it)).collect();
-                assert!(
-                    absent.is_empty(),
-                    "call {call}, {fault:?}, {policy:?}, {when}: {} events are lost",
-                    absent.len()
-                );
-                let mut once = found.clone();
-                once.dedup();
-                assert_eq!(once, found, "{when}: each is there once");
-            };
-            check("at once");
-            append(&disk.open(), &next).unwrap();
-            check("after the next event");
-            let found = read_store(&disk.open()).unwrap().events;
-            assert_eq!(found.last().unwrap().kind, last);
-            let len = disk.open().open_len(OLD_EVENTS).unwrap();
-            assert!(len <= FILE_MAX, "{len}");
-            tried += 1;
-        }
-        if is_beyond {
-            break;
-        }
-    }
-    assert!(tried >= 4 * 5, "{tried}");
-}
-
-/// Returns the frame of a long event, of which a file about to be full has no room.
-fn long_frame(sequence: u64) -> Vec<u8> {
-    let file = "z".repeat(4000);
-    frame(sequence, EventKind::FileLost { file })
-}
-
-#[test]
-fn a_log_turns_over_on_a_disk_that_has_no_space_for_what_stays() {
-    let (disk, before) = about_to_be_full();
-    let kept = to_be_kept(&disk, &before);
-    let next = long_frame(9999);
-    let plan = FaultPlan::new();
-    let no_space = Fault::at(1, Effect::NoSpace).of(Scope::Kind(CallKind::Write));
-    plan.add(no_space.lasting());
-    let failing = FaultStore::new(Arc::new(disk.open()), 0, &plan);
-    assert_eq!(make_room(&failing, next.len() as u64).unwrap(), 0);
-    assert!(plan.triggered() >= 2, "{}: it tried less", plan.triggered());
-    let store = disk.open();
-    assert_eq!(store.open_len(EVENTS).unwrap(), 0);
-    let found = read_store(&store).unwrap();
-    assert_eq!((found.events, found.damaged), (kept[2..].to_vec(), 0));
-    append(&store, &next).unwrap();
-    assert_eq!(kinds_on(&store).len(), kept.len() - 1);
-}
-
-#[test]
-fn what_a_failed_try_left_behind_takes_no_room_from_the_events_that_stay() {
-    let disk = MemDisk::new("d", 4 << 20);
-    let store = disk.open();
-    let kinds = [
-        started(),
-        stopped(),
-        numbered(1),
-        EventKind::MemberBack { seconds_away: 9 },
-    ];
-    let rare: Vec<Event> = (0..28)
-        .zip(kinds.iter().cycle())
-        .map(|(sequence, kind)| Event {
-            time_ms: 1000,
-            sequence,
-            volume: VolumeId(uuid::Uuid::from_u128(3)),
-            member: Some(EventMember {
-                index: MemberIndex(1),
-                path: "p".repeat(4000),
-            }),
-            severity: kind.severity(),
-            kind: kind.clone(),
-        })
-        .collect();
-    for event in &rare {
-        append(&store, &event.encode()).unwrap();
-    }
-    let mut sequence = 28;
-    let needed = long_frame(0).len() as u64;
-    while store.open_len(OLD_EVENTS).is_err() || store.open_len(EVENTS).unwrap() + needed <= FULL {
-        append(&store, &long_frame(sequence)).unwrap();
-        sequence += 1;
-    }
-    let len = store.open_len(EVENTS).unwrap();
-    let stay = |disk: &MemDisk, when: &str| {
-        append(&disk.open(), &long_frame(sequence)).unwrap();
-        let found = read_store(&disk.open()).unwrap().events;
-        let stayed = rare.iter().filter(|event| found.contains(event)).count();
-        assert_eq!(stayed, rare.len(), "{when}");
-        let len = disk.open().open_len(OLD_EVENTS).unwrap();
-        assert!(len <= FILE_MAX, "{when}: {len}");
-    };
-    stay(&disk.fork(), "without a failure");
-    // The length became durable, and the bytes did not.
-    let cut = disk.fork();
-    cut.open()
-        .write_at(EVENTS, len, &vec![0; 100 << 10])
-        .unwrap();
-    stay(&cut, "after a power cut");
-    let failed = disk.fork();
-    let plan = FaultPlan::new();
-    plan.add(Fault::at(1, Effect::ShortWrite).of(Scope::Kind(CallKind::Write)));
-    plan.add(Fault::at(1, Effect::Eio).of(Scope::Kind(CallKind::Truncate)));
-    let failing = FaultStore::new(Arc::new(failed.open()), 0, &plan);
-    append(&failing, &long_frame(sequence)).unwrap_err();
-    assert!(failed.open().open_len(EVENTS).unwrap() > len + (50 << 10));
-    stay(&failed, "after half a write");
-}
-
-#[test]
-fn rare_events_keep_the_fields_and_kinds_of_later_builds() {
-    let later = |sequence, kind_number: Option<u8>| {
-        let mut frame = frame(sequence, numbered(7));
-        frame.extend(b"a field of a later build");
-        if let Some(number) = kind_number {
-            frame[11] = number;
-        }
-        let len = u16::try_from(frame.len()).unwrap();
-        frame[8..10].copy_from_slice(&len.to_le_bytes());
-        let checksum = crc32c::crc32c(&frame[8..]);
-        frame[4..8].copy_from_slice(&checksum.to_le_bytes());
-        frame
-    };
-    let rare = [later(0, None), later(1, Some(250))];
-    let disk = MemDisk::new("d", 4 << 20);
-    let store = disk.open();
-    for frame in &rare {
-        append(&store, frame).unwrap();
-    }
-    for sequence in 2..400 {
-        let file = format!("{sequence:04000}");
-        append(&store, &frame(sequence, EventKind::FileLost { file })).unwrap();
-    }
-    let mut bytes = vec![0; usize::try_from(store.open_len(OLD_EVENTS).unwrap()).unwrap()];
-    store.read_at(OLD_EVENTS, 0, &mut bytes).unwrap();
-    for frame in &rare {
-        let has_frame = bytes.windows(frame.len()).any(|window| window == frame);
-        assert!(has_frame, "{frame:?}");
-    }
-    let events = read_store(&store).unwrap().events;
-    assert_eq!(events[0].kind, numbered(7));
-    assert_eq!(events[1].kind, EventKind::Unknown);
 }

@@ -1,7 +1,9 @@
 //! The thread that writes events to the members.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Weak};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
@@ -19,6 +21,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(60);
 
 /// The pause before events are written again that no member took.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// The time for which the other members are waited for once one has the events. Less than removals wait for their refusal,
+/// which may come meanwhile.
+const GRACE: Duration = Duration::from_secs(1);
 
 /// The event file of a member.
 enum MemberFile {
@@ -42,20 +48,39 @@ impl MemberFile {
     }
 }
 
-/// Writer of events.
+/// The answer of a member that events were written to.
+struct Answer {
+    index: MemberIndex,
+    directory: Weak<dyn Store>,
+    /// The length of its file since.
+    outcome: Result<u64, StoreError>,
+}
+
+/// Writer of events. A thread of its own writes to each member, so a member that hangs keeps no event off the others.
 pub(super) struct Writer {
     queue: Arc<Queue>,
     files: BTreeMap<MemberIndex, MemberFile>,
     /// The members of which the log says that they take no events.
     warned: BTreeSet<MemberIndex>,
+    /// The members that have not answered yet.
+    busy: BTreeSet<MemberIndex>,
+    /// The newest frames that others got while these members were busy: no more bytes for each than a file takes.
+    behind: BTreeMap<MemberIndex, Vec<Bytes>>,
+    tell: Sender<Answer>,
+    answers: Receiver<Answer>,
 }
 
 impl Writer {
     pub(super) fn new(queue: Arc<Queue>) -> Self {
+        let (tell, answers) = mpsc::channel();
         Self {
             queue,
             files: BTreeMap::new(),
             warned: BTreeSet::new(),
+            busy: BTreeSet::new(),
+            behind: BTreeMap::new(),
+            tell,
+            answers,
         }
     }
 
@@ -71,83 +96,170 @@ impl Writer {
                 break;
             }
         }
+        while !self.busy.is_empty()
+            && let Ok(answer) = self.answers.recv()
+        {
+            self.note(answer);
+        }
         self.queue.end();
     }
 
-    /// Writes events to all members that take them, at once. Returns whether one did.
+    /// Writes events to all members that take them, at once. Returns whether one did, a moment after that at the latest.
     fn write(&mut self, batch: &Batch) -> bool {
+        while let Ok(answer) = self.answers.try_recv() {
+            self.note(answer);
+        }
         let frames: Vec<u8> = batch.events.iter().flat_map(Event::encode).collect();
         let frames = Bytes::from(frames);
-        let mut places = Vec::new();
         let mut live = batch.members.membership().live();
         // Members without room for data may have some for an event.
         if !live.iter().all(|index| batch.full.contains(index)) {
             live.retain(|index| !batch.full.contains(index));
         }
-        for index in live {
-            let Some(store) = batch.members.membership().store(index) else {
-                continue;
-            };
-            if let Some(offset) = self.place(&batch.members, index, &store, frames.len() as u64) {
-                places.push((index, store, offset));
+        let (busy, idle): (Vec<_>, Vec<_>) =
+            live.into_iter().partition(|it| self.busy.contains(it));
+        let mut asked = BTreeSet::new();
+        for index in idle {
+            if self.start(&batch.members, index, &frames) {
+                asked.insert(index);
             }
         }
-        let request = |(_, store, offset): &(MemberIndex, StoreRef, u64)| {
-            StoreRequest::write_durably(store, EVENTS, *offset, frames.clone())
-        };
-        let requests = places.iter().map(request).collect();
-        let outcomes = batch.members.io().executor().run(requests);
-        let mut has_written = false;
-        for ((index, store, offset), outcome) in places.iter().zip(outcomes) {
-            match outcome {
-                Ok(_) => {
-                    has_written = true;
-                    self.note_written(*index, store, offset + frames.len() as u64);
-                }
-                // Another program deleted the file: the next event makes it again.
-                Err(error) if error.kind().lacks_file() => {
-                    self.files.remove(index);
-                }
-                Err(error) => self.note_failed(*index, store, &error),
+        let has_written = self.wait(asked, &batch.events);
+        if has_written {
+            for index in busy {
+                let behind = self.behind.entry(index).or_default();
+                behind.push(frames.clone());
+                drop_surplus(behind);
             }
         }
         has_written
     }
 
-    /// Returns the offset at which a member takes so many bytes; none if it takes none now.
-    fn place(
-        &mut self,
-        members: &Members,
-        index: MemberIndex,
-        store: &StoreRef,
-        needed: u64,
-    ) -> Option<u64> {
-        match self.files.get(&index).filter(|file| file.is_of(store)) {
-            Some(MemberFile::Open { len, .. }) if *len + needed <= FULL => return Some(*len),
-            Some(MemberFile::Failed { since, .. }) if since.elapsed() < RETRY_AFTER => return None,
-            _ => {}
+    /// Starts to write to a member. Returns false if it takes no events now.
+    fn start(&mut self, members: &Arc<Members>, index: MemberIndex, frames: &Bytes) -> bool {
+        let Some(store) = members.membership().store(index) else {
+            return false;
+        };
+        let mut frames = vec![frames.clone()];
+        if let Some(behind) = self.behind.remove(&index) {
+            frames.splice(..0, behind);
+            drop_surplus(&mut frames);
         }
-        let executor = members.io().executor();
-        let made = executor.call(store, "write events to", move |store| {
+        let frames = Bytes::from(frames.concat());
+        let offset = match self.files.get(&index).filter(|file| file.is_of(&store)) {
+            Some(MemberFile::Open { len, .. }) if *len + frames.len() as u64 <= FULL => Some(*len),
+            Some(MemberFile::Failed { since, .. }) if since.elapsed() < RETRY_AFTER => {
+                return false;
+            }
+            _ => None,
+        };
+        let (members, tell) = (Arc::clone(members), self.tell.clone());
+        let write = move || {
+            let outcome = write_to(&members, &store, offset, frames);
+            let directory = Arc::downgrade(&store);
+            drop((members, store));
+            // The log may have ended meanwhile.
+            let _ = tell.send(Answer {
+                index,
+                directory,
+                outcome,
+            });
+        };
+        let started = thread::Builder::new()
+            .name("event-write".to_owned())
+            .spawn(write);
+        match started {
+            Ok(_) => self.busy.insert(index),
+            Err(error) => {
+                tracing::warn!("member {index} gets no events now: {error}");
+                false
+            }
+        }
+    }
+
+    /// Waits for the members that were asked to take events. Once one has them, the others have only a moment. Returns
+    /// whether one has.
+    fn wait(&mut self, mut asked: BTreeSet<MemberIndex>, events: &[Event]) -> bool {
+        let mut written: Option<Instant> = None;
+        while !asked.is_empty() {
+            let answer = match written {
+                None => self.answers.recv().ok(),
+                Some(at) => {
+                    let left = GRACE.saturating_sub(at.elapsed());
+                    self.answers.recv_timeout(left).ok()
+                }
+            };
+            let Some(answer) = answer else {
+                break;
+            };
+            let is_asked = asked.remove(&answer.index);
+            if self.note(answer) && is_asked && written.is_none() {
+                self.queue.note_written(events);
+                written = Some(Instant::now());
+            }
+        }
+        written.is_some()
+    }
+
+    /// Notes the answer of a member. Returns whether it has the events.
+    fn note(&mut self, answer: Answer) -> bool {
+        let Answer {
+            index,
+            directory,
+            outcome,
+        } = answer;
+        self.busy.remove(&index);
+        let is_open = matches!(self.files.get(&index), Some(MemberFile::Open { .. }));
+        match outcome {
+            Ok(len) => {
+                self.warned.remove(&index);
+                self.files
+                    .insert(index, MemberFile::Open { directory, len });
+                return true;
+            }
+            // Another program deleted the file: the next event makes it again.
+            Err(error) if is_open && error.kind().lacks_file() => {
+                self.files.remove(&index);
+            }
+            Err(error) => {
+                if self.warned.insert(index) {
+                    tracing::warn!(journal.member = %index, "member {index} takes no events: {}", chain(&error));
+                }
+                let since = Instant::now();
+                self.files
+                    .insert(index, MemberFile::Failed { directory, since });
+            }
+        }
+        false
+    }
+}
+
+/// Drops the oldest frames that a file has no room for.
+fn drop_surplus(frames: &mut Vec<Bytes>) {
+    let mut bytes = 0;
+    let kept = frames.iter().rev().take_while(|some| {
+        bytes += some.len() as u64;
+        bytes <= FULL
+    });
+    let surplus = frames.len() - kept.count();
+    frames.drain(..surplus);
+}
+
+/// Writes frames to a member, at an offset or where its file has room for them. Returns the length of the file since.
+fn write_to(
+    members: &Members,
+    store: &StoreRef,
+    offset: Option<u64>,
+    frames: Bytes,
+) -> Result<u64, StoreError> {
+    let executor = members.io().executor();
+    let needed = frames.len() as u64;
+    let room = || {
+        executor.call(store, "write events to", move |store| {
             make_room(store, needed)
-        });
-        made.map_err(|error| self.note_failed(index, store, &error))
-            .ok()
-    }
-
-    fn note_written(&mut self, index: MemberIndex, store: &StoreRef, len: u64) {
-        self.warned.remove(&index);
-        let directory = Arc::downgrade(store);
-        self.files
-            .insert(index, MemberFile::Open { directory, len });
-    }
-
-    fn note_failed(&mut self, index: MemberIndex, store: &StoreRef, error: &StoreError) {
-        if self.warned.insert(index) {
-            tracing::warn!(journal.member = %index, "member {index} takes no events: {}", chain(error));
-        }
-        let (directory, since) = (Arc::downgrade(store), Instant::now());
-        self.files
-            .insert(index, MemberFile::Failed { directory, since });
-    }
+        })
+    };
+    let offset = offset.map_or_else(room, Ok)?;
+    executor.run_one(StoreRequest::write_durably(store, EVENTS, offset, frames))?;
+    Ok(offset + needed)
 }

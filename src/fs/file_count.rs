@@ -22,6 +22,11 @@ const INTERVAL: Duration = Duration::from_secs(3600);
 /// The pause between two looks whether a count may go on that pauses.
 const PAUSE_INTERVAL: Duration = Duration::from_secs(1);
 
+/// The time for which an end waits for the records that are being read. A member that hangs may hold them up for longer. A
+/// thread that ends later leaves the number of files as it is. It may repair a page of the index that it read and found
+/// damaged, as every reader does.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
+
 /// A thread that counts the files of a volume, until it is stopped or dropped.
 #[derive(Default)]
 pub(super) struct FileCount {
@@ -36,6 +41,10 @@ struct Stop {
 }
 
 impl Stop {
+    fn is_wanted(&self) -> bool {
+        *self.is_wanted.lock()
+    }
+
     /// Waits, and returns whether the thread is to stop.
     fn wait(&self, pause: Duration) -> bool {
         let mut is_wanted = self.is_wanted.lock();
@@ -53,11 +62,15 @@ impl FileCount {
         let started = self.threads.start("file-count", move || {
             loop {
                 match count(&transactions, &interlock, &stop) {
+                    // A count that began later may have its number already.
+                    Ok(_) if stop.is_wanted() => return,
                     Ok(Some(files)) => {
                         interlock.set_files(files);
                         tracing::info!("the interlock counted {files} files");
                     }
                     Ok(None) => return,
+                    // It may have read on after the end of the volume.
+                    Err(_) if stop.is_wanted() => return,
                     // The number before serves on.
                     Err(error) => tracing::warn!("the files cannot be counted: {error}"),
                 }
@@ -71,11 +84,13 @@ impl FileCount {
         }
     }
 
-    /// Stops counting.
+    /// Stops counting. Waits for the end of that, but not for a member that hangs.
     pub(super) fn stop(&self) {
-        *self.stop.is_wanted.lock() = true;
+        let was_wanted = std::mem::replace(&mut *self.stop.is_wanted.lock(), true);
         self.stop.changed.notify_all();
-        self.threads.wait();
+        if !was_wanted && !self.threads.wait_for(STOP_TIMEOUT) {
+            tracing::info!("the count of files ends when a member answers");
+        }
     }
 }
 

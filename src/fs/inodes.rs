@@ -61,12 +61,13 @@ impl Inodes {
         self.interlock.as_ref()
     }
 
-    /// Admits the removal of a file that is about to lose its last name, which takes a leaf lock. The caller says when it
-    /// is done.
+    /// Admits the removal of a file that is about to lose its last name. It takes a leaf lock, and waits for nothing else. The
+    /// caller says when it is done.
     ///
     /// # Errors
     ///
-    /// [`FsError::Interlocked`] if too many files were removed within an hour.
+    /// [`FsError::Interlocked`] if too many files were removed within an hour. It goes through [`Self::recorded`] once the
+    /// locks of the inodes are free.
     pub(super) fn admit_removal(
         &self,
         inode: &Inode,
@@ -91,6 +92,15 @@ impl Inodes {
             return Ok(Admission::default());
         };
         interlock.admit_replacement(by, replaced, now)
+    }
+
+    /// Returns the outcome of a removal. Waits before until the log of events has the refusal, if it is one, for as long as
+    /// that may take. The caller holds no locks of inodes.
+    pub(super) fn recorded(&self, outcome: Result<(), FsError>) -> Result<(), FsError> {
+        if let (Err(FsError::Interlocked), Some(interlock)) = (&outcome, &self.interlock) {
+            interlock.wait_until_recorded();
+        }
+        outcome
     }
 
     /// Returns the locks of inodes.

@@ -9,7 +9,9 @@
 //! an old file by another old one counts, because there is a file less. Nothing is refused before the files are counted.
 //!
 //! The count begins again with each mount, because the user who mounts may give the order as well. A refusal stays: the log of
-//! events tells the next daemon of it. A crash loses a refusal that the log does not have yet.
+//! events tells the next daemon of it. No removal returns with a refusal before a member has the event, so a crash loses none
+//! that a removal met. A crash before that is one before the refusal. Members that do not take the event hold up no removal for
+//! long: after [`RECORD_TIMEOUT`] it is refused all the same, and only a crash after that loses the refusal.
 
 use std::collections::VecDeque;
 use std::sync::Weak;
@@ -17,7 +19,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex};
 
 use super::error::FsError;
 use crate::format::record::{Inode, Timestamp};
@@ -31,7 +33,10 @@ const WINDOW_SECONDS: i64 = 3600;
 /// The files that may be removed within the window, however few there are.
 const LEAST: u64 = 10;
 
-/// Most changes that wait for the log of events. Each pair of them takes an order.
+/// The time from a refusal on for which removals wait until the log of events has it.
+const RECORD_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Most changes that wait for the log of events, the newest. Each pair of them takes an order.
 const MOST_CHANGES: usize = 64;
 
 /// The removals that were refused first, until an order lets them go on.
@@ -95,6 +100,20 @@ pub struct Interlock {
     /// True if the files are not to be counted again for now.
     is_paused: AtomicBool,
     removals: Mutex<Removals>,
+    /// Wakes removals that wait until the log has their refusal.
+    recorded: Condvar,
+    record_timeout: Duration,
+}
+
+/// A refusal that lasts.
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    /// Counts the refusals since the mount.
+    number: u64,
+    removals: RefusedRemovals,
+    since: Instant,
+    /// True once the log of events has it.
+    is_recorded: bool,
 }
 
 /// The removals within the window.
@@ -106,8 +125,10 @@ struct Removals {
     minutes: VecDeque<(u64, u64)>,
     /// The sum of these.
     removed: u64,
-    /// The removals that are refused, and since when.
-    refused: Option<(RefusedRemovals, Instant)>,
+    /// The number of refusals so far.
+    refusals: u64,
+    /// The refusal, while removals are refused.
+    refusal: Option<Refusal>,
     /// The changes that no event tells of yet.
     changes: Vec<InterlockChange>,
     /// Wakes what records these changes, while there is such.
@@ -115,10 +136,24 @@ struct Removals {
 }
 
 impl Removals {
+    /// Refuses removals from now on, as they were since then.
+    fn refuse(&mut self, removals: RefusedRemovals, since: Instant, percent: u8) {
+        self.refusals += 1;
+        self.refusal = Some(Refusal {
+            number: self.refusals,
+            removals,
+            since,
+            is_recorded: false,
+        });
+        self.note(InterlockChange::Refused { removals, percent });
+    }
+
     fn note(&mut self, change: InterlockChange) {
-        if self.changes.len() < MOST_CHANGES {
-            self.changes.push(change);
+        // The last one says what holds.
+        if self.changes.len() >= MOST_CHANGES {
+            self.changes.remove(0);
         }
+        self.changes.push(change);
         // It may have ended just now.
         let _ = self.waker.upgrade().map(|waker| waker.send(()));
     }
@@ -143,9 +178,15 @@ impl Removals {
 }
 
 impl Interlock {
-    /// Returns an interlock that lets so many percent of the files go within an hour.
+    /// Returns an interlock that lets so many percent of the files go within an hour. Something must record its changes:
+    /// removals wait for that for a moment.
     #[must_use]
     pub fn new(percent: u8) -> Self {
+        Self::with_record_timeout(percent, RECORD_TIMEOUT)
+    }
+
+    /// As [`Self::new`]. Removals wait for so long until their refusal is recorded.
+    pub(super) fn with_record_timeout(percent: u8, record_timeout: Duration) -> Self {
         Self {
             percent,
             began: Instant::now(),
@@ -153,6 +194,8 @@ impl Interlock {
             is_counted: AtomicBool::new(false),
             is_paused: AtomicBool::new(false),
             removals: Mutex::default(),
+            recorded: Condvar::new(),
+            record_timeout,
         }
     }
 
@@ -165,19 +208,21 @@ impl Interlock {
     /// Returns the removals that are refused now, if any are.
     #[must_use]
     pub fn refused(&self) -> Option<RefusedRemovals> {
-        self.removals.lock().refused.map(|(refused, _)| refused)
+        self.removals.lock().refusal.map(|refusal| refusal.removals)
     }
 
     /// Lets removals go on if they are refused, and counts from nothing then. Returns whether they were refused.
     pub fn release(&self) -> bool {
         let mut removals = self.removals.lock();
-        let Some((_, since)) = removals.refused.take() else {
+        let Some(refusal) = removals.refusal.take() else {
             return false;
         };
         removals.minutes.clear();
         removals.removed = 0;
-        let refused_for = since.elapsed();
+        let refused_for = refusal.since.elapsed();
         removals.note(InterlockChange::Allowed { refused_for });
+        drop(removals);
+        self.recorded.notify_all();
         true
     }
 
@@ -187,11 +232,11 @@ impl Interlock {
         let now = Instant::now();
         let since = now.checked_sub(ago).unwrap_or(now);
         let mut removals = self.removals.lock();
-        removals.refused = Some((refused, since));
-        removals.note(InterlockChange::Refused {
-            removals: refused,
-            percent: self.percent,
-        });
+        removals.refuse(refused, since, self.percent);
+        // The log has it of the daemon before.
+        if let Some(refusal) = &mut removals.refusal {
+            refusal.is_recorded = true;
+        }
     }
 
     /// Sends to `waker` at each change from now on, as long as it is there.
@@ -199,9 +244,34 @@ impl Interlock {
         self.removals.lock().waker = waker;
     }
 
-    /// Takes the changes since the last call, in order.
-    pub fn take_changes(&self) -> Vec<InterlockChange> {
-        std::mem::take(&mut self.removals.lock().changes)
+    /// Gives the changes since the last call to `record`, in order, and returns the number of refusals so far. `record` has
+    /// ended before another call returns, and takes no lock of the interlock.
+    pub fn take_changes(&self, record: impl FnOnce(Vec<InterlockChange>)) -> u64 {
+        let mut removals = self.removals.lock();
+        record(std::mem::take(&mut removals.changes));
+        removals.refusals
+    }
+
+    /// Notes that the log of events has so many refusals.
+    pub fn note_recorded(&self, refusals: u64) {
+        let mut removals = self.removals.lock();
+        let refusal = removals.refusal.as_mut();
+        if let Some(refusal) = refusal.filter(|it| it.number <= refusals) {
+            refusal.is_recorded = true;
+        }
+        drop(removals);
+        self.recorded.notify_all();
+    }
+
+    /// Waits until the log of events has the refusal, for as long as that may take. The caller holds no locks of inodes.
+    pub(super) fn wait_until_recorded(&self) {
+        let mut removals = self.removals.lock();
+        let Some(refusal) = removals.refusal else {
+            return;
+        };
+        let left = self.record_timeout.saturating_sub(refusal.since.elapsed());
+        let waits = |removals: &mut Removals| removals.refusal.is_some_and(|it| !it.is_recorded);
+        self.recorded.wait_while_for(&mut removals, waits, left);
     }
 
     /// Has the files not counted again until this is called with false.
@@ -248,7 +318,7 @@ impl Interlock {
     ///
     /// # Errors
     ///
-    /// [`FsError::Interlocked`] if too many went.
+    /// [`FsError::Interlocked`] if too many went. Then [`Self::wait_until_recorded`] comes before the answer to the program.
     pub(super) fn admit(&self, inode: &Inode, now: Timestamp) -> Result<Admission<'_>, FsError> {
         let minute = self.began.elapsed().as_secs() / 60;
         self.admit_at(inode.btime, now, minute)
@@ -264,7 +334,7 @@ impl Interlock {
         if !removals.is_old(made, now) {
             return Ok(Admission::default());
         }
-        if removals.refused.is_some() {
+        if removals.refusal.is_some() {
             return Err(FsError::Interlocked);
         }
         while let Some((first, count)) = removals.minutes.front().copied()
@@ -279,11 +349,7 @@ impl Interlock {
         if removals.removed >= most && self.is_counted.load(Ordering::Acquire) {
             let removed = removals.removed;
             let refused = RefusedRemovals { removed, files };
-            removals.refused = Some((refused, Instant::now()));
-            removals.note(InterlockChange::Refused {
-                removals: refused,
-                percent: self.percent,
-            });
+            removals.refuse(refused, Instant::now(), self.percent);
             drop(removals);
             tracing::error!(
                 "removals are refused until `cauchyfs resume`: {removed} of {files} files were removed within an hour, and \
@@ -309,8 +375,13 @@ mod tests {
 
     const MOUNTED: i64 = 1_000_000;
 
+    /// Returns an interlock whose changes nothing records.
+    fn unrecorded() -> Interlock {
+        Interlock::with_record_timeout(25, Duration::ZERO)
+    }
+
     fn interlock(files: u64) -> Interlock {
-        let interlock = Interlock::new(25);
+        let interlock = unrecorded();
         interlock.begin(at(MOUNTED));
         interlock.set_files(files);
         interlock
@@ -320,10 +391,22 @@ mod tests {
         Timestamp { seconds, nanos: 0 }
     }
 
+    /// Takes the changes of an interlock.
+    fn taken(interlock: &Interlock) -> Vec<InterlockChange> {
+        let mut taken = Vec::new();
+        interlock.take_changes(|changes| taken = changes);
+        taken
+    }
+
     /// Removes old files, one after the other, and returns how many went.
     fn remove(interlock: &Interlock, count: u64, minute: u64) -> usize {
         let now = at(MOUNTED + i64::try_from(minute).unwrap() * 60);
-        let admit = || interlock.admit_at(at(7), now, minute).map(Admission::done);
+        let admit = || {
+            let admitted = interlock.admit_at(at(7), now, minute);
+            admitted.map(Admission::done).inspect_err(|_| {
+                interlock.wait_until_recorded();
+            })
+        };
         (0..count).filter(|_| admit().is_ok()).count()
     }
 
@@ -376,22 +459,25 @@ mod tests {
             percent: 25,
         };
         assert!(!interlock.release(), "nothing is refused");
-        assert_eq!(interlock.take_changes(), []);
+        assert_eq!(taken(&interlock), []);
         for _ in 0..2 {
             remove(&interlock, 30, 0);
             assert!(interlock.release());
         }
-        let changes = interlock.take_changes();
+        let changes = taken(&interlock);
         let is_order = |change: &InterlockChange| matches!(change, InterlockChange::Allowed { .. });
         assert_eq!(changes.len(), 4, "{changes:?}");
         assert_eq!((changes[0], changes[2]), (refused, refused));
         assert!(is_order(&changes[1]) && is_order(&changes[3]));
-        assert_eq!(interlock.take_changes(), []);
+        assert_eq!(taken(&interlock), []);
         for _ in 0..2 * MOST_CHANGES {
             remove(&interlock, 30, 0);
             assert!(interlock.release());
         }
-        assert_eq!(interlock.take_changes().len(), MOST_CHANGES);
+        remove(&interlock, 30, 0);
+        let changes = taken(&interlock);
+        assert_eq!(changes.len(), MOST_CHANGES);
+        assert_eq!(changes.last(), Some(&refused), "it holds");
     }
 
     #[test]
@@ -408,7 +494,7 @@ mod tests {
             removals: before,
             percent: 25,
         };
-        assert_eq!(interlock.take_changes(), [goes_on], "once, not at each try");
+        assert_eq!(taken(&interlock), [goes_on], "once, not at each try");
         assert!(interlock.release());
         assert_eq!(remove(&interlock, 30, 0), 25);
     }
@@ -430,8 +516,67 @@ mod tests {
     }
 
     #[test]
+    fn no_removal_is_refused_before_the_refusal_is_recorded() {
+        const LONG: Duration = Duration::from_secs(60);
+        let interlock = Interlock::with_record_timeout(25, LONG);
+        interlock.begin(at(MOUNTED));
+        interlock.set_files(100);
+        assert_eq!(remove(&interlock, 25, 0), 25);
+        let before = interlock.take_changes(|changes| assert_eq!(changes, []));
+        let began = Instant::now();
+        let is_recorded = AtomicBool::new(false);
+        let refused = || {
+            assert_eq!(remove(&interlock, 1, 0), 0);
+            assert!(is_recorded.load(Ordering::SeqCst), "it did not wait");
+        };
+        std::thread::scope(|scope| {
+            let first = scope.spawn(refused);
+            cauchyfs_testkit::eventually("it refuses", LONG, || interlock.refused().is_some());
+            let second = scope.spawn(refused);
+            // What was taken before the refusal does not have it, although its change is taken.
+            let number = interlock.take_changes(|changes| assert_eq!(changes.len(), 1));
+            interlock.note_recorded(before);
+            std::thread::sleep(Duration::from_millis(100));
+            is_recorded.store(true, Ordering::SeqCst);
+            interlock.note_recorded(number);
+            for removal in [first, second] {
+                removal.join().expect("it waited");
+            }
+        });
+        assert!(began.elapsed() < LONG / 2, "nothing woke it");
+        // Nothing waits for a change that an order ended.
+        let began = Instant::now();
+        assert!(interlock.release());
+        assert_eq!(remove(&interlock, 25, 0), 25);
+        std::thread::scope(|scope| {
+            let removal = scope.spawn(|| remove(&interlock, 1, 0));
+            cauchyfs_testkit::eventually("it refuses", LONG, || interlock.refused().is_some());
+            assert!(interlock.release());
+            assert_eq!(removal.join().expect("it ended"), 0);
+        });
+        assert!(began.elapsed() < LONG / 2, "it waited for the log");
+    }
+
+    #[test]
+    fn a_refusal_that_cannot_be_recorded_holds_up_removals_for_a_moment_only() {
+        let interlock = Interlock::with_record_timeout(25, Duration::from_millis(300));
+        interlock.begin(at(MOUNTED));
+        interlock.set_files(100);
+        let began = Instant::now();
+        assert_eq!(remove(&interlock, 26, 0), 25);
+        assert!(began.elapsed() >= Duration::from_millis(300), "it waited");
+        let refusal = interlock.removals.lock().refusal;
+        assert!(!refusal.expect("it refuses").is_recorded);
+        // Each of these would wait as well if its own time counted.
+        for _ in 0..400 {
+            assert_eq!(remove(&interlock, 1, 0), 0);
+        }
+        assert!(began.elapsed() < Duration::from_secs(60));
+    }
+
+    #[test]
     fn only_the_first_count_goes_on_while_background_work_is_paused() {
-        let interlock = Interlock::new(25);
+        let interlock = unrecorded();
         interlock.pause_counting(true);
         assert!(!interlock.is_count_paused());
         interlock.set_files(7);
@@ -470,7 +615,7 @@ mod tests {
 
     #[test]
     fn nothing_is_refused_before_the_files_are_counted_and_what_went_counts_then() {
-        let interlock = Interlock::new(25);
+        let interlock = unrecorded();
         interlock.begin(at(MOUNTED));
         assert_eq!(remove(&interlock, 20, 0), 20);
         assert_eq!(interlock.refused(), None);

@@ -2,6 +2,7 @@
 
 mod cached_extents;
 mod damaged;
+mod hanging;
 mod parts;
 mod room;
 mod served;

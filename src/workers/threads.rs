@@ -7,6 +7,7 @@
 use std::io;
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
@@ -51,6 +52,16 @@ impl Threads {
         while *count > 0 {
             self.0.changed.wait(&mut count);
         }
+    }
+
+    /// Waits as [`Self::wait`], but no longer than `patience`. Returns whether all work is done.
+    pub fn wait_for(&self, patience: Duration) -> bool {
+        let mut count = self.0.count.lock();
+        let is_at_work = |count: &mut usize| *count > 0;
+        self.0
+            .changed
+            .wait_while_for(&mut count, is_at_work, patience);
+        *count == 0
     }
 }
 

@@ -2,6 +2,11 @@
 
 use std::fs;
 use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::support::{Shape, TestVolume, eventually, said, skip_mounts, text};
 
@@ -152,6 +157,96 @@ fn check_that_a_refusal_lasts(volume: &TestVolume) {
     mount(&["--interlock", "25%"]);
     assert!(!is_refused(), "the mount without one ended it");
     volume.unmount();
+}
+
+/// Ends removals when it is dropped, so that a mount that fails ends them as well.
+struct EndRemovals<'a>(&'a AtomicBool);
+
+impl Drop for EndRemovals<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Removes files while `mount` mounts, from before that on, and returns those that were removed.
+fn removed_while(volume: &TestVolume, files: &[String], mount: impl FnOnce()) -> Vec<String> {
+    let is_mounted = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let removals: Vec<_> = files
+            .iter()
+            .map(|file| {
+                let (path, is_mounted) = (volume.path(file), &is_mounted);
+                scope.spawn(move || {
+                    while !is_mounted.load(Ordering::SeqCst) {
+                        if fs::remove_file(&path).is_ok() {
+                            return Some(file.clone());
+                        }
+                    }
+                    None
+                })
+            })
+            .collect();
+        let end = EndRemovals(&is_mounted);
+        mount();
+        drop(end);
+        let removed = removals
+            .into_iter()
+            .filter_map(|it| it.join().expect("it ends"));
+        removed.collect()
+    })
+}
+
+#[test]
+fn a_refusal_that_a_program_saw_outlasts_a_kill_and_no_removal_passes_while_a_mount_starts() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
+    volume.mount();
+    for number in 0..100 {
+        fs::write(volume.path(&number.to_string()), "old").expect("there is room");
+    }
+    volume.unmount();
+    let mount = || {
+        let mounted = volume.try_mount(&ALL, &["--interlock", "25%"]);
+        assert_eq!(mounted.status.code(), Some(0), "{}", said(&mounted));
+    };
+    mount();
+    eventually("they are counted", || volume.log().contains("100 files"));
+    let daemon = volume.daemon().expect("it serves").cast_signed();
+    let daemon = Pid::from_raw(daemon).expect("it is a process");
+    let mut began = Instant::now();
+    let refused = (0..100).find(|number| {
+        began = Instant::now();
+        fs::remove_file(volume.path(&number.to_string())).is_err()
+    });
+    let took = began.elapsed();
+    // Nothing comes between the answer and the end.
+    kill_process(daemon, Signal::KILL).expect("it is there");
+    assert_eq!(refused, Some(25));
+    eventually("it is dead", || volume.daemon().is_none());
+    let cleared = volume.try_unmount();
+    assert!(cleared.status.success(), "{}", said(&cleared));
+    if took >= Duration::from_secs(2) {
+        // The members were so slow that nothing says whether they have the refusal.
+        println!("the refusal took {took:?}: whether it lasts is not looked at");
+        return;
+    }
+    let left: Vec<String> = (26..30).map(|number| number.to_string()).collect();
+    for round in 0..4 {
+        let removed = removed_while(&volume, &left, mount);
+        assert_eq!(removed, [""; 0], "round {round}");
+        assert_eq!(
+            volume.status().0["interlock"]["refuses"],
+            true,
+            "round {round}"
+        );
+        if round == 2 {
+            volume.crash();
+        } else {
+            volume.unmount();
+        }
+    }
 }
 
 #[test]

@@ -13,7 +13,7 @@ use super::{FormatError, MemberIndex, VolumeId, wire::Reader};
 pub use kind::{EventKind, Severity, TEXT_MAX};
 pub use log::{EventFile, RawEvent, merge, read_file, read_raw};
 
-/// Most bytes of an event file. A longer one becomes the old one.
+/// Most bytes of an event file.
 pub const FILE_MAX: u64 = 256 << 10;
 
 /// Most bytes of a frame.

@@ -10,10 +10,13 @@ use super::changes::told;
 use crate::control::mounted::MountedVolume;
 use crate::events::{MOST_REMEMBERED, now_ms};
 use crate::format::event::{Event, EventKind};
-use crate::fs::{Interlock, RefusedRemovals};
+use crate::fs::RefusedRemovals;
+
+/// The time that a member may take for events of the interlock. Removals wait for less.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The thread that records the changes of an interlock as they come, until this is dropped. The watch would not do: a look of
-/// it may count for minutes, and a crash would lose a refusal meanwhile.
+/// it may count for minutes, and removals wait until their refusal is recorded.
 pub(super) struct InterlockRecorder {
     _waker: Arc<Sender<()>>,
 }
@@ -30,21 +33,33 @@ impl InterlockRecorder {
         let volume = Arc::clone(volume);
         let thread = thread::Builder::new().name("interlock-events".to_owned());
         thread.spawn(move || {
-            record_changes(&volume);
+            record_durably(&volume);
             while woken.recv().is_ok() {
-                record_changes(&volume);
+                record_durably(&volume);
             }
         })?;
         Ok(Some(Self { _waker: waker }))
     }
 }
 
-/// Records the changes of the interlock that no event tells of yet.
-pub(crate) fn record_changes(volume: &MountedVolume) {
-    let interlock = volume.interlock();
-    for change in interlock.map_or_else(Vec::new, Interlock::take_changes) {
-        volume.events().record(None, told(change));
+/// Records the changes of the interlock, and lets removals be refused once a member has the events.
+fn record_durably(volume: &MountedVolume) {
+    let refusals = record_changes(volume);
+    if volume.events().flush(FLUSH_TIMEOUT)
+        && let Some(interlock) = volume.interlock()
+    {
+        interlock.note_recorded(refusals);
     }
+}
+
+/// Records the changes of the interlock that no event tells of yet. Returns the number of its refusals so far.
+pub(crate) fn record_changes(volume: &MountedVolume) -> u64 {
+    volume.interlock().map_or(0, |interlock| {
+        interlock.take_changes(|changes| {
+            let told = changes.into_iter().map(told);
+            volume.events().record_together(told);
+        })
+    })
 }
 
 /// Has the interlock refuse removals if that of the daemon before did so until its end. Before the volume is mounted, so that
@@ -76,7 +91,7 @@ fn ago(since_ms: i64) -> Duration {
 
 /// Returns the removals that the last daemon refused until its end, and since when. A daemon tells of a refusal again when it
 /// goes on with it. So one of an earlier daemon is over if the last one did not: early builds let refusals end with a mount,
-/// and no event tells of that.
+/// and no event tells of that. A power cut may leave the start of a daemon alone of what it told at once: nothing is over then.
 fn refusal_left(events: &[Event]) -> Option<(i64, RefusedRemovals)> {
     let (mut before, mut left) = (None, None);
     for event in events {
@@ -91,7 +106,11 @@ fn refusal_left(events: &[Event]) -> Option<(i64, RefusedRemovals)> {
             _ => {}
         }
     }
-    left
+    let ends_with_start = events.last().is_some_and(|last| {
+        let kind = &last.kind;
+        matches!(kind, EventKind::DaemonStarted { .. })
+    });
+    left.or(before.filter(|_| ends_with_start))
 }
 
 #[cfg(test)]
@@ -140,6 +159,8 @@ mod tests {
         assert_eq!(left(&went_on), Some((25, 1)), "it began with the first");
         let other = [STARTED, refused(25), STOPPED, STARTED, refused(30)];
         assert_eq!(left(&other), Some((30, 4)), "it is another one");
+        let cut_off = [STARTED, refused(25), STOPPED, STARTED];
+        assert_eq!(left(&cut_off), Some((25, 1)), "the start is torn off");
         let again = [STARTED, refused(25), ALLOWED, refused(30)];
         assert_eq!(left(&again), Some((30, 3)));
     }

@@ -24,6 +24,10 @@ impl Names {
             return Err(FsError::IsDirectory);
         }
         check_name(name)?;
+        self.inodes.recorded(self.unlink_once(parent, name))
+    }
+
+    fn unlink_once(&self, parent: Ino, name: &[u8]) -> Result<(), FsError> {
         let (lock, entry) = self.lock_entry(parent, name)?;
         if entry.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);

@@ -72,11 +72,12 @@ impl Names {
         };
         self.inodes.directory(parent)?;
         self.inodes.directory(new_parent)?;
-        if mode.leaves_whiteout() {
+        let renamed = if mode.leaves_whiteout() {
             self.with_room(|| self.rename_once(from, to, mode, caller))
         } else {
             self.rename_once(from, to, mode, caller)
-        }
+        };
+        self.inodes.recorded(renamed)
     }
 
     fn rename_once(
