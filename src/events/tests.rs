@@ -292,7 +292,12 @@ fn a_flush_waits_until_a_member_has_all_events() {
     log.start(Access::ReadWrite).unwrap();
     log.record(None, started());
     assert!(log.flush(PATIENCE));
-    assert_eq!(kinds_on(&disks[0].open()), [started()]);
+    // One member has them then, and the others soon.
+    let on_some = |kinds: &[EventKind]| {
+        let mut all = disks.iter().map(|disk| kinds_on(&disk.open()));
+        all.any(|found| found.ends_with(kinds))
+    };
+    assert!(on_some(&[started()]));
     let hanging = Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Write));
     plan.add(hanging.lasting());
     log.record(None, numbered(1));
@@ -302,7 +307,7 @@ fn a_flush_waits_until_a_member_has_all_events() {
     log.record(None, numbered(2));
     assert!(log.flush(PATIENCE));
     let expected = [started(), numbered(1), numbered(2)];
-    assert_eq!(kinds_on(&disks[0].open()), expected);
+    assert!(on_some(&expected));
     log.detach();
     for number in 0..3000 {
         log.record(None, numbered(number));
@@ -316,8 +321,7 @@ fn a_flush_waits_until_a_member_has_all_events() {
     log.record(None, numbered(3000));
     log.attach(&members);
     assert!(log.flush(PATIENCE));
-    let kinds = kinds_on(&disks[0].open());
-    assert_eq!(kinds.last(), Some(&refused), "it found a place");
+    assert!(on_some(&[refused]), "it found a place");
     log.close(PATIENCE);
 }
 

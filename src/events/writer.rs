@@ -1,5 +1,6 @@
 //! The thread that writes events to the members.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Weak};
@@ -64,8 +65,11 @@ pub(super) struct Writer {
     warned: BTreeSet<MemberIndex>,
     /// The members that have not answered yet.
     busy: BTreeSet<MemberIndex>,
-    /// The newest frames that others got while these members were busy: no more bytes for each than a file takes.
+    /// The newest frames that came while these members were busy: no more bytes for each than a file takes. A member gets
+    /// them once it has answered.
     behind: BTreeMap<MemberIndex, Vec<Bytes>>,
+    /// The members of the last batch.
+    members: Weak<Members>,
     tell: Sender<Answer>,
     answers: Receiver<Answer>,
 }
@@ -79,6 +83,7 @@ impl Writer {
             warned: BTreeSet::new(),
             busy: BTreeSet::new(),
             behind: BTreeMap::new(),
+            members: Weak::new(),
             tell,
             answers,
         }
@@ -92,16 +97,24 @@ impl Writer {
                 events, members, ..
             } = batch;
             drop(members);
-            if !has_written && !self.queue.put_back(events, PAUSE) {
+            if !has_written && !self.queue.put_back(events, PAUSE) && !self.note_next() {
                 break;
             }
         }
-        while !self.busy.is_empty()
-            && let Ok(answer) = self.answers.recv()
-        {
-            self.note(answer);
-        }
+        while self.note_next() {}
         self.queue.end();
+    }
+
+    /// Waits for the answer of a busy member. Returns false if there is none.
+    fn note_next(&mut self) -> bool {
+        if self.busy.is_empty() {
+            return false;
+        }
+        let Ok(answer) = self.answers.recv() else {
+            return false;
+        };
+        self.note(answer);
+        true
     }
 
     /// Writes events to all members that take them, at once. Returns whether one did, a moment after that at the latest.
@@ -111,6 +124,7 @@ impl Writer {
         }
         let frames: Vec<u8> = batch.events.iter().flat_map(Event::encode).collect();
         let frames = Bytes::from(frames);
+        self.members = Arc::downgrade(&batch.members);
         let mut live = batch.members.membership().live();
         // Members without room for data may have some for an event.
         if !live.iter().all(|index| batch.full.contains(index)) {
@@ -124,15 +138,30 @@ impl Writer {
                 asked.insert(index);
             }
         }
+        for index in &busy {
+            let behind = self.behind.entry(*index).or_default();
+            behind.push(frames.clone());
+            drop_surplus(behind);
+        }
         let has_written = self.wait(asked, &batch.events);
-        if has_written {
+        if !has_written {
+            // They come again with the next try.
             for index in busy {
-                let behind = self.behind.entry(index).or_default();
-                behind.push(frames.clone());
-                drop_surplus(behind);
+                self.take_from_behind(index, &frames);
             }
         }
         has_written
+    }
+
+    /// Takes the newest frames back that were to be written to a member later, if these are they.
+    fn take_from_behind(&mut self, index: MemberIndex, frames: &Bytes) {
+        let Entry::Occupied(mut behind) = self.behind.entry(index) else {
+            return;
+        };
+        behind.get_mut().pop_if(|last| last.as_ptr() == frames.as_ptr());
+        if behind.get().is_empty() {
+            behind.remove();
+        }
     }
 
     /// Starts to write to a member. Returns false if it takes no events now.
@@ -140,19 +169,21 @@ impl Writer {
         let Some(store) = members.membership().store(index) else {
             return false;
         };
-        let mut frames = vec![frames.clone()];
-        if let Some(behind) = self.behind.remove(&index) {
-            frames.splice(..0, behind);
-            drop_surplus(&mut frames);
+        let file = self.files.get(&index).filter(|file| file.is_of(&store));
+        if let Some(MemberFile::Failed { since, .. }) = file
+            && since.elapsed() < RETRY_AFTER
+        {
+            return false;
         }
-        let frames = Bytes::from(frames.concat());
-        let offset = match self.files.get(&index).filter(|file| file.is_of(&store)) {
+        let mut all = self.behind.remove(&index).unwrap_or_default();
+        all.push(frames.clone());
+        drop_surplus(&mut all);
+        let frames = Bytes::from(all.concat());
+        let offset = match file {
             Some(MemberFile::Open { len, .. }) if *len + frames.len() as u64 <= FULL => Some(*len),
-            Some(MemberFile::Failed { since, .. }) if since.elapsed() < RETRY_AFTER => {
-                return false;
-            }
             _ => None,
         };
+        let kept = frames.clone();
         let (members, tell) = (Arc::clone(members), self.tell.clone());
         let write = move || {
             let outcome = write_to(&members, &store, offset, frames);
@@ -172,6 +203,7 @@ impl Writer {
             Ok(_) => self.busy.insert(index),
             Err(error) => {
                 tracing::warn!("member {index} gets no events now: {error}");
+                self.behind.insert(index, vec![kept]);
                 false
             }
         }
@@ -192,16 +224,22 @@ impl Writer {
             let Some(answer) = answer else {
                 break;
             };
-            let is_asked = asked.remove(&answer.index);
+            let index = answer.index;
+            let is_asked = asked.remove(&index);
             if self.note(answer) && is_asked && written.is_none() {
                 self.queue.note_written(events);
                 written = Some(Instant::now());
+            }
+            // A member that was busy gets these events now, behind those that it lacked.
+            if !is_asked && self.busy.contains(&index) {
+                asked.insert(index);
             }
         }
         written.is_some()
     }
 
-    /// Notes the answer of a member. Returns whether it has the events.
+    /// Notes the answer of a member, and has what it lacks written to it. Returns whether it has the events that it was asked
+    /// to take.
     fn note(&mut self, answer: Answer) -> bool {
         let Answer {
             index,
@@ -215,6 +253,11 @@ impl Writer {
                 self.warned.remove(&index);
                 self.files
                     .insert(index, MemberFile::Open { directory, len });
+                if self.behind.contains_key(&index)
+                    && let Some(members) = self.members.upgrade()
+                {
+                    self.start(&members, index, &Bytes::new());
+                }
                 return true;
             }
             // Another program deleted the file: the next event makes it again.
