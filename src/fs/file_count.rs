@@ -61,16 +61,17 @@ impl FileCount {
         let stop = Arc::clone(&self.stop);
         let started = self.threads.start("file-count", move || {
             loop {
-                match count(&transactions, &interlock, &stop) {
-                    // A count that began later may have its number already.
-                    Ok(_) if stop.is_wanted() => return,
+                let counted = count(&transactions, &interlock, &stop);
+                // It may have read on after the end of the volume, and a count that began later may have its number already.
+                if stop.is_wanted() {
+                    return;
+                }
+                match counted {
                     Ok(Some(files)) => {
                         interlock.set_files(files);
                         tracing::info!("the interlock counted {files} files");
                     }
                     Ok(None) => return,
-                    // It may have read on after the end of the volume.
-                    Err(_) if stop.is_wanted() => return,
                     // The number before serves on.
                     Err(error) => tracing::warn!("the files cannot be counted: {error}"),
                 }

@@ -55,6 +55,7 @@ impl Threads {
     }
 
     /// Waits as [`Self::wait`], but no longer than `patience`. Returns whether all work is done.
+    #[must_use]
     pub fn wait_for(&self, patience: Duration) -> bool {
         let mut count = self.0.count.lock();
         let is_at_work = |count: &mut usize| *count > 0;

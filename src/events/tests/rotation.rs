@@ -66,7 +66,7 @@ fn to_be_kept(disk: &MemDisk, events: &[Event]) -> Vec<Event> {
 #[test]
 fn a_power_cut_or_a_lack_of_space_at_any_call_of_a_rotation_loses_no_event() {
     let (full, before) = about_to_be_full();
-    let least = to_be_kept(&full, &before);
+    let spared = to_be_kept(&full, &before);
     let last = EventKind::FileLost {
         file: "z".repeat(4000),
     };
@@ -76,7 +76,7 @@ fn a_power_cut_or_a_lack_of_space_at_any_call_of_a_rotation_loses_no_event() {
     append(&whole.open(), &next).unwrap();
     let mut kept = read_store(&whole.open()).unwrap().events;
     kept.pop();
-    assert!(kept.len() > 3 * (least.len() - 2), "{}", kept.len());
+    assert!(kept.len() > 3 * (spared.len() - 2), "{}", kept.len());
     let policies = [
         CutPolicy::Keep,
         CutPolicy::Drop,
@@ -102,7 +102,7 @@ fn a_power_cut_or_a_lack_of_space_at_any_call_of_a_rotation_loses_no_event() {
             let (is_cut, kept) = if plan.is_power_off() {
                 (true, &kept[..])
             } else {
-                (false, &least[1..])
+                (false, &spared[1..])
             };
             assert!(
                 is_beyond || !is_cut || outcome.is_err(),

@@ -115,11 +115,11 @@ fn a_refusal_that_waits_for_the_log_holds_up_nothing_else_in_its_directory() {
         // Both have to wait by now, or hold it up a little later.
         std::thread::sleep(Duration::from_millis(200));
         scope.spawn(move || told.send(make(fs, b"new").map(drop)));
-        let made = answers.recv_timeout(HANG);
+        let answer = answers.recv_timeout(HANG);
         let waits = !unlink.is_finished() && !rename.is_finished();
         let refusals = interlock.take_changes(|_| {});
         interlock.note_recorded(refusals);
-        made.expect("it waits for the log").unwrap();
+        answer.expect("it waits for the log").unwrap();
         assert!(waits, "a refusal came before the log had it");
         for refused in [unlink, rename] {
             let refused = refused.join().unwrap();
