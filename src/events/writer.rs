@@ -158,7 +158,9 @@ impl Writer {
         let Entry::Occupied(mut behind) = self.behind.entry(index) else {
             return;
         };
-        behind.get_mut().pop_if(|last| last.as_ptr() == frames.as_ptr());
+        behind
+            .get_mut()
+            .pop_if(|last| last.as_ptr() == frames.as_ptr());
         if behind.get().is_empty() {
             behind.remove();
         }
