@@ -1,6 +1,6 @@
 //! A limit on the bytes that the answers of many daemons take at once in one process.
 //!
-//! A daemon of another user may send as much as a daemon of ours does in its worst case, and many of them may do so at the
+//! A daemon of another user may send as much as a daemon of ours does in its worst case. Many of them may do so at the
 //! same moment. Each connection has an [`Account`]. It takes bytes from the [`Budget`] as they arrive, so a daemon that is
 //! silent takes none. A brief answer takes none either: the first bytes of a connection are free, so no other daemon can
 //! keep them out.

@@ -335,7 +335,7 @@ impl<'a> Answering<'a> {
         Ok(answering)
     }
 
-    /// Gives the daemon the time for an answer anew.
+    /// Gives the daemon the whole time for an answer again.
     fn extend(&mut self) {
         self.until = self.limits.answer.map(|limit| Instant::now() + limit);
     }

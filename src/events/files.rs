@@ -143,14 +143,14 @@ fn cut_back(store: &dyn Store, len: u64) {
     }
 }
 
-/// Returns those events of the old file that stay although the new one of `len` bytes takes its place: the newest one of each
-/// kind, then more of each kind, as many as its share of a file is, then the newest of all, as far as there is room. So no kind
-/// pushes out the last event of another, and a kind has the room that others leave.
+/// Returns those events of the old file that stay although the new one of `len` bytes takes its place. The newest event of each
+/// kind comes first. More of each kind follow, up to its share of a file, and then the newest of all, as far as there is
+/// room. So no kind pushes out the last event of another, and a kind has the room that others leave.
 fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
     let (old, new) = (read_bytes(store, OLD_EVENTS)?, read_bytes(store, EVENTS)?);
     let (mut old, (mut new, _)) = (read_raw(&old).0, read_raw(&new));
     let skipped = len.saturating_sub(MOST_READ);
-    // An earlier try may have added some, and a crash may have left gaps between them. They are added anew.
+    // An earlier try may have added some, and a crash may have left gaps between them. They are added again.
     let added: HashSet<&[u8]> = old.iter().map(|raw| raw.frame).collect();
     let own = new.iter().rposition(|raw| !added.contains(raw.frame));
     let own = own.map_or(0, |last| last + 1);
@@ -174,9 +174,9 @@ fn staying_events(store: &dyn Store, len: u64) -> Result<Staying, StoreError> {
     })
 }
 
-/// Chooses the events of an old file that stay, in the order of [`Staying`]: in so many bytes the newest of each kind that the
-/// new file lacks, the shorter ones first, then those that are in the share of their kind. Others stay only if all have fewer
-/// bytes than `room_for_all`.
+/// Chooses the events of an old file that stay, in the order of [`Staying`], in so many bytes. The newest of each kind that the
+/// new file lacks comes first, the shorter ones before the longer. Then come those that are in the share of their kind. Others
+/// stay only if all have fewer bytes than `room_for_all`.
 fn choose_staying(
     old: &[RawEvent<'_>],
     new: &[RawEvent<'_>],
@@ -218,7 +218,7 @@ fn choose_staying(
         }
     }
     for raw in surplus {
-        // What is older than one that finds no room goes as well: the history has no gap there.
+        // All that are older than one that finds no room go as well: the history has no gap there.
         bytes += raw.frame.len();
         if bytes > room_for_all {
             break;

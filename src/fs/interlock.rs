@@ -533,7 +533,7 @@ mod tests {
             let first = scope.spawn(refused);
             cauchyfs_testkit::eventually("it refuses", LONG, || interlock.refused().is_some());
             let second = scope.spawn(refused);
-            // What was taken before the refusal does not have it, although its change is taken.
+            // Changes that were taken before the refusal lack it, although its own change is taken.
             let number = interlock.take_changes(|changes| assert_eq!(changes.len(), 1));
             interlock.note_recorded(before);
             std::thread::sleep(Duration::from_millis(100));

@@ -1,7 +1,7 @@
 //! The memory for answers of daemons.
 //!
 //! Daemons of root have a room of their own, so those of others cannot fill it. In each room the bytes that have arrived
-//! have a limit together, one answer at a time is read, and each volume has its share of the metrics that are kept. Brief
+//! have a limit together, and one answer at a time is read. Each volume has its share of the metrics that are kept. Brief
 //! answers are beyond that limit: whatever others send, a daemon that answers is shown as one.
 
 use std::sync::Arc;

@@ -26,7 +26,7 @@ fn append(store: &dyn Store, frame: &[u8]) -> Result<(), StoreError> {
     store.write_durably(EVENTS, offset, frame)
 }
 
-/// Returns a directory whose old file has two rare events and is as long as it becomes, and whose new file is about to be full.
+/// Returns a directory whose old file has two rare events and its full length. The new file is about to be full.
 fn about_to_be_full() -> (MemDisk, Vec<Event>) {
     let disk = MemDisk::new("d", 4 << 20);
     let store = disk.open();
@@ -403,7 +403,7 @@ fn kinds_that_fill_the_log_together_do_not_push_out_the_last_event_of_another() 
             let number = (usize::from(kinds) >= others.len()).then_some(200 + kinds);
             sequence += 1;
             let next = renumbered(sequence, kind, number);
-            // What one of these leaves free has no room for the refusal.
+            // The room that one of these leaves is too small for the refusal.
             assert!(next.len() <= first.len(), "{kind:?}");
             if bytes.len() + next.len() > usize::try_from(FILE_MAX).unwrap() {
                 break;

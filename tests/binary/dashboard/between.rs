@@ -184,7 +184,7 @@ fn answers_of_many_daemons_have_a_limit_together_and_those_beyond_it_are_told() 
             && volumes.iter().all(is_up)
     });
     drop(between);
-    // What they had taken is given back.
+    // The room that they had taken is given back.
     eventually("all are there again", || {
         let page = dashboard.get("/metrics");
         let has_metrics = |it: &TestVolume| {
