@@ -15,6 +15,7 @@
 //! | [`FileWriter`] | write, allocate, punch, copy ranges |
 //! | [`Attributes`] | read and change attributes, sizes included |
 //! | [`Xattrs`] | extended attributes and ACLs |
+//! | [`DirectoryCodes`] | give directories codes |
 //! | [`DirectoryQuotas`] | set, show and clear quotas of directories |
 //!
 //! # Invariants
@@ -34,6 +35,7 @@ mod attributes;
 pub mod check;
 mod cut;
 mod directories;
+mod directory_codes;
 mod edit;
 mod entries;
 mod error;
@@ -74,7 +76,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::format::record::{FileKind, Inline, Inode, Timestamp};
-use crate::format::{BLOCK_SIZE, Ino, QuotaId, key};
+use crate::format::{BLOCK_SIZE, Ino, QuotaId, StripeClass, key};
 use crate::maintenance::{InodeLocks, Maintenance};
 use crate::transaction::Transactions;
 
@@ -93,6 +95,7 @@ use removal::Removal;
 pub use crate::format::TARGET_MAX;
 pub use attributes::Attributes;
 pub use directories::Directories;
+pub use directory_codes::DirectoryCodes;
 pub use error::FsError;
 pub use interlock::{Interlock, InterlockChange, RefusedRemovals};
 pub use kept::{Kept, LostChanges};
@@ -127,6 +130,7 @@ pub struct Fs {
     attributes: Arc<Attributes>,
     xattrs: Arc<Xattrs>,
     quotas: DirectoryQuotas,
+    directory_codes: DirectoryCodes,
     file_count: FileCount,
 }
 
@@ -286,6 +290,7 @@ impl Fs {
         Self {
             maintenance,
             quotas: DirectoryQuotas::new(&inodes, &transactions),
+            directory_codes: DirectoryCodes::new(&inodes, &transactions),
             names: Names::new(
                 &inodes,
                 &transactions,
@@ -426,6 +431,12 @@ impl Fs {
         &self.quotas
     }
 
+    /// Returns the part that gives directories codes.
+    #[must_use]
+    pub fn directory_codes(&self) -> &DirectoryCodes {
+        &self.directory_codes
+    }
+
     /// Returns the locks of inodes, for maintenance that moves the data of files.
     #[must_use]
     pub fn inode_locks(&self) -> Arc<dyn InodeLocks> {
@@ -560,6 +571,7 @@ fn root_inode(uid: u32, gid: u32, now: Timestamp) -> Inode {
         parent: Ino::ROOT,
         next_cookie: FIRST_COOKIE,
         quota: QuotaId::NONE,
+        class: StripeClass::VOLUME,
         inline: Inline::None,
     }
 }

@@ -31,6 +31,7 @@ use crate::workers::Threads;
 mod buffers;
 mod cache;
 mod census;
+mod classes;
 mod damage;
 mod dirty;
 mod encoded;
@@ -59,7 +60,7 @@ mod tally;
 mod unrecoverable;
 mod writer;
 
-pub use buffers::{Fresh, Hold, Placed, Unjournaled};
+pub use buffers::{Hold, Placed, Unjournaled};
 pub use cache::CacheUse;
 pub use census::{Census, FileLengths, SegmentCensus};
 pub use error::StripeError;
@@ -71,6 +72,7 @@ pub use rebuilder::{IncompleteStripe, RebuildTarget, RebuiltStripes, TargetError
 pub use records::{FlushedStripe, LostShard, StripeRecords, WrittenShards};
 pub use space::{Load, Space};
 
+pub(crate) use classes::{ClassCode, Classes};
 pub(crate) use layout::{member_of, place_of};
 pub(crate) use pins::PinFence;
 pub(crate) use placement::slot_capacity;
@@ -104,6 +106,7 @@ pub enum OpenError {
 /// The stripes of one volume: the parts that write, read, inspect and rebuild them.
 pub struct Stripes {
     coder: Arc<StripeCoder>,
+    classes: Arc<Classes>,
     segments: Arc<Segments>,
     writer: Arc<Writer>,
     reader: Arc<Reader>,
@@ -156,6 +159,7 @@ impl Stripes {
             inventory: FileInventory::new(Arc::clone(&members), Arc::clone(&shared.segments)),
             space: SpaceMeter::new(members, Arc::clone(&shared.segments)),
             coder: shared.coder,
+            classes: shared.classes,
             segments: shared.segments,
             damage: shared.damage,
             pins: Pins::default(),
@@ -197,6 +201,11 @@ impl Stripes {
     /// Returns the part that writes lost shards again.
     pub(crate) fn rebuilder(&self) -> &ShardRebuilder {
         &self.rebuilder
+    }
+
+    /// Returns the classes of stripes, and their codes.
+    pub(crate) fn classes(&self) -> &Classes {
+        &self.classes
     }
 
     /// Returns all segments.

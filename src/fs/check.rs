@@ -7,6 +7,7 @@
 //! Memory grows with the number of directories, and by some 16 bytes for every other inode.
 
 mod checker;
+mod classes;
 mod names;
 mod quotas;
 mod report;
@@ -57,6 +58,7 @@ pub fn check(maintenance: &Maintenance, repair: bool) -> Result<CheckReport, FsE
     names::check_positions(&mut check)?;
     names::check_inodes(&mut check, &names)?;
     names::check_attributes(&mut check)?;
+    classes::check_classes(&mut check)?;
     storage::check_extents(&mut check)?;
     // Once the inodes are right.
     quotas::check_quotas(&mut check)?;

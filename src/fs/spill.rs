@@ -28,7 +28,7 @@ impl Spilled {
     ) -> Result<Option<Self>, FsError> {
         match &inode.inline {
             Inline::Data(data) if range.start > 0 || range.end < data.len() as u64 => {
-                let written = transactions.write_at_once(data)?;
+                let written = transactions.write_at_once(inode.class, data)?;
                 Ok(written.map(|written| Self {
                     runs: extents::placed_at(0, &written),
                     written: Some(written),

@@ -9,8 +9,8 @@ mod truncate;
 use std::ops::Range;
 use std::sync::Arc;
 
-use crate::format::Ino;
 use crate::format::record::{Inline, Inode};
+use crate::format::{Ino, StripeClass};
 use crate::transaction::unwritten::Claim;
 use crate::transaction::{Transactions, Written};
 
@@ -153,18 +153,20 @@ impl FileWriter {
     ) -> Result<Wrote, FsError> {
         let claim = self.claim(file, offset, data.len() as u64, flags)?;
         let claim = claim.as_ref();
+        let class = self.transactions.class_of(file.ino)?;
         // Much is placed before the file is locked; little may yet fit into its record.
         let early = if data.len() > INLINE_MAX {
             self.check_quota(file, offset, data.len() as u64, flags)?;
-            Some(self.transactions.write_within(claim, data)?)
+            Some(self.transactions.write_within(class, claim, data)?)
         } else {
             if !claim.is_some_and(Claim::is_full) {
                 self.transactions.growth().check_growth()?;
             }
             None
         };
-        let attempt = || self.write_locked(file, offset, data, flags, (claim, early.as_ref()));
-        let written = self.with_open_stripe(claim, attempt);
+        let placed = (class, claim, early.as_ref());
+        let attempt = || self.write_locked(file, offset, data, flags, placed);
+        let written = self.with_open_stripe((&[class], claim), attempt);
         let is_unused = matches!(
             written,
             Err(FsError::QuotaExceeded | FsError::NoSpace) | Ok(Wrote::Nothing)
@@ -223,18 +225,20 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Runs `attempt` until it returns something. In between it holds no lock, and a stripe is opened,
+    /// Runs `attempt` until it returns something. In between it holds no lock, and a stripe of each class is opened,
     /// which may have to wait for members.
     fn with_open_stripe<T>(
         &self,
-        claim: Option<&Claim<'_>>,
+        (classes, claim): (&[StripeClass], Option<&Claim<'_>>),
         mut attempt: impl FnMut() -> Result<Option<T>, FsError>,
     ) -> Result<T, FsError> {
         loop {
             if let Some(done) = attempt()? {
                 return Ok(done);
             }
-            self.transactions.open_stripe(claim)?;
+            for class in classes {
+                self.transactions.open_stripe(*class, claim)?;
+            }
         }
     }
 
@@ -275,14 +279,15 @@ impl FileWriter {
         offset: u64,
         data: &[u8],
         flags: WriteFlags,
-        (claim, early): (Option<&Claim<'_>>, Option<&Written>),
+        (class, claim, early): (StripeClass, Option<&Claim<'_>>, Option<&Written>),
     ) -> Result<Option<Wrote>, FsError> {
         let lock = self.inodes.locks().exclusive(&[file.ino]);
         let mut inode = self.inodes.get(file.ino)?;
         check_regular(&inode)?;
         let start = start_of(file, &inode, offset, flags);
         let end = end_of(start, data.len() as u64)?;
-        if claim.is_some_and(|claim| *claim.range() != (start..end)) {
+        let is_moved = claim.is_some_and(|claim| *claim.range() != (start..end));
+        if is_moved || class != inode.class {
             return Ok(Some(Wrote::Nothing));
         }
         self.check_growth_of(file.ino, &inode, &(start..end))?;
@@ -302,7 +307,7 @@ impl FileWriter {
             };
             let mut written = None;
             if early.is_none() {
-                written = self.transactions.write_at_once_within(claim, data)?;
+                written = self.transactions.write_at_once_within(class, claim, data)?;
                 if written.is_none() {
                     spilled.abandon(&self.transactions)?;
                     return Ok(None);
@@ -339,7 +344,8 @@ impl FileWriter {
 enum Wrote {
     /// Everything.
     All,
-    /// Nothing: the end of a file that is appended to has moved, and another try claims the range there.
+    /// Nothing: the end of a file that is appended to has moved, or the file has another class of stripes. Another try
+    /// claims the range there, or places the bytes in such a stripe.
     Nothing,
 }
 

@@ -3,10 +3,10 @@
 //! Overwriting a file leaves dead bytes in its old stripes; a stripe comes free only when all of it is dead. When
 //! nothing is free, compaction packs the live bytes of the deadest stripes into new ones, and the old stripes die.
 //! Stripes that lack shards come first, because the new ones are whole where there are members enough. The room for
-//! this is kept back. The copying is done without any lock; the extents are re-pointed under their inode's lock, each
+//! this is kept back. Bytes of files with different codes go to different stripes. The copying is done without any lock; the extents are re-pointed under their inode's lock, each
 //! only if it is still the extent that was copied.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,11 +15,11 @@ use parking_lot::Mutex;
 
 use super::candidates::{Candidates, Permille, Rank};
 use crate::format::record::{Backref, Extent, MAX_STRIPE_BYTES, Marker, Stripe};
-use crate::format::{BLOCK_SIZE, Ino, Record, StripeId, key};
+use crate::format::{BLOCK_SIZE, Ino, Record, StripeClass, StripeId, key};
 use crate::membership::Members;
 use crate::metadata::{Batch, Meta};
 use crate::rate_limit::RateLimit;
-use crate::stripes::{StripeRecords, Stripes, Tally, member_of};
+use crate::stripes::{ClassCode, StripeRecords, Stripes, Tally, member_of};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::{Catalog, successor};
 use crate::transaction::extent_cache::ExtentCache;
@@ -161,41 +161,56 @@ impl Compaction {
         }
     }
 
-    /// Moves the live bytes of some stripes into new ones, as far as they can be read; no more of them than
-    /// a few stripes hold. Returns whether any were moved.
+    /// Moves the live bytes of some stripes into new ones of the codes of their files, as far as they can be read; no more
+    /// of them than a few stripes hold. Returns whether any were moved.
     pub(super) fn move_stripes(
         &self,
         victims: Vec<StripeId>,
         locks: &dyn InodeLocks,
     ) -> Result<bool, CommitError> {
         let mut moved = false;
-        let mut packed = Packed::default();
-        let mut written = 0;
-        for victim in victims {
+        let mut packs: BTreeMap<StripeClass, Packed> = BTreeMap::new();
+        let mut begun = 0;
+        'victims: for victim in victims {
             // A live rest that does not move marks the stripe, and makes it a candidate again.
             self.candidates.lock().forget(victim);
             let _pin = self.stripes.pins().pin();
             self.split_long_runs(victim, locks)?;
             for run in self.live_runs(victim)? {
-                if run.len() > self.stripes.writer().stripe_capacity() {
+                let Some(code) = self.code_for(&run)? else {
+                    continue;
+                };
+                if run.len() > code.capacity() {
                     tracing::warn!(
                         "an extent in stripe {victim} is longer than any stripe: it is not moved"
                     );
                     continue;
                 }
-                if run.start_after(packed.payload.len()) + run.len()
-                    > self.stripes.writer().stripe_capacity()
-                {
-                    moved |= self.move_out(&mut packed, locks)?;
-                    written += 1;
-                    if written == STRIPES_AT_ONCE {
-                        return Ok(moved);
-                    }
+                let packed = packs.entry(code.class()).or_default();
+                if run.start_after(packed.payload.len()) + run.len() > code.capacity() {
+                    moved |= self.move_out(packed, &code, locks)?;
                 }
-                self.pack(&mut packed, run);
+                if packed.runs.is_empty() {
+                    if begun == STRIPES_AT_ONCE {
+                        break 'victims;
+                    }
+                    begun += 1;
+                }
+                self.pack(packed, run);
             }
         }
-        Ok(moved | self.move_out(&mut packed, locks)?)
+        for (class, packed) in &mut packs {
+            if let Some(code) = self.stripes.classes().get(*class) {
+                moved |= self.move_out(packed, &code, locks)?;
+            }
+        }
+        Ok(moved)
+    }
+
+    /// Returns the code for the bytes of a run; `None` if it is not known, so that the run stays where it is.
+    fn code_for(&self, run: &LiveRun) -> Result<Option<Arc<ClassCode>>, CommitError> {
+        let classes = self.stripes.classes();
+        Ok(classes.get(self.catalog.class_of(classes, run.ino)?))
     }
 
     /// Returns the stripes most worth moving: of those known to have lost bytes, or else of those that a survey finds.
@@ -323,16 +338,22 @@ impl Compaction {
 
     /// Splits the extents of a stripe that are longer than a new stripe: its code may have had more data shards.
     fn split_long_runs(&self, stripe: StripeId, locks: &dyn InodeLocks) -> Result<(), CommitError> {
-        let capacity = self.stripes.writer().stripe_capacity() as u64;
-        let capacity = capacity / BLOCK_SIZE as u64 * BLOCK_SIZE as u64;
         let mut long = self.live_runs(stripe)?;
+        let least = self.stripes.classes().least_capacity() as u64;
         let most = u64::from(MAX_STRIPE_BYTES);
         let makes_sense = |run: &LiveRun| {
             let end = u64::from(run.extent.stripe_offset).saturating_add(run.extent.len);
             run.extent.len <= run.end && end <= most
         };
-        long.retain(|run| run.extent.len > capacity && makes_sense(run));
+        long.retain(|run| run.extent.len > least && makes_sense(run));
         for run in long {
+            let Some(code) = self.code_for(&run)? else {
+                continue;
+            };
+            let capacity = (code.capacity() / BLOCK_SIZE * BLOCK_SIZE) as u64;
+            if run.extent.len <= capacity {
+                continue;
+            }
             let mut outcome = Ok(());
             locks.with_locked(run.ino, &mut || outcome = self.split(&run, capacity));
             outcome?;
@@ -407,13 +428,21 @@ impl Compaction {
     }
 
     /// Writes the packed bytes as a stripe, and points the unchanged extents to it.
-    fn move_out(&self, packed: &mut Packed, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
+    fn move_out(
+        &self,
+        packed: &mut Packed,
+        code: &ClassCode,
+        locks: &dyn InodeLocks,
+    ) -> Result<bool, CommitError> {
         let Packed { payload, runs, .. } = std::mem::take(packed);
         if runs.is_empty() {
             return Ok(false);
         }
-        let (stripe, _hold) = self.stripes.writer().append_stripe(&payload)?;
-        let geometry = self.members.shape().geometry();
+        let (stripe, _hold) = self
+            .stripes
+            .writer()
+            .append_stripe(code.class(), &payload)?;
+        let geometry = code.geometry();
         let shard = payload.len().div_ceil(geometry.data_shards());
         let written = (shard * geometry.total_shards()) as u64;
         self.moved.fetch_add(written, Ordering::Relaxed);
@@ -427,7 +456,7 @@ impl Compaction {
             };
             locks.with_locked(run.ino, &mut || {
                 if outcome.is_ok() {
-                    outcome = self.repoint(&run, target);
+                    outcome = self.repoint(&run, code.class(), target);
                 }
             });
         }
@@ -438,7 +467,16 @@ impl Compaction {
         outcome.map(|()| true)
     }
 
-    fn repoint(&self, run: &LiveRun, target: Extent) -> Result<(), CommitError> {
+    fn repoint(
+        &self,
+        run: &LiveRun,
+        class: StripeClass,
+        target: Extent,
+    ) -> Result<(), CommitError> {
+        // The file may have been given another code meanwhile.
+        if self.catalog.class_of(self.stripes.classes(), run.ino)? != class {
+            return Ok(());
+        }
         let extent = key::extent(run.ino, run.end);
         let current = self.meta.get(&extent)?;
         if current.map(|value| Extent::decode(&value)).transpose()? != Some(run.extent) {

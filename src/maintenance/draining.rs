@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::reaper::Reaper;
 use crate::format::record::Segment;
-use crate::format::{MemberIndex, SegmentId};
-use crate::membership::Members;
+use crate::format::{MemberIndex, SegmentId, StripeClass};
+use crate::membership::{Members, MembersError};
 use crate::metadata::IndexReplicas;
 use crate::stripes::Stripes;
 use crate::transaction::commits::Commits;
@@ -60,6 +60,7 @@ impl Draining {
 
     fn begin(&self, member: MemberIndex, heir: Option<MemberIndex>) -> Result<(), CommitError> {
         self.commits.check_writable()?;
+        self.check_members_for_directories(member)?;
         if !self.has_room_without(member) {
             self.reaper.free_dead()?;
             if !self.has_room_without(member) {
@@ -103,6 +104,28 @@ impl Draining {
     pub fn keep(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.commits.check_writable()?;
         Ok(self.members.changes().set_draining(member, false)?)
+    }
+
+    /// Refuses to drain a member if the others are too few for the stripes of directories.
+    fn check_members_for_directories(&self, index: MemberIndex) -> Result<(), CommitError> {
+        let membership = self.members.membership();
+        let draining = membership.draining();
+        let stays = |other: &MemberIndex| *other != index && !draining.contains(other);
+        let staying = membership.live().into_iter().filter(stays).count();
+        let records = self.stripes.segments().records();
+        let of_directories = records
+            .iter()
+            .filter(|(_, segment)| segment.class != StripeClass::VOLUME);
+        let widest = of_directories.map(|(_, segment)| segment.total_shards());
+        match widest.max() {
+            Some(needed) if staying < needed => Err(MembersError::TooFewLeft {
+                index,
+                staying,
+                needed,
+            }
+            .into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns whether the other members have room for the data of one.

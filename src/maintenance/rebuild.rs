@@ -59,6 +59,7 @@ mod code_room;
 mod copy_out;
 mod files;
 mod job;
+mod misplaced;
 mod narrowing;
 mod outcome;
 mod plan;
@@ -316,7 +317,11 @@ impl Rebuild {
             return Ok(PlanOutcome::Complete { improved: false });
         }
         match self.narrow(round)? {
-            PlanOutcome::Complete { improved: false } => self.rewrite(round),
+            PlanOutcome::Complete { improved: false } => {}
+            outcome => return Ok(outcome),
+        }
+        match self.rewrite(round)? {
+            PlanOutcome::Complete { improved: false } => self.rewrite_misplaced(round),
             outcome => Ok(outcome),
         }
     }

@@ -197,7 +197,7 @@ impl RedundancyCounter {
         let state = self.known_state();
         let progress = self.rebuild_status.progress();
         let redundancy = Arc::new(self.count_redundancy(&mut stretches)?);
-        if self.is_full(&redundancy) && self.members.membership().draining().is_empty() {
+        if Self::is_full(&redundancy) && self.members.membership().draining().is_empty() {
             self.rebuild_status.forget_stuck(&progress);
         }
         *self.last.lock() = Some(Counted {
@@ -220,10 +220,8 @@ impl RedundancyCounter {
     }
 
     /// Returns whether every stripe bears as many losses as it can.
-    fn is_full(&self, redundancy: &Redundancy) -> bool {
-        let most = self.members.shape().survival().guaranteed();
-        let mut rows = redundancy.rows.iter();
-        rows.all(|row| usize::try_from(row.losses_tolerated).is_ok_and(|losses| losses >= most))
+    fn is_full(redundancy: &Redundancy) -> bool {
+        redundancy.rows.iter().all(RedundancyRow::is_as_promised)
     }
 
     fn known_state(&self) -> KnownState {

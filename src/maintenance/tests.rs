@@ -23,7 +23,9 @@ use crate::store::{
     Call, CallKind, CutPolicy, Effect, Executor, ExecutorKind, Fault, FaultPlan, FaultStore,
     MemDisk, Scope, Store, StoreErrorKind, StoreRef,
 };
-use crate::transaction::{CommitError, CountLimits, CreateOptions, OpenOptions, Transactions};
+use crate::transaction::{
+    CommitError, CountLimits, CreateOptions, OpenOptions, Transactions, Written,
+};
 
 mod checkpoints;
 mod code_change;
@@ -32,6 +34,7 @@ mod counting;
 mod crash;
 mod creation;
 mod degraded;
+mod directory_codes;
 mod draining;
 mod faults;
 mod full;
@@ -247,6 +250,11 @@ impl TestFs {
     /// Replaces a file's bytes.
     fn write(&self, file: u64, data: &[u8]) -> Result<(), CommitError> {
         let written = self.transactions.write(data)?;
+        self.put_extents(file, &written)
+    }
+
+    /// Points a file at bytes that were placed for it, and at nothing else.
+    fn put_extents(&self, file: u64, written: &Written) -> Result<(), CommitError> {
         let mut batch = self.removal(file)?;
         let mut end = 0;
         for placed in &written.placed {

@@ -3,6 +3,7 @@
 use super::fields::noted_shards;
 use super::shape::VolumeShape;
 use crate::codec::{CodeId, Geometry};
+use crate::format::record::greatest_height;
 use crate::format::superblock::Superblock;
 
 /// The code of new stripes.
@@ -14,6 +15,16 @@ pub struct StripeCode {
     pub code: CodeId,
     /// The most bytes of one shard.
     pub unit_bytes: u32,
+}
+
+impl StripeCode {
+    /// Returns the most bytes of data that a stripe has.
+    #[must_use]
+    pub fn greatest_payload(&self) -> usize {
+        let data_shards = self.geometry.data_shards();
+        let noted = u8::try_from(data_shards).unwrap_or(u8::MAX);
+        greatest_height(self.unit_bytes, noted) as usize * data_shards
+    }
 }
 
 /// The code of new stripes, as superblocks note it.

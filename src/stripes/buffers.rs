@@ -1,4 +1,4 @@
-//! Stripe buffers: the one being filled, those on their way to the members, and the threads that wait for them.
+//! Stripe buffers: those being filled, one for each class of stripes that is written, those on their way to the members, and the threads that wait for them.
 //!
 //! ```text
 //! append ─► open ──full, or seal()──► sealed (queued) ─► flushed ─► recorded: buffer goes back
@@ -14,26 +14,27 @@
 //! leaves it once its record is in the index. A reader that finds it in neither place therefore knows that it does
 //! not exist.
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
+use super::classes::ClassCode;
 use super::error::StripeError;
 use super::layout;
 use super::segments::Reservation;
-use crate::format::StripeId;
+use crate::format::{StripeClass, StripeId};
 use crate::store::Pool;
 
 mod open;
 mod sealed;
 
-pub use open::{Fresh, Placed, Unjournaled};
+pub use open::{Placed, Unjournaled};
 pub(crate) use sealed::Sealed;
 
-use open::OpenStripe;
+use open::{Fresh, OpenStripe};
 
 #[derive(Debug)]
 enum BufferedStripe {
@@ -81,9 +82,10 @@ impl Drop for Hold {
     }
 }
 
-/// The number and the reserved space with which a stripe is opened.
+/// The number, the code and the reserved space with which a stripe is opened.
 pub(crate) struct Opening {
     pub(crate) stripe: StripeId,
+    pub(crate) code: Arc<ClassCode>,
     pub(crate) reservation: Reservation,
 }
 
@@ -91,11 +93,9 @@ pub(crate) struct Opening {
 #[derive(Debug)]
 pub(crate) struct Buffers {
     pool: Pool,
-    data_shards: usize,
-    /// Payload bytes of a full stripe.
-    capacity: usize,
     limit: usize,
-    open: Mutex<Option<OpenStripe>>,
+    /// By the class for which they take bytes.
+    open: Mutex<BTreeMap<StripeClass, OpenStripe>>,
     state: Mutex<BufferTable>,
     /// The least number of a stripe in the table, readable without a lock. Readers of flushed stripes need no more.
     oldest: AtomicU64,
@@ -108,12 +108,10 @@ pub(crate) struct Buffers {
 }
 
 impl Buffers {
-    /// Makes room for `limit` stripes of at most `capacity` bytes.
-    pub(crate) fn new(pool: Pool, data_shards: usize, capacity: usize, limit: usize) -> Arc<Self> {
+    /// Makes room for `limit` stripes.
+    pub(crate) fn new(pool: Pool, limit: usize) -> Arc<Self> {
         Arc::new(Self {
             pool,
-            data_shards,
-            capacity,
             limit,
             open: Mutex::default(),
             state: Mutex::default(),
@@ -124,23 +122,22 @@ impl Buffers {
         })
     }
 
-    /// Returns the payload bytes of a full stripe.
-    pub(crate) fn capacity(&self) -> usize {
-        self.capacity
-    }
-
-    /// Copies as much of `data` as fits into the open stripe; `None` if there is none that has
+    /// Copies as much of `data` as fits into the open stripe of a class; `None` if there is none that has
     /// room, and then one must be opened.
-    pub(crate) fn append(self: &Arc<Self>, data: &[u8]) -> Option<(Placed, Hold)> {
+    pub(crate) fn append(
+        self: &Arc<Self>,
+        class: StripeClass,
+        data: &[u8],
+    ) -> Option<(Placed, Hold)> {
         let mut open = self.open.lock();
-        let placed = open.as_mut().and_then(|stripe| stripe.append(data));
-        let Some(placed) = placed else {
-            self.seal_locked(&mut open);
+        let stripe = open.get_mut(&class);
+        let Some(placed) = stripe.and_then(|stripe| stripe.append(data)) else {
+            self.seal_locked(&mut open, class);
             return None;
         };
         let hold = self.hold(placed.stripe);
-        if open.as_ref().is_some_and(OpenStripe::is_full) {
-            self.seal_locked(&mut open);
+        if open.get(&class).is_some_and(OpenStripe::is_full) {
+            self.seal_locked(&mut open, class);
         }
         Some((placed, hold))
     }
@@ -154,14 +151,16 @@ impl Buffers {
         }
     }
 
-    /// Opens a stripe, unless another thread just did; `prepare` runs without a lock, in one thread at
+    /// Opens a stripe for a class, unless another thread just opened one; `prepare` runs without a lock, in one thread at
     /// a time, once a buffer is free. `help` is called while none is; it returns whether it flushed
     /// something itself.
     pub(crate) fn open_stripe(
         &self,
+        class: StripeClass,
         mut help: impl FnMut() -> bool,
         prepare: impl FnOnce() -> Result<Opening, StripeError>,
     ) -> Result<(), StripeError> {
+        let mut unused = self.make_way(class);
         let mut state = self.state.lock();
         loop {
             state.check()?;
@@ -170,11 +169,16 @@ impl Buffers {
                 // The thread that had the baton opened a stripe, or met an error that concerns this thread as well.
                 return state.check();
             }
-            if state.in_use < self.limit {
+            if state.in_use < self.limit + unused {
                 break;
             }
-            let helped = MutexGuard::unlocked(&mut state, &mut help);
-            if !helped && state.in_use >= self.limit && state.check().is_ok() {
+            let helped = MutexGuard::unlocked(&mut state, || {
+                // Stripes that others opened meanwhile may have all buffers.
+                unused = self.make_way(class);
+                help()
+            });
+            let is_full = state.in_use >= self.limit + unused;
+            if !helped && is_full && state.check().is_ok() {
                 self.room.wait(&mut state);
             }
         }
@@ -182,17 +186,38 @@ impl Buffers {
         state.in_use += 1;
         drop(state);
         // Since this caller looked, another thread may have opened one. From here on only this one can.
-        if self.open.lock().is_some() {
+        if self.open.lock().contains_key(&class) {
             self.give_up_opening();
             return Ok(());
         }
         let unwinding = guard_on_unwind((), |()| self.give_up_opening());
         let opened = prepare().map(|opening| {
-            let buffer = self.pool.buffer(self.capacity);
-            OpenStripe::new(opening.stripe, opening.reservation, buffer)
+            let buffer = self.pool.buffer(opening.code.capacity());
+            let stripe = (opening.stripe, opening.code);
+            OpenStripe::new(stripe, opening.reservation, buffer)
         });
         ScopeGuard::into_inner(unwinding);
-        self.install(opened)
+        self.install(class, opened)
+    }
+
+    /// Seals open stripes of other classes if they are too many to open one more: at least half of the buffers are for
+    /// stripes on their way to the members. Returns how many stripes are open and empty. These cannot be sealed, so their
+    /// buffers do not count.
+    fn make_way(&self, class: StripeClass) -> usize {
+        let mut open = self.open.lock();
+        let most = (self.limit / 2).max(1);
+        let is_opening = !open.contains_key(&class);
+        loop {
+            let filled = open.iter().filter(|(_, stripe)| !stripe.is_empty());
+            let count = filled.clone().count();
+            let fullest = filled.max_by_key(|(_, stripe)| stripe.len());
+            match fullest.map(|(class, _)| *class) {
+                Some(fullest) if is_opening && count >= most => {
+                    self.seal_locked(&mut open, fullest);
+                }
+                _ => return open.len() - count,
+            }
+        }
     }
 
     /// Passes the baton on without having opened a stripe.
@@ -203,7 +228,11 @@ impl Buffers {
         self.room.notify_all();
     }
 
-    fn install(&self, opened: Result<OpenStripe, StripeError>) -> Result<(), StripeError> {
+    fn install(
+        &self,
+        class: StripeClass,
+        opened: Result<OpenStripe, StripeError>,
+    ) -> Result<(), StripeError> {
         let mut open = self.open.lock();
         let mut state = self.state.lock();
         state.opening = false;
@@ -211,12 +240,12 @@ impl Buffers {
         match opened {
             Ok(stripe) => {
                 debug_assert!(
-                    open.is_none(),
+                    !open.contains_key(&class),
                     "only the holder of the baton opens a stripe"
                 );
                 state.table.insert(stripe.stripe(), BufferedStripe::Open);
                 self.note_oldest(&state);
-                *open = Some(stripe);
+                open.insert(class, stripe);
                 Ok(())
             }
             Err(error) => {
@@ -226,32 +255,43 @@ impl Buffers {
         }
     }
 
-    /// Seals the open stripe, if it has any bytes.
+    /// Seals the open stripes that have any bytes.
     pub(crate) fn seal(&self) {
         let mut open = self.open.lock();
-        if open.as_ref().is_some_and(|stripe| !stripe.is_empty()) {
-            self.seal_locked(&mut open);
+        let filled = open.iter().filter(|(_, stripe)| !stripe.is_empty());
+        let filled: Vec<StripeClass> = filled.map(|(class, _)| *class).collect();
+        for class in filled {
+            self.seal_locked(&mut open, class);
         }
     }
 
-    fn seal_locked(&self, open: &mut MutexGuard<'_, Option<OpenStripe>>) {
-        let Some(stripe) = open.take() else {
+    fn seal_locked(
+        &self,
+        open: &mut MutexGuard<'_, BTreeMap<StripeClass, OpenStripe>>,
+        class: StripeClass,
+    ) {
+        let Some(stripe) = open.remove(&class) else {
             return;
         };
         let mut state = self.state.lock();
         state.last_sequence += 1;
-        let sealed = Arc::new(stripe.seal(self.data_shards, state.last_sequence));
+        let sealed = Arc::new(stripe.seal(state.last_sequence));
         state.enqueue(sealed);
         self.work.notify_one();
     }
 
     /// Takes the bytes of a stripe that a crash kept from being flushed: they are readable at
     /// once, and on their way to the members.
-    pub(crate) fn restore(&self, stripe: StripeId, data: &[u8], reservation: Option<Reservation>) {
-        let restored = self.restored(stripe, data, reservation);
+    pub(crate) fn restore(
+        &self,
+        (stripe, code): (StripeId, Arc<ClassCode>),
+        data: &[u8],
+        reservation: Option<Reservation>,
+    ) {
+        let restored = self.restored((stripe, code), data, reservation);
         let mut state = self.state.lock();
         state.last_sequence += 1;
-        let sealed = restored.seal(self.data_shards, state.last_sequence);
+        let sealed = restored.seal(state.last_sequence);
         state.in_use += 1;
         state.enqueue(Arc::new(sealed));
         self.note_oldest(&state);
@@ -259,8 +299,8 @@ impl Buffers {
     }
 
     /// Takes the bytes of a stripe to be read only.
-    pub(crate) fn keep(&self, stripe: StripeId, data: &[u8]) {
-        let kept = self.restored(stripe, data, None).seal(self.data_shards, 0);
+    pub(crate) fn keep(&self, (stripe, code): (StripeId, Arc<ClassCode>), data: &[u8]) {
+        let kept = self.restored((stripe, code), data, None).seal(0);
         let mut state = self.state.lock();
         let before = state
             .table
@@ -279,19 +319,20 @@ impl Buffers {
 
     fn restored(
         &self,
-        stripe: StripeId,
+        (stripe, code): (StripeId, Arc<ClassCode>),
         data: &[u8],
         reservation: Option<Reservation>,
     ) -> OpenStripe {
-        let padded = layout::height(data.len(), self.data_shards) * self.data_shards;
+        let data_shards = code.geometry().data_shards();
+        let padded = layout::height(data.len(), data_shards) * data_shards;
         let mut buffer = self.pool.buffer(padded);
         buffer[..data.len()].copy_from_slice(data);
-        OpenStripe::restored(stripe, reservation, buffer, data.len())
+        OpenStripe::restored((stripe, code), reservation, buffer, data.len())
     }
 
     /// Returns how many bytes of stripes are in memory and not on the members yet.
     pub(crate) fn unwritten_bytes(&self) -> u64 {
-        let open = self.open.lock().as_ref().map_or(0, OpenStripe::len);
+        let open: usize = self.open.lock().values().map(OpenStripe::len).sum();
         let state = self.state.lock();
         let sealed = state.table.values().map(|stripe| match stripe {
             BufferedStripe::Open => 0,
@@ -300,13 +341,23 @@ impl Buffers {
         open as u64 + sealed.sum::<u64>()
     }
 
-    /// Returns what was appended to the open stripe since the last call, if that is at most `limit`
-    /// bytes, and takes it for journaled.
-    pub(crate) fn unjournaled(&self, limit: usize) -> Fresh {
-        match self.open.lock().as_mut() {
-            Some(stripe) => stripe.unjournaled(limit),
-            None => Fresh::Nothing,
+    /// Returns what was appended to open stripes since the last call, and takes it for journaled. Stripes whose bytes would
+    /// bring it above `limit` are sealed instead.
+    pub(crate) fn unjournaled(&self, mut limit: usize) -> Vec<Unjournaled> {
+        let mut open = self.open.lock();
+        let classes: Vec<StripeClass> = open.keys().copied().collect();
+        let mut unjournaled = Vec::new();
+        for class in classes {
+            match open.get_mut(&class).map(|stripe| stripe.unjournaled(limit)) {
+                Some(Fresh::Bytes(fresh)) => {
+                    limit -= fresh.bytes.len();
+                    unjournaled.push(fresh);
+                }
+                Some(Fresh::TooMany) => self.seal_locked(&mut open, class),
+                Some(Fresh::Nothing) | None => {}
+            }
         }
+        unjournaled
     }
 
     /// Fills `out` from a stripe that is still in memory; says whether it is.
@@ -341,12 +392,8 @@ impl Buffers {
                 Some(BufferedStripe::Open) => drop(state),
             }
             // It may be sealed before the lock is ours; then the table knows by the next round.
-            if let Some(open) = self
-                .open
-                .lock()
-                .as_ref()
-                .filter(|open| open.stripe() == stripe)
-            {
+            let open = self.open.lock();
+            if let Some(open) = open.values().find(|open| open.stripe() == stripe) {
                 out.copy_from_slice(open.get(offset, out.len()).ok_or(beyond)?);
                 return Ok(true);
             }
@@ -388,14 +435,15 @@ impl Buffers {
         }
     }
 
-    /// Takes stripes out of the queue that are not encoded yet, in their order. The caller returns them to it. Since a
+    /// Takes stripes of this code out of the queue that are not encoded yet, in their order. The caller returns them to it. Since a
     /// device may never give back what it has, all threads together have fewer than half of the buffers this way.
-    pub(crate) fn take_unencoded(&self) -> Vec<Arc<Sealed>> {
+    pub(crate) fn take_unencoded(&self, code: &Arc<ClassCode>) -> Vec<Arc<Sealed>> {
         let mut state = self.state.lock();
         let most = (self.limit / 2).saturating_sub(1 + state.taken);
         let mut unencoded = Vec::new();
         for sealed in std::mem::take(&mut state.queue) {
-            if unencoded.len() < most && !sealed.is_encoded() {
+            let is_wanted = !sealed.is_encoded() && Arc::ptr_eq(&sealed.code, code);
+            if unencoded.len() < most && is_wanted {
                 unencoded.push(sealed);
             } else {
                 state.queue.push_back(sealed);

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::layout;
-use super::tally::Tally;
+use super::tally::{Tally, survival};
 use crate::format::record::{Segment, Stripe};
-use crate::format::{MemberIndex, SegmentId, ShardIndex};
+use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeClass};
 use crate::membership::UnverifiedCopies;
 
 /// The segment files on the online members, and their lengths, as the members' directories list them.
@@ -127,6 +127,16 @@ impl SegmentCensus {
     #[must_use]
     pub fn losses_tolerated(&self, stripe: &Stripe) -> i16 {
         self.tally(stripe).losses_tolerated()
+    }
+
+    /// Returns how many losses its stripes are to survive, in a volume whose code survives so many.
+    #[must_use]
+    pub fn losses_promised(&self, of_volume: usize) -> usize {
+        if self.record.class == StripeClass::VOLUME {
+            of_volume
+        } else {
+            survival(&self.record).guaranteed()
+        }
     }
 
     /// Returns how many shards of a stripe do not count.

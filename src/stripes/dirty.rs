@@ -173,6 +173,7 @@ impl Touch for DirtyFiles {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::StripeClass;
     use crate::format::record::Segment;
     use crate::format::{ShardIndex, StripeId};
 
@@ -180,6 +181,7 @@ mod tests {
     #[test]
     fn shards_written_before_their_file_was_found_replaced_are_lost_also_if_noted_after() {
         let record = Segment {
+            class: StripeClass::VOLUME,
             data_shards: 2,
             parity_shards: 1,
             code: 1,

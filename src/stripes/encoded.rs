@@ -1,7 +1,10 @@
 //! A stripe in the form in which it is written.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
+use super::classes::ClassCode;
 use super::layout;
 use crate::format::record::{ShardSet, ShardSums, Stripe};
 use crate::format::{SegmentId, ShardIndex, StripeId};
@@ -10,6 +13,7 @@ use crate::format::{SegmentId, ShardIndex, StripeId};
 #[derive(Debug)]
 pub(super) struct Encoded {
     pub(super) stripe: StripeId,
+    pub(super) code: Arc<ClassCode>,
     pub(super) payload_len: usize,
     pub(super) height: usize,
     /// The shards that exist: all but the implied ones.

@@ -1,7 +1,7 @@
 //! The failures of operations on stripes.
 
 use crate::codec::CodecError;
-use crate::format::{SegmentId, StripeId};
+use crate::format::{SegmentId, StripeClass, StripeId};
 use crate::metadata::RecordError;
 use crate::store::StoreError;
 
@@ -45,6 +45,13 @@ pub enum StripeError {
     UnknownStripe {
         /// The stripe.
         stripe: StripeId,
+    },
+
+    /// Bytes are for a class of stripes without a record, or with one that cannot be read.
+    #[error("no code is known for class {class} of stripes")]
+    UnknownClass {
+        /// The class.
+        class: StripeClass,
     },
 
     /// The records of a stripe contradict each other or the call.

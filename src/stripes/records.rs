@@ -422,12 +422,14 @@ fn note_repair(
 mod tests {
     use super::*;
     use crate::format::MemberIndex;
+    use crate::format::StripeClass;
     use crate::metadata::{Key, MemoryMap};
 
     const STRIPE: StripeId = StripeId(7);
 
     fn segment() -> Segment {
         Segment {
+            class: StripeClass::VOLUME,
             data_shards: 2,
             parity_shards: 1,
             code: 1,

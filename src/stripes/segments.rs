@@ -13,29 +13,32 @@
 //!
 //! Locks, in order: `frontier`, `known`, `taken`.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use parking_lot::{Condvar, Mutex, RwLock};
 use scopeguard::{ScopeGuard, guard_on_unwind};
 
+use super::classes::{ClassCode, Classes};
 use super::error::StripeError;
 use super::options::FullMembers;
 use super::records::StripeRecords;
 use super::segment_handle::SegmentHandle;
 use super::segment_io::{SegmentIo, joined_by_member};
 use super::tally;
-use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Segment, Stripe};
-use crate::format::{MemberIndex, SegmentId};
+use crate::format::{MemberIndex, SegmentId, StripeClass};
 use crate::membership::Members;
 use crate::rate_limit::RateLimit;
 
 mod ballast;
 mod files;
+mod frontier;
 
 pub(crate) use files::{kept_back, kept_from_index, promised};
+
+use frontier::{Frontier, Stage, Writing};
 
 /// Divisor of a member's room: a new segment may take at most this part of it. Segments so stay small against
 /// the room that is left, and all of it can be used.
@@ -81,71 +84,15 @@ pub(crate) struct Allocated {
     pub(crate) offset: u64,
 }
 
-/// A segment that is being written.
-#[derive(Debug)]
-struct Writing {
-    handle: Arc<SegmentHandle>,
-    /// The offset of the next stripe.
-    next: u64,
-    /// Bytes that reservations hold, behind `next`.
-    reserved: u64,
-    /// Stripes that are being written.
-    in_flight: usize,
-    /// True if it has a record.
-    recorded: bool,
-    /// A file of it is not there any more, or was replaced.
-    damaged: bool,
-    /// Members that it does without because they had no room for it.
-    left_out: Vec<MemberIndex>,
-    stage: Stage,
-}
-
-/// The progress of writing a segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stage {
-    /// It takes reservations.
-    Open,
-    /// It takes no more; what is reserved and in flight is yet to come.
-    Retired,
-    /// Its final length is being recorded.
-    Finishing,
-}
-
-impl Writing {
-    fn is_done(&self) -> bool {
-        self.stage == Stage::Retired && self.reserved == 0 && self.in_flight == 0
-    }
-}
-
-/// The segments that are being written, and the members that take no more of them.
-#[derive(Debug, Default)]
-struct Frontier {
-    current: Option<SegmentId>,
-    ahead: Option<SegmentId>,
-    writing: BTreeMap<SegmentId, Writing>,
-    opening: bool,
-    /// Segments opened for new bytes since the mount.
-    opened: u32,
-    /// Members that had no space for a write although it was reserved, until something is freed.
-    full: Vec<MemberIndex>,
-    /// Members without room for a segment that the log has named, until there is room for one.
-    named_full: Vec<MemberIndex>,
-    /// Members that the newest segment of new data does without because they had no room for it.
-    left_out: Vec<MemberIndex>,
-    /// True if members that cannot reserve have what they are to keep back; of those where that is known.
-    ballast: BTreeMap<MemberIndex, bool>,
-}
-
 /// All segments of a volume.
 pub(crate) struct Segments {
     members: Arc<Members>,
     io: SegmentIo,
     records: Arc<StripeRecords>,
-    geometry: Geometry,
-    code: CodeId,
-    /// The greatest length of a segment file.
-    max_len: u64,
-    /// The greatest height of a stripe.
+    classes: Arc<Classes>,
+    /// The length of a full-sized segment file.
+    segment_bytes: u64,
+    /// The greatest height of a stripe of any class.
     step: u64,
     full_members: FullMembers,
     /// Rate limiter for messages about full members: room may come and go many times a second.
@@ -161,20 +108,20 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// Starts from the segments in the index; `step` is the greatest height of a stripe, of which
-    /// `in_memory` are in memory at most.
+    /// Starts from the segments in the index; `in_memory` stripes are in memory at most.
     pub(crate) fn new(
         members: Arc<Members>,
-        records: Arc<StripeRecords>,
-        (step, in_memory): (u64, u64),
+        (records, classes): (Arc<StripeRecords>, Arc<Classes>),
+        in_memory: u64,
         full_members: FullMembers,
         known: Vec<(SegmentId, Segment)>,
     ) -> Self {
         let handle = |(id, record)| (id, Arc::new(SegmentHandle::new(id, record)));
+        // Stripes with the codes of directories are not higher, unless all are one block high.
+        let step = classes.volume().step();
         Self {
-            geometry: members.shape().geometry(),
-            code: members.shape().code(),
-            max_len: (members.shape().segment_bytes() / step).max(1) * step,
+            classes,
+            segment_bytes: members.shape().segment_bytes(),
             step,
             full_members,
             full_log: RateLimit::once_a_minute(),
@@ -234,20 +181,21 @@ impl Segments {
         self.frontier.lock().writing.contains_key(&segment)
     }
 
-    /// Reserves room for a stripe; a more urgent `need` may use more of what is kept back.
+    /// Reserves room for a stripe of a class; a more urgent `need` may use more of what is kept back.
     ///
     /// # Errors
     ///
     /// [`StripeError::NoSpace`], [`StripeError::Failed`], or the failure of the index.
-    pub(crate) fn reserve(&self, need: Need) -> Result<Reservation, StripeError> {
+    pub(crate) fn reserve(&self, code: &ClassCode, need: Need) -> Result<Reservation, StripeError> {
+        let class = code.class();
         loop {
             let mut frontier = self.frontier.lock();
-            if let Some(reservation) = self.reserve_in_current(&mut frontier, need) {
+            if let Some(reservation) = self.reserve_in_current(&mut frontier, class, need) {
                 return Ok(reservation);
             }
-            let outgrown = frontier.current;
-            if let Some(ahead) = frontier.ahead.take() {
-                frontier.current = Some(ahead);
+            let outgrown = frontier.current.get(&class).copied();
+            if let Some(ahead) = frontier.ahead.remove(&class) {
+                frontier.current.insert(class, ahead);
                 drop(frontier);
             } else if frontier.opening {
                 self.opened.wait(&mut frontier);
@@ -255,7 +203,7 @@ impl Segments {
             } else {
                 frontier.opening = true;
                 drop(frontier);
-                self.finish_opening(self.open_guarded(need))?;
+                self.finish_opening(code, self.open_guarded(code, need))?;
             }
             if let Some(outgrown) = outgrown {
                 self.retire(outgrown)?;
@@ -264,12 +212,16 @@ impl Segments {
     }
 
     /// Opens a segment, and passes the baton on if that panics.
-    fn open_guarded(&self, need: Need) -> Result<Arc<SegmentHandle>, StripeError> {
+    fn open_guarded(
+        &self,
+        code: &ClassCode,
+        need: Need,
+    ) -> Result<Arc<SegmentHandle>, StripeError> {
         let unwinding = guard_on_unwind((), |()| {
             self.frontier.lock().opening = false;
             self.opened.notify_all();
         });
-        let opened = self.open_segment(need);
+        let opened = self.open_segment(code, need);
         ScopeGuard::into_inner(unwinding);
         opened
     }
@@ -277,19 +229,26 @@ impl Segments {
     /// Makes a segment that was just opened the current one.
     fn finish_opening(
         &self,
+        code: &ClassCode,
         opened: Result<Arc<SegmentHandle>, StripeError>,
     ) -> Result<(), StripeError> {
         let mut frontier = self.frontier.lock();
         frontier.opening = false;
         self.opened.notify_all();
-        frontier.current = Some(self.admit(&mut frontier, opened?));
+        let segment = self.admit(&mut frontier, code, opened?);
+        frontier.current.insert(code.class(), segment);
         Ok(())
     }
 
-    fn reserve_in_current(&self, frontier: &mut Frontier, need: Need) -> Option<Reservation> {
-        let segment = frontier.current?;
+    fn reserve_in_current(
+        &self,
+        frontier: &mut Frontier,
+        class: StripeClass,
+        need: Need,
+    ) -> Option<Reservation> {
+        let segment = *frontier.current.get(&class)?;
         let writing = frontier.writing.get(&segment)?;
-        let end = writing.next + writing.reserved + self.step;
+        let end = writing.next + writing.reserved + writing.step;
         let mut members = writing.handle.record.slots.iter().flatten();
         if writing.stage != Stage::Open
             || end > writing.handle.record.len
@@ -298,7 +257,8 @@ impl Segments {
         {
             return None;
         }
-        frontier.writing.get_mut(&segment)?.reserved += self.step;
+        let writing = frontier.writing.get_mut(&segment)?;
+        writing.reserved += writing.step;
         Some(Reservation { segment })
     }
 
@@ -308,7 +268,7 @@ impl Segments {
         live.retain(|member| !writing.left_out.contains(member));
         let slots = || writing.handle.record.slots.iter().flatten();
         let reachable = slots().filter(|member| live.contains(member)).count();
-        let total = self.geometry.total_shards();
+        let total = writing.handle.record.total_shards();
         let suffices = || {
             let live = self.members.membership().live();
             tally::takes_stripes(&writing.handle.record, &|member| live.contains(member))
@@ -330,13 +290,19 @@ impl Segments {
         homes
     }
 
-    fn admit(&self, frontier: &mut Frontier, handle: Arc<SegmentHandle>) -> SegmentId {
+    fn admit(
+        &self,
+        frontier: &mut Frontier,
+        code: &ClassCode,
+        handle: Arc<SegmentHandle>,
+    ) -> SegmentId {
         let id = handle.id;
         let left_out = self.left_out_of(&handle.record);
         self.known.write().insert(id, Arc::clone(&handle));
         self.taken.lock().insert(id, 0);
         let fresh = Writing {
             handle,
+            step: code.step(),
             next: 0,
             reserved: 0,
             in_flight: 0,
@@ -349,27 +315,27 @@ impl Segments {
         id
     }
 
-    /// Opens the next segment if the current one is nearly full, so that writers need not wait.
+    /// Opens the next segment of a class if the current one is nearly full, so that writers need not wait.
     pub(crate) fn open_ahead(&self) {
-        {
+        let code = {
             let mut frontier = self.frontier.lock();
-            let current = frontier.current.and_then(|id| frontier.writing.get(&id));
-            let nearly_full = current.is_some_and(|current| {
-                let left = current.handle.record.len - current.next - current.reserved;
-                left < current.handle.record.len / 4
-            });
-            if !nearly_full || frontier.ahead.is_some() || frontier.opening {
+            if frontier.opening {
                 return;
             }
-            frontier.opening = true;
-        }
-        let opened = self.open_guarded(Need::New);
+            let nearly_full = frontier.class_nearly_full();
+            let code = nearly_full.and_then(|class| self.classes.get(class));
+            frontier.opening = code.is_some();
+            code
+        };
+        let Some(code) = code else { return };
+        let opened = self.open_guarded(&code, Need::New);
         let mut frontier = self.frontier.lock();
         frontier.opening = false;
         self.opened.notify_all();
         // A caller that needs the segment meets the same error, and can report it.
         if let Ok(handle) = opened {
-            frontier.ahead = Some(self.admit(&mut frontier, handle));
+            let segment = self.admit(&mut frontier, &code, handle);
+            frontier.ahead.insert(code.class(), segment);
         }
     }
 
@@ -381,7 +347,7 @@ impl Segments {
     pub(crate) fn release(&self, reservation: Reservation) -> Result<(), StripeError> {
         let id = reservation.segment;
         if let Some(writing) = self.frontier.lock().writing.get_mut(&id) {
-            writing.reserved -= self.step;
+            writing.reserved -= writing.step;
         }
         self.finish_if_done(id)
     }
@@ -406,7 +372,7 @@ impl Segments {
         let mut frontier = self.frontier.lock();
         let writing = frontier.writing.get_mut(&reservation.segment);
         let writing = writing.expect("a segment stays while room in it is reserved");
-        writing.reserved -= self.step;
+        writing.reserved -= writing.step;
         writing.in_flight += 1;
         let offset = writing.next;
         writing.next += height;
@@ -478,8 +444,8 @@ impl Segments {
     pub(crate) fn retire_all(&self) -> Result<(), StripeError> {
         let writing: Vec<SegmentId> = {
             let mut frontier = self.frontier.lock();
-            frontier.current = None;
-            frontier.ahead = None;
+            frontier.current.clear();
+            frontier.ahead.clear();
             frontier.writing.keys().copied().collect()
         };
         writing
@@ -585,7 +551,7 @@ impl Segments {
                 Stage::Open => writing.handle.record.len - writing.next,
                 Stage::Retired | Stage::Finishing => writing.reserved,
             };
-            let in_flight = writing.in_flight as u64 * self.step;
+            let in_flight = writing.in_flight as u64 * writing.step;
             for member in writing.handle.members() {
                 *unwritten.entry(member).or_default() += behind + in_flight;
             }
@@ -670,23 +636,26 @@ impl Segments {
         }
     }
 
-    /// Returns the greatest length of the next segment for new bytes.
-    fn greatest_len(&self) -> u64 {
-        let opened = self.frontier.lock().opened;
-        let stripes = FIRST_STRIPES.saturating_mul(1_u64.checked_shl(opened).unwrap_or(u64::MAX));
-        self.max_len.min(self.step.saturating_mul(stripes))
+    /// Returns the greatest length of the next segment of a class for new bytes.
+    fn greatest_len(&self, code: &ClassCode) -> u64 {
+        let opened = self.frontier.lock().opened.get(&code.class()).copied();
+        let factor = 1_u64.checked_shl(opened.unwrap_or(0)).unwrap_or(u64::MAX);
+        let stripes = FIRST_STRIPES.saturating_mul(factor);
+        let step = code.step();
+        let most = (self.segment_bytes / step).max(1) * step;
+        most.min(step.saturating_mul(stripes))
     }
 
     /// Returns how a new segment is to look like: see [`super::placement::place`].
-    fn wanted(&self, need: Need) -> super::placement::Wanted {
+    fn wanted(&self, code: &ClassCode, need: Need) -> super::placement::Wanted {
         super::placement::Wanted {
-            total_shards: self.geometry.total_shards(),
-            data_shards: self.geometry.data_shards(),
+            total_shards: code.geometry().total_shards(),
+            data_shards: code.geometry().data_shards(),
             max_len: match need {
-                Need::New => self.greatest_len(),
-                Need::Compaction | Need::Accepted => self.step,
+                Need::New => self.greatest_len(code),
+                Need::Compaction | Need::Accepted => code.step(),
             },
-            step: self.step,
+            step: code.step(),
             room_parts: ROOM_PARTS,
         }
     }

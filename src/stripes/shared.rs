@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::buffers::Buffers;
 use super::cache::ShardCache;
+use super::classes::Classes;
 use super::damage::Damage;
 use super::dirty::Dirty;
 use super::encoder::Encoder;
@@ -31,6 +32,7 @@ pub(super) struct Shared {
     members: Arc<Members>,
     records: Arc<StripeRecords>,
     pub(super) coder: Arc<StripeCoder>,
+    pub(super) classes: Arc<Classes>,
     pool: Pool,
     pub(super) segments: Arc<Segments>,
     buffers: Arc<Buffers>,
@@ -58,19 +60,19 @@ impl Shared {
         let code = Codec::new(members.shape().code(), geometry, options.engine)?;
         let workers = Arc::clone(&options.workers);
         let coder = Arc::new(StripeCoder::new(code, workers, options.accelerator.clone()));
+        let classes = Arc::new(Classes::new(&coder, members.shape()));
         let height = members.shape().greatest_height() as usize;
         let limit = options.buffer_bytes / (height * geometry.total_shards());
         let limit = limit.clamp(2, MAX_BUFFERS);
         let pool = Pool::pinned(options.buffer_bytes, options.pinner.clone());
         let segments = Arc::new(Segments::new(
             Arc::clone(&members),
-            Arc::clone(&records),
-            (height as u64, limit as u64),
+            (Arc::clone(&records), Arc::clone(&classes)),
+            limit as u64,
             options.full_members,
             segments,
         ));
-        let data_shards = geometry.data_shards();
-        let buffers = Buffers::new(pool.clone(), data_shards, height * data_shards, limit);
+        let buffers = Buffers::new(pool.clone(), limit);
         let dirty = Arc::new(Dirty::default());
         let damage = Arc::new(Damage::default());
         let cache = Arc::new(ShardCache::new(options.cache_bytes));
@@ -92,6 +94,7 @@ impl Shared {
             members,
             records,
             coder,
+            classes,
             pool,
             segments,
             buffers,
@@ -108,7 +111,7 @@ impl Shared {
         Writer::new(
             Arc::clone(&self.members),
             Arc::clone(&self.records),
-            Arc::clone(&self.segments),
+            (Arc::clone(&self.segments), Arc::clone(&self.classes)),
             Arc::clone(&self.buffers),
             Arc::clone(&self.dirty),
             Encoder::new(Arc::clone(&self.coder), self.pool.clone()),

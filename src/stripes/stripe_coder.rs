@@ -35,14 +35,14 @@ impl StripeCoder {
         }
     }
 
-    /// Returns the codec of stripes that are written.
-    pub(super) fn codec(&self) -> &Codec {
-        &self.codec
-    }
-
     /// Returns the name of the engine that codes on the CPU.
     pub(crate) fn engine_name(&self) -> &'static str {
         self.codec.engine().name()
+    }
+
+    /// Returns the codec of stripes with the code of the volume.
+    pub(super) fn codec_of_volume(&self) -> Arc<Codec> {
+        Arc::clone(&self.codec)
     }
 
     /// Returns the codec of a segment's stripes.
@@ -53,7 +53,19 @@ impl StripeCoder {
     pub(super) fn codec_of(&self, segment: &Segment) -> Result<Arc<Codec>, CodecError> {
         let (data, parity) = (segment.data_shards, segment.parity_shards);
         let geometry = Geometry::new(usize::from(data), usize::from(parity))?;
-        let code = CodeId(segment.code);
+        self.codec_for(CodeId(segment.code), geometry)
+    }
+
+    /// Returns the codec of a code and geometry.
+    ///
+    /// # Errors
+    ///
+    /// If this program has no such code.
+    pub(super) fn codec_for(
+        &self,
+        code: CodeId,
+        geometry: Geometry,
+    ) -> Result<Arc<Codec>, CodecError> {
         if (code, geometry) == (self.codec.code(), self.codec.geometry()) {
             return Ok(Arc::clone(&self.codec));
         }
@@ -131,6 +143,7 @@ mod tests {
 
     use super::*;
     use crate::codec::{self, CodingTask};
+    use crate::format::StripeClass;
 
     /// Device that is never asked to compute in these tests.
     #[derive(Debug, Default)]
@@ -161,7 +174,7 @@ mod tests {
     /// Computes with results that are right or wrong in this order; returns the final verdict and the number of calls.
     fn compute(coder: &StripeCoder, results: &[bool]) -> (bool, usize) {
         let mut calls = 0;
-        let verdict = coder.compute_verified(coder.codec(), |_| {
+        let verdict = coder.compute_verified(&coder.codec, |_| {
             calls += 1;
             Ok(results[calls - 1])
         });
@@ -183,6 +196,7 @@ mod tests {
     fn a_segment_with_another_geometry_gets_its_own_codec_and_only_one() {
         let coder = coder(None);
         let mut segment = Segment {
+            class: StripeClass::VOLUME,
             data_shards: 2,
             parity_shards: 1,
             code: CodeId::RS_CAUCHY.0,

@@ -83,10 +83,12 @@ mod tests {
     use super::*;
     use crate::codec::{CodeId, Geometry};
     use crate::format::SegmentId;
+    use crate::format::StripeClass;
 
     #[test]
     fn implied_shards_are_neither_counted_nor_missed() {
         let segment = Segment {
+            class: StripeClass::VOLUME,
             data_shards: 4,
             parity_shards: 2,
             code: 1,
@@ -120,6 +122,7 @@ mod tests {
         let geometry = Geometry::new(4, 4).unwrap();
         let random = CodeId::RANDOM_GF2.for_geometry(geometry).unwrap();
         let segment = |code: u64| Segment {
+            class: StripeClass::VOLUME,
             data_shards: 4,
             parity_shards: 4,
             code,

@@ -12,7 +12,7 @@ use crate::codec::{self, Accelerator, CodingTask, Geometry, Targets};
 use crate::coding::Dispatch;
 use crate::cuda::Simulated;
 use crate::format::record::Stripe;
-use crate::format::{BLOCK_SIZE, Record, ShardIndex, StripeId, key};
+use crate::format::{BLOCK_SIZE, Record, ShardIndex, StripeClass, StripeId, key};
 use crate::membership::{Access, CreateOptions};
 use crate::metadata::{Batch, Key, MemoryMap, MetaError, RecordMap, Value};
 use crate::store::{CallKind, FaultPlan, FaultStore, MemDisk, Pinner, Store, Unpinner};
@@ -20,6 +20,9 @@ use crate::workers::Workers;
 
 mod growth;
 mod together;
+
+/// The class of stripes with the code of the volume.
+const VOLUME: StripeClass = StripeClass::VOLUME;
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 32 << 10;
@@ -161,7 +164,11 @@ impl Rig {
 
     /// Writes a stripe of its own.
     fn write_stripe(&self, payload: &[u8]) -> StripeId {
-        let (stripe, _hold) = self.stripes.writer().append_stripe(payload).unwrap();
+        let (stripe, _hold) = self
+            .stripes
+            .writer()
+            .append_stripe(VOLUME, payload)
+            .unwrap();
         self.stripes.writer().wait_flushed().unwrap();
         stripe
     }
@@ -358,7 +365,12 @@ fn no_caller_waits_for_memory_that_is_pinned_for_another() {
     let rig = Rig::with(4, 2, 6, 0, None, Some(Arc::clone(&onlooker) as _));
     onlooker.stripes.set(Arc::downgrade(&rig.stripes)).unwrap();
     rig.write_stripe(&pattern(1, 4 * UNIT));
-    drop(rig.stripes.writer().append(&pattern(2, UNIT)).unwrap());
+    drop(
+        rig.stripes
+            .writer()
+            .append(VOLUME, &pattern(2, UNIT))
+            .unwrap(),
+    );
     let seen = onlooker.seen.lock();
     assert!(seen.len() >= 2, "{seen:?}");
     assert!(!seen.contains(&true), "{seen:?}");
@@ -540,7 +552,11 @@ fn a_panic_during_the_write_of_a_stripe_reaches_every_waiting_caller() {
         *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let payload = pattern(1, UNIT);
         let wait = || {
-            let (stripe, _hold) = rig.stripes.writer().append_stripe(&payload).unwrap();
+            let (stripe, _hold) = rig
+                .stripes
+                .writer()
+                .append_stripe(VOLUME, &payload)
+                .unwrap();
             (stripe, rig.stripes.writer().wait_flushed())
         };
         let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));
@@ -551,7 +567,7 @@ fn a_panic_during_the_write_of_a_stripe_reaches_every_waiting_caller() {
             matches!(told, Err(StripeError::Panicked { .. })),
             "{told:?}"
         );
-        assert!(rig.stripes.writer().append(&payload).is_err());
+        assert!(rig.stripes.writer().append(VOLUME, &payload).is_err());
         if let Ok((stripe, _)) = waited {
             let mut out = vec![0; UNIT];
             rig.stripes.reader().read(stripe, 0, &mut out).unwrap();

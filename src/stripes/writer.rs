@@ -5,13 +5,14 @@
 
 use std::sync::Arc;
 
-use super::buffers::{Buffers, Fresh, Hold, Opening, Placed};
+use super::buffers::{Buffers, Hold, Opening, Placed, Unjournaled};
+use super::classes::{ClassCode, Classes};
 use super::dirty::{Dirty, Replacements};
 use super::encoder::Encoder;
 use super::error::StripeError;
 use super::records::{LostShard, StripeRecords};
 use super::segments::{Need, Reservation, Segments};
-use crate::format::{SegmentId, StripeId};
+use crate::format::{SegmentId, StripeClass, StripeId};
 use crate::membership::{Access, Members};
 
 mod flush;
@@ -21,6 +22,7 @@ pub(crate) struct Writer {
     members: Arc<Members>,
     records: Arc<StripeRecords>,
     segments: Arc<Segments>,
+    classes: Arc<Classes>,
     buffers: Arc<Buffers>,
     dirty: Arc<Dirty>,
     encoder: Encoder,
@@ -33,7 +35,7 @@ impl Writer {
     pub(super) fn new(
         members: Arc<Members>,
         records: Arc<StripeRecords>,
-        segments: Arc<Segments>,
+        (segments, classes): (Arc<Segments>, Arc<Classes>),
         buffers: Arc<Buffers>,
         dirty: Arc<Dirty>,
         encoder: Encoder,
@@ -43,6 +45,7 @@ impl Writer {
             members,
             records,
             segments,
+            classes,
             buffers,
             dirty,
             encoder,
@@ -57,7 +60,7 @@ impl Writer {
         }
     }
 
-    /// Copies as much of `data` as fits into the open stripe, at least a byte; call again with the rest. The bytes can
+    /// Copies as much of `data` as fits into the open stripe of a class, at least a byte; call again with the rest. The bytes can
     /// be read at once, and are on members after [`Writer::wait_flushed`].
     ///
     /// Blocks while all buffers are on their way to the members.
@@ -66,31 +69,63 @@ impl Writer {
     ///
     /// [`StripeError::NoSpace`] if there is no room for another stripe; anything else means that the volume takes no
     /// more bytes.
-    pub(crate) fn append(&self, data: &[u8]) -> Result<(Placed, Hold), StripeError> {
+    pub(crate) fn append(
+        &self,
+        class: StripeClass,
+        data: &[u8],
+    ) -> Result<(Placed, Hold), StripeError> {
         self.check_writable()?;
         loop {
-            if let Some(placed) = self.buffers.append(data) {
+            if let Some(placed) = self.buffers.append(class, data) {
                 return Ok(placed);
             }
-            self.open_stripe()?;
+            self.open_stripe(class)?;
         }
     }
 
     /// Appends like [`Writer::append`], but never waits and never opens a stripe: returns `None` if no stripe is open
-    /// that has room for a part of `data`.
+    /// for the class that has room for a part of `data`.
     #[must_use]
-    pub(crate) fn append_at_once(&self, data: &[u8]) -> Option<(Placed, Hold)> {
-        self.buffers.append(data)
+    pub(crate) fn append_at_once(&self, class: StripeClass, data: &[u8]) -> Option<(Placed, Hold)> {
+        self.buffers.append(class, data)
     }
 
-    /// Opens a stripe, if none is open; waits as [`Writer::append`] does.
+    /// Opens a stripe for a class, if none is open; waits as [`Writer::append`] does.
     ///
     /// # Errors
     ///
     /// As for [`Writer::append`].
-    pub(crate) fn open_stripe(&self) -> Result<(), StripeError> {
-        let prepare = || self.number(self.segments.reserve(Need::New)?);
-        self.buffers.open_stripe(|| self.flush_one_here(), prepare)
+    pub(crate) fn open_stripe(&self, class: StripeClass) -> Result<(), StripeError> {
+        let code = self.code_of(class)?;
+        let prepare = || {
+            let (reservation, code) = self.reserve(&code, Need::New)?;
+            self.number(reservation, code)
+        };
+        let help = || self.flush_one_here();
+        self.buffers.open_stripe(class, help, prepare)
+    }
+
+    /// Returns the code of a class.
+    fn code_of(&self, class: StripeClass) -> Result<Arc<ClassCode>, StripeError> {
+        let code = self.classes.get(class);
+        code.ok_or(StripeError::UnknownClass { class })
+    }
+
+    /// Reserves room for a stripe. While members are too few for the code of a directory, the stripe gets that of the
+    /// volume.
+    pub(super) fn reserve(
+        &self,
+        code: &Arc<ClassCode>,
+        need: Need,
+    ) -> Result<(Reservation, Arc<ClassCode>), StripeError> {
+        let volume = self.classes.volume();
+        match self.segments.reserve(code, need) {
+            Ok(reservation) => Ok((reservation, Arc::clone(code))),
+            Err(StripeError::Failed { .. }) if !Arc::ptr_eq(code, volume) => {
+                Ok((self.segments.reserve(volume, need)?, Arc::clone(volume)))
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// Puts `payload` into a stripe of its own, which is sealed at once. The stripe may use the room that is kept back
@@ -102,28 +137,41 @@ impl Writer {
     ///
     /// # Panics
     ///
-    /// If `payload` is longer than [`Writer::stripe_capacity`].
-    pub(crate) fn append_stripe(&self, payload: &[u8]) -> Result<(StripeId, Hold), StripeError> {
+    /// If `payload` is longer than the capacity of the class.
+    pub(crate) fn append_stripe(
+        &self,
+        class: StripeClass,
+        payload: &[u8],
+    ) -> Result<(StripeId, Hold), StripeError> {
+        let code = self.code_of(class)?;
         assert!(
-            payload.len() <= self.stripe_capacity(),
+            payload.len() <= code.capacity(),
             "a payload longer than a stripe"
         );
         self.check_writable()?;
         self.buffers.check()?;
+        let (reservation, code) = self.reserve(&code, Need::Compaction)?;
         let Opening {
             stripe,
+            code,
             reservation,
-        } = self.number(self.segments.reserve(Need::Compaction)?)?;
+        } = self.number(reservation, code)?;
         let hold = self.buffers.hold(stripe);
-        self.buffers.restore(stripe, payload, Some(reservation));
+        self.buffers
+            .restore((stripe, code), payload, Some(reservation));
         Ok((stripe, hold))
     }
 
     /// Gives the stripe a number for which room was reserved.
-    fn number(&self, reservation: Reservation) -> Result<Opening, StripeError> {
+    fn number(
+        &self,
+        reservation: Reservation,
+        code: Arc<ClassCode>,
+    ) -> Result<Opening, StripeError> {
         match self.records.next_stripe() {
             Ok(stripe) => Ok(Opening {
                 stripe,
+                code,
                 reservation,
             }),
             Err(source) => {
@@ -139,25 +187,30 @@ impl Writer {
     /// # Errors
     ///
     /// If too few members are left, or no segment can be numbered.
-    pub(crate) fn restore(&self, stripe: StripeId, payload: &[u8]) -> Result<(), StripeError> {
+    pub(crate) fn restore(
+        &self,
+        stripe: StripeId,
+        code: &Arc<ClassCode>,
+        payload: &[u8],
+    ) -> Result<(), StripeError> {
         if self.check_writable().is_err() {
-            self.buffers.keep(stripe, payload);
+            self.buffers.keep((stripe, Arc::clone(code)), payload);
             return Ok(());
         }
-        let reservation = match self.segments.reserve(Need::Accepted) {
-            Ok(reservation) => Some(reservation),
+        let (reservation, code) = match self.reserve(code, Need::Accepted) {
+            Ok((reservation, code)) => (Some(reservation), code),
             // It waits for space like any other stripe that found none.
-            Err(StripeError::NoSpace { .. }) => None,
+            Err(StripeError::NoSpace { .. }) => (None, Arc::clone(code)),
             Err(error) => return Err(error),
         };
-        self.buffers.restore(stripe, payload, reservation);
+        self.buffers.restore((stripe, code), payload, reservation);
         Ok(())
     }
 
-    /// Returns the payload bytes of a full stripe.
+    /// Returns the payload bytes of a full stripe with the code of the volume.
     #[must_use]
     pub(crate) fn stripe_capacity(&self) -> usize {
-        self.buffers.capacity()
+        self.classes.volume().capacity()
     }
 
     /// Returns how many bytes were accepted that are not on the members yet.
@@ -172,15 +225,15 @@ impl Writer {
         self.buffers.has(stripe)
     }
 
-    /// Seals the open stripe, however short, so that it is flushed.
+    /// Seals the open stripes, however short, so that they are flushed.
     pub(crate) fn seal(&self) {
         self.buffers.seal();
     }
 
-    /// Returns the bytes of the open stripe that no earlier call returned, if they are at most `limit`. The caller puts
-    /// them into the journal.
+    /// Returns the bytes of open stripes that no earlier call returned, at most `limit`. The caller puts them into the
+    /// journal. Stripes with more are sealed.
     #[must_use]
-    pub(crate) fn unjournaled(&self, limit: usize) -> Fresh {
+    pub(crate) fn unjournaled(&self, limit: usize) -> Vec<Unjournaled> {
         self.buffers.unjournaled(limit)
     }
 
@@ -276,7 +329,7 @@ impl Writer {
         self.dirty.replacements()
     }
 
-    /// Seals the open stripe, and adds no more stripes to the segments that are being written.
+    /// Seals the open stripes, and adds no more stripes to the segments that are being written.
     ///
     /// # Errors
     ///

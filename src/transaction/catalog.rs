@@ -3,12 +3,14 @@
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
+use parking_lot::{Mutex, MutexGuard};
+
 use super::CommitError;
 use super::live::LiveBytes;
-use crate::format::record::{Backref, SegmentStripe, Stripe};
-use crate::format::{Record, SegmentId, StripeId, key};
-use crate::metadata::{Key, Meta, Value};
-use crate::stripes::StripeRecords;
+use crate::format::record::{Backref, Counter, Inode, SegmentStripe, Stripe};
+use crate::format::{Ino, Record, SegmentId, StripeClass, StripeId, key};
+use crate::metadata::{Batch, Key, Meta, Value};
+use crate::stripes::{Classes, StripeRecords};
 
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
@@ -26,11 +28,17 @@ pub(crate) struct Listed {
 pub(crate) struct Catalog {
     meta: Arc<Meta>,
     records: Arc<StripeRecords>,
+    /// Work lock: held while a class of stripes is added, and while orders to rewrite files come or go.
+    classes: Mutex<()>,
 }
 
 impl Catalog {
     pub(crate) fn new(meta: Arc<Meta>, records: Arc<StripeRecords>) -> Self {
-        Self { meta, records }
+        Self {
+            meta,
+            records,
+            classes: Mutex::default(),
+        }
     }
 
     /// Returns whether an extent refers to a stripe. A change that moves the reference to another key meanwhile hides it
@@ -38,6 +46,48 @@ impl Catalog {
     pub(crate) fn has_backref(&self, stripe: StripeId) -> Result<bool, CommitError> {
         let (from, end) = key::backrefs(stripe);
         Ok(self.meta.has_any(&from, &end)?)
+    }
+
+    /// Keeps others from adding classes of stripes.
+    pub(crate) fn hold_classes(&self) -> MutexGuard<'_, ()> {
+        self.classes.lock()
+    }
+
+    /// Returns the number of the last order to rewrite files, if it is not carried out.
+    pub(crate) fn rewrite_order(&self) -> Result<Option<u64>, CommitError> {
+        let stored = self.meta.get(&key::counter(key::REWRITES))?;
+        let order = stored.map(|value| Counter::decode(&value)).transpose()?;
+        Ok(order.map(|Counter(order)| order))
+    }
+
+    /// Notes that stripes may hold bytes of files of other classes, and are to be rewritten.
+    pub(crate) fn order_rewrite(&self) -> Result<(), CommitError> {
+        let _classes = self.classes.lock();
+        let next = self.rewrite_order()?.map_or(1, |order| order + 1);
+        let mut batch = Batch::default();
+        batch.put(key::counter(key::REWRITES), Counter(next).encode());
+        Ok(self.meta.apply(batch)?)
+    }
+
+    /// Notes that all orders up to this one are carried out.
+    pub(crate) fn finish_rewrite(&self, order: u64) -> Result<(), CommitError> {
+        let _classes = self.classes.lock();
+        if self.rewrite_order()? != Some(order) {
+            return Ok(());
+        }
+        let mut batch = Batch::default();
+        batch.delete(key::counter(key::REWRITES));
+        Ok(self.meta.apply(batch)?)
+    }
+
+    /// Returns the class of stripes for new bytes of an inode. One that is gone has that of the volume.
+    pub(crate) fn class_of(&self, classes: &Classes, ino: Ino) -> Result<StripeClass, CommitError> {
+        if classes.is_plain() {
+            return Ok(StripeClass::VOLUME);
+        }
+        let record = self.meta.get(&key::inode(ino))?;
+        let inode = record.map(|value| Inode::decode(&value)).transpose()?;
+        Ok(inode.map_or(StripeClass::VOLUME, |inode| inode.class))
     }
 
     /// Returns the stripes of a segment in disk order. Returns `None` if their records overlap or do not agree on where

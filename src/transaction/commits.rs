@@ -13,7 +13,7 @@ use super::error::CommitError;
 use super::group::{Answer, Group};
 use crate::membership::{Access, Members};
 use crate::metadata::{IndexReplicas, Meta, Pending, StripeData};
-use crate::stripes::{Fresh, StripeError, StripeRecords, Stripes, Unjournaled};
+use crate::stripes::{StripeError, StripeRecords, Stripes, Unjournaled};
 
 /// Bytes of the open stripe that are put into the journal rather than flushed as a short stripe.
 const JOURNALED_BYTES: usize = 128 << 10;
@@ -215,32 +215,21 @@ impl Commits {
         Ok(())
     }
 
-    /// Returns the bytes to be journaled. Where they are too many or may not be journaled, the open
-    /// stripe is sealed, also if all its bytes are in the journal already.
+    /// Returns the bytes to be journaled. Open stripes with too many are sealed. If none may be journaled, all are, also
+    /// those with all their bytes in the journal already.
     fn take_data(&self, journal_data: bool) -> Vec<StripeData> {
-        let fresh = if journal_data {
-            self.stripes.writer().unjournaled(JOURNALED_BYTES)
-        } else {
-            Fresh::TooMany
-        };
-        match fresh {
-            Fresh::Nothing => Vec::new(),
-            Fresh::Bytes(Unjournaled {
-                stripe,
-                offset,
-                bytes,
-            }) => {
-                vec![StripeData {
-                    stripe,
-                    offset,
-                    bytes,
-                }]
-            }
-            Fresh::TooMany => {
-                self.stripes.writer().seal();
-                Vec::new()
-            }
+        let writer = self.stripes.writer();
+        if !journal_data {
+            writer.seal();
+            return Vec::new();
         }
+        let to_data = |fresh: Unjournaled| StripeData {
+            stripe: fresh.stripe,
+            offset: fresh.offset,
+            bytes: fresh.bytes,
+        };
+        let unjournaled = writer.unjournaled(JOURNALED_BYTES).into_iter();
+        unjournaled.map(to_data).collect()
     }
 
     /// Steps 4 and 5, again until no shard is lost on the way: each round but the last costs a member.

@@ -3,7 +3,7 @@
 use super::unwritten::Claim;
 use super::{CommitError, Transactions, Written};
 use crate::format::record::Marker;
-use crate::format::{BLOCK_SIZE, Record, key};
+use crate::format::{BLOCK_SIZE, Ino, Record, StripeClass, key};
 use crate::metadata::Batch;
 
 impl Transactions {
@@ -14,12 +14,22 @@ impl Transactions {
     /// [`CommitError::NoSpace`] if not all of the bytes fit: nothing refers to those already placed, and they are given
     /// back in time. Making room may help.
     pub fn write(&self, data: &[u8]) -> Result<Written, CommitError> {
-        self.write_within(None, data)
+        self.write_within(StripeClass::VOLUME, None, data)
     }
 
-    /// Takes bytes of a file as [`Transactions::write`]. Those that a claim covers take the room kept for it.
+    /// Returns the class of stripes for new bytes of a file.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub(crate) fn class_of(&self, ino: Ino) -> Result<StripeClass, CommitError> {
+        self.catalog.class_of(self.stripes.classes(), ino)
+    }
+
+    /// Takes bytes of a file of this class as [`Transactions::write`]. Those that a claim covers take the room kept for it.
     pub(crate) fn write_within(
         &self,
+        class: StripeClass,
         claim: Option<&Claim<'_>>,
         data: &[u8],
     ) -> Result<Written, CommitError> {
@@ -37,7 +47,7 @@ impl Transactions {
         };
         let mut rest = data;
         while !rest.is_empty() {
-            match self.stripes.writer().append(rest) {
+            match self.stripes.writer().append(class, rest) {
                 Ok((placed, hold)) => {
                     rest = &rest[placed.len as usize..];
                     written.placed.push(placed);
@@ -58,13 +68,18 @@ impl Transactions {
     /// # Errors
     ///
     /// As for [`Transactions::write`].
-    pub fn write_at_once(&self, data: &[u8]) -> Result<Option<Written>, CommitError> {
-        self.write_at_once_within(None, data)
+    pub(crate) fn write_at_once(
+        &self,
+        class: StripeClass,
+        data: &[u8],
+    ) -> Result<Option<Written>, CommitError> {
+        self.write_at_once_within(class, None, data)
     }
 
     /// Takes bytes of a file as [`Transactions::write_at_once`]. Those that a claim covers take the room kept for it.
     pub(crate) fn write_at_once_within(
         &self,
+        class: StripeClass,
         claim: Option<&Claim<'_>>,
         data: &[u8],
     ) -> Result<Option<Written>, CommitError> {
@@ -77,7 +92,7 @@ impl Transactions {
         }
         let (mut placed, mut holds) = (Vec::new(), Vec::new());
         if !data.is_empty() {
-            let Some((place, hold)) = self.stripes.writer().append_at_once(data) else {
+            let Some((place, hold)) = self.stripes.writer().append_at_once(class, data) else {
                 return Ok(None);
             };
             placed.push(place);
@@ -86,12 +101,16 @@ impl Transactions {
         Ok(Some(Written { placed, holds }))
     }
 
-    /// Prepares another try of [`Transactions::write_at_once`], for a write with this claim; call it without a lock.
+    /// Prepares another try of [`Transactions::write_at_once`], for a write of this class with this claim; call it without a lock.
     ///
     /// # Errors
     ///
     /// As for [`Transactions::write`].
-    pub(crate) fn open_stripe(&self, claim: Option<&Claim<'_>>) -> Result<(), CommitError> {
+    pub(crate) fn open_stripe(
+        &self,
+        class: StripeClass,
+        claim: Option<&Claim<'_>>,
+    ) -> Result<(), CommitError> {
         self.commits.check_writable()?;
         self.growth.check_commits()?;
         if self.growth.has_no_commits() {
@@ -103,7 +122,7 @@ impl Transactions {
             }
             self.unwritten.provide()?;
         }
-        Ok(self.stripes.writer().open_stripe()?)
+        Ok(self.stripes.writer().open_stripe(class)?)
     }
 
     /// Gives back bytes that no extent will refer to.

@@ -1,17 +1,19 @@
 //! Creates and opens a volume, and cleans up after a crash before the first caller is let in.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use super::extent_cache::ExtentCache;
 use super::{CommitError, OpenOptions, Transactions};
+use crate::codec::{CodeId, Geometry};
 use crate::coding;
-use crate::format::record::{LostBytes, Segment, SegmentStripe};
-use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeId, VolumeId, key};
+use crate::format::record::{DirectoryCode, LostBytes, Segment, SegmentStripe};
+use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, StripeClass, StripeId, VolumeId, key};
 use crate::membership::{Access, CreateOptions, Members, RecoveredMembers};
 use crate::metadata::{Batch, Meta, MetaOptions, Numbers, StripeData};
 use crate::store::{Executor, StoreRef};
-use crate::stripes::{StripeError, StripeOptions, StripeRecords, Stripes};
+use crate::stripes::{ClassCode, StripeError, StripeOptions, StripeRecords, Stripes};
 use crate::workers::Workers;
 
 /// The distance that the counter of inodes on disk runs ahead of the numbers in use.
@@ -23,7 +25,7 @@ const EXTENTS_PART: usize = 8;
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
 
-/// The newest segments, among which are those that were being written when the volume was last used.
+/// The newest segments of a class, among which are those that were being written when the volume was last used.
 const NEWEST_SEGMENTS: usize = 8;
 
 /// Pieces of missing copies of the index to repair before the first caller is let in.
@@ -93,18 +95,14 @@ impl Transactions {
             pinner: Some(Arc::clone(&dispatch) as _),
         };
         let segments = all_segments(&meta)?;
-        let newest: Vec<SegmentId> = segments
-            .iter()
-            .rev()
-            .take(NEWEST_SEGMENTS)
-            .map(|(segment, _)| *segment)
-            .collect();
+        let newest = newest_of(&segments);
         let stripes = Stripes::open(
             Arc::clone(&members),
             Arc::clone(&records),
             segments,
             &volume_options,
         )?;
+        add_classes(&meta, &stripes)?;
         note_lost(&meta, &stripes)?;
         let transactions = Self::new(
             members,
@@ -197,8 +195,9 @@ impl Transactions {
             let payload = stripes.entry(stripe).or_default();
             let start = piece.offset as usize;
             let end = start.checked_add(piece.bytes.len());
-            let most = self.members.shape().most_stripe_bytes();
-            let end = end.filter(|end| *end <= most as usize);
+            let most = self.members.shape().most_stripe_bytes() as usize;
+            let most = most.max(self.stripes.classes().greatest_capacity());
+            let end = end.filter(|end| *end <= most);
             let end = end.ok_or_else(|| bad("journaled bytes end behind the longest stripe"))?;
             if start > payload.len() {
                 return Err(bad("journaled bytes do not follow those before them"));
@@ -208,20 +207,88 @@ impl Transactions {
         }
         // Before the code was changed, all bytes went into stripes with records. So a stripe without one that is longer than
         // any of this code was removed.
-        let longest = self.members.shape().stripe_bytes() as usize;
+        let longest = self.stripes.classes().greatest_capacity();
         stripes.retain(|_, payload| payload.len() <= longest);
         self.check_restored(&stripes)?;
         for (stripe, payload) in stripes {
-            self.stripes.writer().restore(stripe, &payload)?;
+            let code = self.code_for(stripe, payload.len())?;
+            self.stripes.writer().restore(stripe, &code, &payload)?;
         }
         Ok(())
     }
+
+    /// Returns the code of a stripe that was not flushed: that of the files whose bytes it has. If it is too long for that,
+    /// because the files were given another code meanwhile, it gets one that survives as many losses as any.
+    fn code_for(&self, stripe: StripeId, len: usize) -> Result<Arc<ClassCode>, CommitError> {
+        let classes = self.stripes.classes();
+        if classes.is_plain() {
+            return Ok(Arc::clone(classes.volume()));
+        }
+        let mut named = BTreeSet::new();
+        let (from, end) = key::backrefs(stripe);
+        self.catalog.visit(&from, &end, |key, _| {
+            named.insert(key::parse_backref(key)?.1);
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        let mut fitting = Vec::new();
+        for ino in named {
+            let code = classes.get(self.catalog.class_of(classes, ino)?);
+            fitting.extend(code.filter(|code| code.capacity() >= len));
+        }
+        if fitting.is_empty() {
+            fitting.extend(classes.of_directories());
+            fitting.push(Arc::clone(classes.volume()));
+            fitting.retain(|code| code.capacity() >= len);
+        }
+        let safest = fitting
+            .into_iter()
+            .max_by_key(|code| code.survival().guaranteed());
+        Ok(safest.unwrap_or_else(|| Arc::clone(classes.volume())))
+    }
+}
+
+/// Returns the newest segments of each class.
+fn newest_of(segments: &[(SegmentId, Segment)]) -> Vec<SegmentId> {
+    let mut counts: BTreeMap<StripeClass, usize> = BTreeMap::new();
+    let newest = segments.iter().rev().filter(|(_, record)| {
+        let count = counts.entry(record.class).or_default();
+        *count += 1;
+        *count <= NEWEST_SEGMENTS
+    });
+    newest.map(|(segment, _)| *segment).collect()
+}
+
+/// Makes the codes of directories known. Files cannot be written whose code cannot be read: `check` reports it.
+fn add_classes(meta: &Meta, stripes: &Stripes) -> Result<(), CommitError> {
+    let (from, end) = key::directory_codes();
+    for (key, value) in meta.scan(&from, &end, usize::MAX)? {
+        let Ok(class) = key::parse_directory_code(&key) else {
+            tracing::warn!("the key of a directory's code is damaged");
+            continue;
+        };
+        let code = DirectoryCode::decode(&value).map_err(CommitError::from);
+        let added = code.and_then(|code| {
+            let (data, parity) = (code.data_shards.into(), code.parity_shards.into());
+            let geometry = Geometry::new(data, parity)?;
+            Ok(stripes
+                .classes()
+                .add(class, (geometry, CodeId(code.code)))?)
+        });
+        if let Err(error) = added {
+            tracing::warn!("files of class {class} of stripes cannot be written: {error}");
+        }
+    }
+    Ok(())
 }
 
 impl Transactions {
     /// Refuses stripes that would together take more memory than any journal can demand.
     fn check_restored(&self, stripes: &BTreeMap<StripeId, Vec<u8>>) -> Result<(), CommitError> {
-        let row = BLOCK_SIZE * self.members.shape().geometry().data_shards();
+        let classes = self.stripes.classes();
+        let codes = classes.of_directories().into_iter();
+        let widest = codes.map(|code| code.geometry().data_shards()).max();
+        let volume = classes.volume().geometry().data_shards();
+        let row = BLOCK_SIZE * widest.unwrap_or(0).max(volume);
         let mut total = 0_usize;
         for (&stripe, payload) in stripes {
             total = total.saturating_add(payload.len().next_multiple_of(row));

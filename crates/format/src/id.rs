@@ -57,6 +57,11 @@ number! {
     QuotaId(u64)
 }
 number! {
+    /// A class of stripes, all of one code: [`StripeClass::VOLUME`] has the code of the volume, any other one a code that
+    /// directories were given. Never used for another code.
+    StripeClass(u8)
+}
+number! {
     /// Tells one life of a superblock slot from another: the slot with the higher one is newer.
     Generation(u64)
 }
@@ -69,6 +74,11 @@ impl Ino {
 impl QuotaId {
     /// No quota.
     pub const NONE: Self = Self(0);
+}
+
+impl StripeClass {
+    /// The class of stripes with the volume's own code.
+    pub const VOLUME: Self = Self(0);
 }
 
 macro_rules! identity {

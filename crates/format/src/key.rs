@@ -18,8 +18,8 @@
 use bytes::Bytes;
 
 use super::{
-    Cookie, FormatError, Ino, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeId,
-    wire::Reader,
+    Cookie, FormatError, Ino, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeClass,
+    StripeId, wire::Reader,
 };
 
 /// A range of keys: the first key in it, and the first key after it.
@@ -27,6 +27,7 @@ pub type KeyRange = (Bytes, Bytes);
 
 /// The first byte of a key says what its value is.
 mod tag {
+    pub(super) const DIRECTORY_CODE: u8 = b'a';
     pub(super) const POSITION: u8 = b'c';
     pub(super) const DIRENT: u8 = b'd';
     pub(super) const EXTENT: u8 = b'e';
@@ -58,6 +59,9 @@ pub const NEXT_SEGMENT: &str = "next-segment";
 
 /// Name of the counter of quota numbers, all below it may have been used.
 pub const NEXT_QUOTA: &str = "next-quota";
+
+/// Name of the counter of orders to rewrite files that were given another code. It is absent while there is nothing to do.
+pub const REWRITES: &str = "rewrites";
 
 /// Returns the key of an [`Inode`](super::record::Inode).
 #[must_use]
@@ -388,6 +392,35 @@ pub fn quotas() -> KeyRange {
 /// [`FormatError`] if it is none.
 pub fn parse_quota(key: &[u8]) -> Result<QuotaId, FormatError> {
     parse_one("quota key", tag::QUOTA, key).map(QuotaId)
+}
+
+/// Returns the key of a [`DirectoryCode`](super::record::DirectoryCode).
+#[must_use]
+pub fn directory_code(class: StripeClass) -> Bytes {
+    one(tag::DIRECTORY_CODE, class.0.into())
+}
+
+/// Returns the range of the codes of directories.
+#[must_use]
+pub fn directory_codes() -> KeyRange {
+    below(vec![tag::DIRECTORY_CODE])
+}
+
+/// Reads the key of a directory's code.
+///
+/// # Errors
+///
+/// [`FormatError`] if it is none, or of the volume's own class.
+pub fn parse_directory_code(key: &[u8]) -> Result<StripeClass, FormatError> {
+    let number = parse_one("directory code key", tag::DIRECTORY_CODE, key)?;
+    match u8::try_from(number).map(StripeClass) {
+        Ok(class) if class != StripeClass::VOLUME => Ok(class),
+        _ => Err(FormatError::Field {
+            what: "directory code key",
+            field: "class",
+            value: number,
+        }),
+    }
 }
 
 /// Returns the key that marks a stripe which may have lost its last backref. The value is a

@@ -15,7 +15,7 @@ pub mod wire;
 pub use error::{FormatError, NameFault};
 pub use id::{
     Cookie, Epoch, Generation, Ino, Lsn, MemberId, MemberIndex, QuotaId, SegmentId, ShardIndex,
-    StripeId, VolumeId,
+    StripeClass, StripeId, VolumeId,
 };
 pub use record::Record;
 

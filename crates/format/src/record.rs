@@ -4,6 +4,7 @@
 //! are in [`crate::key`].
 
 mod directory;
+mod directory_code;
 mod extent;
 mod inode;
 mod quota;
@@ -17,6 +18,7 @@ use bytes::Bytes;
 use super::FormatError;
 
 pub use directory::{Dirent, Position};
+pub use directory_code::DirectoryCode;
 pub use extent::{Backref, Extent};
 pub use inode::{FileKind, Inline, Inode, Timestamp};
 pub use quota::{Quota, QuotaState, QuotaUsage};

@@ -52,11 +52,15 @@ pub const CODE_CHANGES: u64 = 1 << 4;
 /// The incompatible feature of a volume whose code has parameters: see [`code_number`](crate::code_number).
 pub const CODE_PARAMETERS: u64 = 1 << 5;
 
+/// The incompatible feature of a volume on which a directory was given a code once: inodes and segments name classes of
+/// stripes.
+pub const DIRECTORY_CODES: u64 = 1 << 6;
+
 /// The features that this build knows.
 pub const KNOWN: Features = Features {
     compat: 0,
     read_only: 0,
-    incompat: QUOTAS | UNWRITTEN | CODE_CHANGES | CODE_PARAMETERS,
+    incompat: QUOTAS | UNWRITTEN | CODE_CHANGES | CODE_PARAMETERS | DIRECTORY_CODES,
 };
 
 const MAGIC: [u8; 8] = *b"CauchyFS";

@@ -19,16 +19,16 @@ use cauchyfs_format::journal::{
     self, JournalGeneration, JournalRecord, Preview, RecordHeader, StripeData,
 };
 use cauchyfs_format::record::{
-    Backref, Counter, Dirent, Extent, FileKind, Inline, Inode, LostBytes, MAX_STRIPE_BYTES, Marker,
-    Position, Quota, QuotaState, QuotaUsage, RepairNote, Scrub, Segment, SegmentStripe, ShardSet,
-    ShardSums, Stripe, Timestamp, Xattr,
+    Backref, Counter, DirectoryCode, Dirent, Extent, FileKind, Inline, Inode, LostBytes,
+    MAX_STRIPE_BYTES, Marker, Position, Quota, QuotaState, QuotaUsage, RepairNote, Scrub, Segment,
+    SegmentStripe, ShardSet, ShardSums, Stripe, Timestamp, Xattr,
 };
 use cauchyfs_format::superblock::{
     EpochMark, KNOWN, LastRecord, LastSeen, MemberEntry, Replaced, Superblock,
 };
 use cauchyfs_format::{
     BLOCK_SIZE, Cookie, Epoch, FormatError, Generation, Ino, Lsn, MemberId, MemberIndex, QuotaId,
-    Record, SegmentId, ShardIndex, StripeId, VolumeId, files, key,
+    Record, SegmentId, ShardIndex, StripeClass, StripeId, VolumeId, files, key,
 };
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
@@ -204,6 +204,7 @@ fn records() -> Vec<Decoder> {
         parent: Ino(7),
         next_cookie: Cookie(9),
         quota: QuotaId(4),
+        class: StripeClass(3),
         inline,
     };
     let inodes = [
@@ -221,6 +222,7 @@ fn records() -> Vec<Decoder> {
         written: shards,
     };
     let segment = Segment {
+        class: StripeClass::VOLUME,
         data_shards: 2,
         parity_shards: 1,
         code: 1,
@@ -269,7 +271,24 @@ fn records() -> Vec<Decoder> {
             &[ShardSums(vec![]), ShardSums(vec![1, u32::MAX])],
         ),
         record("record::RepairNote", &[RepairNote { missing: shards }]),
-        record("record::Segment", &[segment]),
+        record(
+            "record::Segment",
+            &[
+                segment.clone(),
+                Segment {
+                    class: StripeClass(2),
+                    ..segment
+                },
+            ],
+        ),
+        record(
+            "record::DirectoryCode",
+            &[DirectoryCode {
+                data_shards: 4,
+                parity_shards: 2,
+                code: 1,
+            }],
+        ),
         record("record::SegmentStripe", &[SegmentStripe(StripeId(8))]),
         record("record::Marker", &[Marker]),
         record("record::Counter", &[Counter(1 << 63)]),
@@ -299,6 +318,14 @@ fn records_of_quotas() -> Vec<Decoder> {
         "record::Quota",
         &[Quota::default(), limited, lifted],
     )]
+}
+
+fn keys_of_directory_codes() -> Decoder {
+    Decoder::plain(
+        "key::parse_directory_code",
+        |k| key::parse_directory_code(k).map(|class| key::directory_code(class).to_vec()),
+        vec![key::directory_code(StripeClass(5)).to_vec()],
+    )
 }
 
 fn keys_of_quotas() -> Decoder {
@@ -741,6 +768,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
     all.extend(journal_records());
     all.extend(frames());
     all.extend([superblock(), names(), keys_of_quotas(), events()]);
+    all.push(keys_of_directory_codes());
     all
 }
 

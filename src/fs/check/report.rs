@@ -92,6 +92,8 @@ pub enum FindingKind {
         /// The number of missing shards.
         shards: u64,
     },
+    /// An inode names a class of stripes that has no code.
+    ClassWithoutCode,
     /// A quota of a directory that is not there.
     QuotaWithoutDirectory,
     /// A quota whose way to the outermost quota around it has no end, or leads to no quota.
@@ -239,6 +241,7 @@ impl fmt::Display for FindingKind {
                 f,
                 "{file} ends after {len} bytes: {shards} shards are missing"
             ),
+            Self::ClassWithoutCode => f.write_str("its code is not recorded"),
             Self::QuotaWithoutDirectory => {
                 f.write_str("a quota is of a directory that is not there")
             }

@@ -358,6 +358,7 @@ impl Names {
             parent: if is_dir { directory.ino } else { Ino(0) },
             next_cookie: if is_dir { FIRST_COOKIE } else { Cookie(0) },
             quota: self.inodes.quotas().resolve(&directory.inode),
+            class: directory.inode.class,
             inline: fresh.inline,
         };
         Ok((ino, inode))

@@ -29,7 +29,8 @@ impl FileWriter {
     /// ends, or where a great many extents were involved (call again for the rest).
     ///
     /// The target points at the same bytes in the same stripes, holes included, so no data moves.
-    /// Content that fits into an inode's record, or is less than a block, is copied.
+    /// Content that fits into an inode's record, or is less than a block, is copied, and so is what lies in stripes of
+    /// another code than the target's.
     ///
     /// # Errors
     ///
@@ -59,7 +60,11 @@ impl FileWriter {
         }
         let wanted = source_offset..source_end;
         let share = || self.share(caller, &from, &to, &wanted, target_offset);
-        let shared = self.with_room(0, || self.with_open_stripe(None, share))?;
+        let shared = self.with_room(0, || {
+            let class_of = |ino| self.transactions.class_of(ino);
+            let classes = [class_of(from.ino)?, class_of(to.ino)?];
+            self.with_open_stripe((&classes, None), share)
+        })?;
         let copied = match shared {
             Sharing::Bytes(copied) => copied,
             Sharing::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
@@ -105,7 +110,8 @@ impl FileWriter {
         let little = end - wanted.start < BLOCK_SIZE as u64 || fits_inline(&inode, target_end);
         let in_record =
             matches!(&source.inline, Inline::Data(data) if whole.start < data.len() as u64);
-        if little || in_record {
+        // Stripes that both files shared would have the code of one of them.
+        if little || in_record || source.class != inode.class {
             return Ok(Some(Sharing::Nothing));
         }
         let (part, runs) = self.first_runs(from.ino, &whole)?;

@@ -92,7 +92,8 @@ impl FileWriter {
             epochs.use_features(UNWRITTEN).map_err(CommitError::from)?;
         }
         let attempt = || self.allocate_locked(caller, (ino, range, blocks), grow, &mut room);
-        self.with_open_stripe(None, attempt)
+        let class = self.transactions.class_of(ino)?;
+        self.with_open_stripe((&[class], None), attempt)
     }
 
     /// Allocates as [`Self::allocate`], within the room that was kept; `None` if a stripe must be opened first.

@@ -144,10 +144,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::format::StripeClass;
 
     /// Returns a segment of 1+1 on two members.
     fn segment_on(one: u16, other: u16) -> Segment {
         Segment {
+            class: StripeClass::VOLUME,
             data_shards: 1,
             parity_shards: 1,
             code: 0,

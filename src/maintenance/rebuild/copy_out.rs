@@ -80,6 +80,40 @@ impl CopyOut {
         self.copy_stripes(&all, round)
     }
 
+    /// Rewrites some stripes of a segment with the codes of the files in them.
+    pub(super) fn rewrite_some(
+        &self,
+        segment: SegmentId,
+        wanted: &[StripeId],
+        round: &Round<'_>,
+    ) -> Result<SegmentOutcome, CommitError> {
+        let some = self.some_in(segment, wanted)?;
+        if some.is_empty() {
+            return Ok(SegmentOutcome::Needless);
+        }
+        self.copy_stripes(&some, round)
+    }
+
+    /// Returns how many bytes are written if some stripes of a segment are rewritten.
+    pub(super) fn bytes_of_some(
+        &self,
+        segment: SegmentId,
+        wanted: &[StripeId],
+    ) -> Result<u64, CommitError> {
+        let some = self.some_in(segment, wanted)?;
+        Ok(some.iter().map(|found| found.counted_bytes).sum())
+    }
+
+    /// Returns those of some stripes of a segment, in disk order, that something refers to.
+    fn some_in(&self, segment: SegmentId, wanted: &[StripeId]) -> Result<Vec<Copied>, CommitError> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        let mut all = self.all_in(segment)?;
+        all.retain(|found| wanted.contains(&found.stripe));
+        Ok(all)
+    }
+
     /// Copies stripes that fit into one new one, or one that needs several. What cannot be read stays.
     fn move_pack(
         &self,
@@ -92,7 +126,7 @@ impl CopyOut {
         let mut counted = 0;
         let payload: usize = stripes.iter().map(|found| found.payload_bytes).sum();
         // One more, because runs do not fill stripes to the end.
-        for _ in 0..=payload.div_ceil(capacity) {
+        for _ in 0..=payload.div_ceil(self.stripes.classes().least_capacity()) {
             // The room kept back is not for this, because copying frees no space on the full members.
             if !has_room(&self.stripes, capacity as u64) {
                 return Ok(PackOutcome::NoRoom);
@@ -192,9 +226,11 @@ impl CopyOut {
         let draining = self.members.membership().draining();
         let online = self.members.membership().live().into_iter();
         let homes = online.filter(|member| !draining.contains(member)).count();
-        let shape = self.members.shape();
-        let vacant = shape.geometry().total_shards().saturating_sub(homes);
-        let attainable = shape.survival().after(vacant);
+        let Some(code) = self.stripes.classes().get(record.class) else {
+            return Ok(Vec::new());
+        };
+        let vacant = code.geometry().total_shards().saturating_sub(homes);
+        let attainable = code.survival().after(vacant);
         let mut endangered = Vec::new();
         // A stripe that reads serve is copied even where the records of others do not agree with it.
         let stripes: BTreeMap<StripeId, Stripe> = self

@@ -1,7 +1,7 @@
 //! Segments that get more parity shards or fewer, because the code of the volume has changed.
 
 use crate::format::record::{Segment, Stripe};
-use crate::format::{ShardIndex, StripeId};
+use crate::format::{ShardIndex, StripeClass, StripeId};
 use crate::membership::StripeCode;
 use crate::stripes::RebuildTarget;
 
@@ -61,13 +61,20 @@ pub(super) fn narrowed(record: &Segment, wanted: StripeCode) -> Option<Segment> 
     Some(narrow)
 }
 
-/// Returns whether the stripes of a segment have the data shards and the code that new ones have.
+/// Returns whether the stripes of a segment have the data shards and the code that new ones of the volume have, and belong
+/// to them.
 pub(super) fn is_of(record: &Segment, wanted: StripeCode) -> bool {
-    usize::from(record.data_shards) == wanted.geometry.data_shards() && record.code == wanted.code.0
+    record.class == StripeClass::VOLUME
+        && usize::from(record.data_shards) == wanted.geometry.data_shards()
+        && record.code == wanted.code.0
 }
 
-/// Returns whether the stripes of a segment have to be rewritten, to have the code that new ones have.
+/// Returns whether the stripes of a segment have to be rewritten, to have the code that new ones have. The codes of
+/// directories never change.
 pub(super) fn is_to_be_rewritten(record: &Segment, wanted: StripeCode) -> bool {
+    if record.class != StripeClass::VOLUME {
+        return false;
+    }
     let parity = wanted.geometry.parity_shards();
     let has = usize::from(record.parity_shards);
     !is_of(record, wanted) || has != parity && !wanted.code.takes_more_parity()

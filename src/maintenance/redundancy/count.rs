@@ -217,6 +217,9 @@ impl<'c> Count<'c> {
             }
         }
         let missing = segment.map_or(0, |segment| segment.missing_shards(record));
+        let volume = self.counter.members.shape().survival().guaranteed();
+        let promised = segment.map_or(volume, |segment| segment.losses_promised(volume));
+        let is_as_promised = usize::try_from(tolerated).is_ok_and(|losses| losses >= promised);
         let stretch = self.stretch(stripe);
         stretch.is_provisional |= tolerated < 0;
         stretch.segments.insert(record.segment);
@@ -226,6 +229,7 @@ impl<'c> Count<'c> {
             bytes: live,
             dead: u64::from(record.payload_len).saturating_sub(live),
             missing,
+            as_promised: u64::from(is_as_promised),
         };
         add_row(&mut stretch.rows, &row);
         Ok(())
@@ -282,6 +286,7 @@ fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
     sum.bytes += row.bytes;
     sum.dead += row.dead;
     sum.missing += row.missing;
+    sum.as_promised += row.as_promised;
 }
 
 /// Lists the segments, and then their files: a file is there before its segment is known.

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
-use super::{MissingShards, RedundancyCounter};
+use super::{MissingShards, RedundancyCounter, RedundancyRow};
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{RepairNote, Segment, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId};
@@ -113,10 +113,8 @@ impl RedundancyCounter {
         if !self.stripes.damage().lacks_files() {
             return Ok(false);
         }
-        let most = self.members.shape().survival().guaranteed();
-        let is_whole = |losses| usize::try_from(losses).is_ok_and(|losses: usize| losses >= most);
         let rows = &self.redundancy()?.rows;
-        Ok(!rows.iter().all(|row| is_whole(row.losses_tolerated)))
+        Ok(!rows.iter().all(RedundancyRow::is_as_promised))
     }
 
     /// Returns whether data may be lost, so that it is worth counting. It judges by the noted shards that were never

@@ -14,9 +14,17 @@ pub struct RedundancyRow {
     pub dead: u64,
     /// Shards of them that no online file has.
     pub missing: u64,
+    /// The number of those stripes that can bear as many losses as the code of the volume, or of their directory, promises.
+    pub as_promised: u64,
 }
 
 impl RedundancyRow {
+    /// Returns whether all of its stripes bear as many losses as their code promises.
+    #[must_use]
+    pub fn is_as_promised(&self) -> bool {
+        self.as_promised >= self.stripes
+    }
+
     /// Returns a row without stripes.
     pub(in crate::maintenance) fn empty(losses_tolerated: i16) -> Self {
         Self {
@@ -25,6 +33,7 @@ impl RedundancyRow {
             bytes: 0,
             dead: 0,
             missing: 0,
+            as_promised: 0,
         }
     }
 }

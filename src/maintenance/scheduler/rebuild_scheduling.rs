@@ -113,8 +113,8 @@ impl RebuildScheduler {
         }
     }
 
-    /// Returns whether stripes have another code than new ones, and were not looked at for long. A change of the code that a
-    /// crash or an unmount interrupted goes on so.
+    /// Returns whether stripes have another code than new ones, or than their files, and were not looked at for long. A
+    /// change of the code that a crash or an unmount interrupted goes on so.
     fn is_code_change_due(&self, now: Instant) -> bool {
         let mut looked = self.looked_at_codes.lock();
         let is_due = looked.is_none_or(|looked| now >= looked + CODE_CHANGE_INTERVAL);
@@ -123,7 +123,8 @@ impl RebuildScheduler {
             return false;
         }
         *looked = Some(now);
-        self.rebuild.has_other_codes()
+        // What cannot be read now fails where it is done.
+        self.rebuild.has_other_codes() || self.rebuild.awaits_rewrite().unwrap_or(true)
     }
 
     /// Rebuilds the missing shards of a scope.

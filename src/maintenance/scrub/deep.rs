@@ -6,7 +6,7 @@ use super::super::redundancy::RedundancyRow;
 use super::BATCH_BYTES;
 use super::Scrubber;
 use crate::format::record::{Segment, ShardSet};
-use crate::format::{MemberIndex, SegmentId, StripeId};
+use crate::format::{MemberIndex, SegmentId, StripeClass, StripeId};
 use crate::stripes::{Inconsistent, Remedy, Verdict, member_of, survival};
 use crate::transaction::CommitError;
 
@@ -129,6 +129,10 @@ impl Scrubber {
         let gone = verdict.wrong.len() as u64 + verdict.missing;
         let gone = usize::try_from(gone).unwrap_or(usize::MAX);
         let segment = self.stripes.segments().record(segment);
+        let promised = match &segment {
+            Some(record) if record.class != StripeClass::VOLUME => survival(record).guaranteed(),
+            _ => self.members.shape().survival().guaranteed(),
+        };
         let survival = segment.map(|segment| survival(&segment));
         let mut losses_tolerated = survival.map_or(0, |survival| survival.after(gone));
         if self.catalog.live_within(verdict.stripe, &verdict.lost)? > 0 {
@@ -141,6 +145,8 @@ impl Scrubber {
         let fresh = RedundancyRow::empty(losses_tolerated);
         let row = rows.entry(losses_tolerated).or_insert(fresh);
         row.stripes += 1;
+        let is_as_promised = usize::try_from(losses_tolerated).is_ok_and(|it| it >= promised);
+        row.as_promised += u64::from(is_as_promised);
         row.missing += verdict.missing + verdict.gone;
         let live = self.catalog.live_in(verdict.stripe)?;
         let record = self.records.stripe(verdict.stripe)?;

@@ -144,12 +144,14 @@ fn overlap(runs: &[(u64, u64)], start: u64, end: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::StripeClass;
     use crate::format::record::ShardSet;
 
     const HEIGHT: u64 = 4096;
 
     fn segment() -> Segment {
         Segment {
+            class: StripeClass::VOLUME,
             data_shards: 2,
             parity_shards: 1,
             code: 1,

@@ -1,11 +1,14 @@
 //! The stripe that is being filled.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::sealed::Sealed;
 use crate::format::{BLOCK_SIZE, StripeId};
 use crate::store::Buffer;
+use crate::stripes::classes::ClassCode;
 use crate::stripes::layout;
 use crate::stripes::segments::Reservation;
 
@@ -34,9 +37,9 @@ pub struct Unjournaled {
     pub bytes: Bytes,
 }
 
-/// The change of the open stripe since the last query.
+/// The change of an open stripe since the last query.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Fresh {
+pub(super) enum Fresh {
     /// Nothing.
     Nothing,
     /// These bytes.
@@ -49,6 +52,7 @@ pub enum Fresh {
 #[derive(Debug)]
 pub(crate) struct OpenStripe {
     stripe: StripeId,
+    code: Arc<ClassCode>,
     reservation: Option<Reservation>,
     buffer: Buffer,
     len: usize,
@@ -57,9 +61,14 @@ pub(crate) struct OpenStripe {
 
 impl OpenStripe {
     /// Starts an empty stripe; its capacity is the length of `buffer`.
-    pub(super) fn new(stripe: StripeId, reservation: Reservation, buffer: Buffer) -> Self {
+    pub(super) fn new(
+        (stripe, code): (StripeId, Arc<ClassCode>),
+        reservation: Reservation,
+        buffer: Buffer,
+    ) -> Self {
         Self {
             stripe,
+            code,
             reservation: Some(reservation),
             buffer,
             len: 0,
@@ -69,13 +78,14 @@ impl OpenStripe {
 
     /// A stripe whose first `len` bytes are in `buffer` already.
     pub(super) fn restored(
-        stripe: StripeId,
+        (stripe, code): (StripeId, Arc<ClassCode>),
         reservation: Option<Reservation>,
         buffer: Buffer,
         len: usize,
     ) -> Self {
         Self {
             stripe,
+            code,
             reservation,
             buffer,
             len,
@@ -151,13 +161,15 @@ impl OpenStripe {
         })
     }
 
-    /// Fixes the bytes, padded with zeros to `data_shards` whole shards.
-    pub(super) fn seal(mut self, data_shards: usize, sequence: u64) -> Sealed {
+    /// Fixes the bytes, padded with zeros to whole data shards.
+    pub(super) fn seal(mut self, sequence: u64) -> Sealed {
+        let data_shards = self.code.geometry().data_shards();
         let padded = layout::height(self.len, data_shards) * data_shards;
         self.buffer.set_len(padded.max(self.len));
         self.buffer[self.len..].fill(0);
         Sealed {
             stripe: self.stripe,
+            code: self.code,
             payload_len: self.len,
             data: self.buffer.freeze(),
             sequence,

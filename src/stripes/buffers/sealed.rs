@@ -1,9 +1,12 @@
 //! A stripe on its way to the members.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use parking_lot::Mutex;
 
 use crate::format::StripeId;
+use crate::stripes::classes::ClassCode;
 use crate::stripes::encoded::Encoded;
 use crate::stripes::segments::Reservation;
 
@@ -11,6 +14,8 @@ use crate::stripes::segments::Reservation;
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) stripe: StripeId,
+    /// The code that it gets, unless members are too few for that.
+    pub(crate) code: Arc<ClassCode>,
     /// The payload, padded with zeros to whole data shards.
     pub(crate) data: Bytes,
     pub(crate) payload_len: usize,

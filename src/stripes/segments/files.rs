@@ -8,6 +8,7 @@ use super::{Need, Segments};
 use crate::format::MemberIndex;
 use crate::format::record::Segment;
 use crate::store::{Op, Space, StoreErrorKind};
+use crate::stripes::classes::ClassCode;
 use crate::stripes::error::StripeError;
 use crate::stripes::layout;
 use crate::stripes::options::FullMembers;
@@ -67,27 +68,36 @@ pub(crate) fn promised(
 impl Segments {
     /// Makes the files of a new segment on the members with the most room; what was accepted has all that
     /// is kept back for it.
-    pub(super) fn open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, StripeError> {
-        match self.try_open_segment(need) {
+    pub(super) fn open_segment(
+        &self,
+        code: &ClassCode,
+        need: Need,
+    ) -> Result<Arc<SegmentHandle>, StripeError> {
+        match self.try_open_segment(code, need) {
             Err(StripeError::NoSpace { .. })
                 if need == Need::Accepted && self.give_all_ballast() =>
             {
-                self.try_open_segment(need)
+                self.try_open_segment(code, need)
             }
             opened => opened,
         }
     }
 
-    fn try_open_segment(&self, need: Need) -> Result<Arc<SegmentHandle>, StripeError> {
+    fn try_open_segment(
+        &self,
+        code: &ClassCode,
+        need: Need,
+    ) -> Result<Arc<SegmentHandle>, StripeError> {
         // The sizes that members turned down although they seemed to have room for them.
         let mut refused: HashMap<MemberIndex, u64> = HashMap::new();
         for _ in 0..MAX_TRIES {
-            let (place, left_out) = self.find_place(need, &refused)?;
+            let (place, left_out) = self.find_place(code, need, &refused)?;
             let id = self.records.next_segment().map_err(StripeError::NoNumber)?;
             let record = Segment {
-                data_shards: layout::shard(self.geometry.data_shards()).0,
-                parity_shards: layout::shard(self.geometry.parity_shards()).0,
-                code: self.code.0,
+                class: code.class(),
+                data_shards: layout::shard(code.geometry().data_shards()).0,
+                parity_shards: layout::shard(code.geometry().parity_shards()).0,
+                code: code.code().0,
                 len: place.len,
                 rotating: layout::shard(place.slots.len()).0,
                 slots: place.slots,
@@ -102,7 +112,7 @@ impl Segments {
             if !self.lacks_ballast(&handle) {
                 self.name_full(&left_out);
                 let mut frontier = self.frontier.lock();
-                frontier.opened += 1;
+                *frontier.opened.entry(code.class()).or_default() += 1;
                 frontier.left_out = left_out;
                 drop(frontier);
                 return Ok(Arc::new(handle));
@@ -112,11 +122,12 @@ impl Segments {
         tracing::warn!(
             "no segment could be created in {MAX_TRIES} tries; these members had no room, of so many bytes: {refused:?}"
         );
-        Err(self.no_space())
+        Err(no_space(code))
     }
 
     fn find_place(
         &self,
+        code: &ClassCode,
         need: Need,
         refused: &HashMap<MemberIndex, u64>,
     ) -> Result<(Placement, Vec<MemberIndex>), StripeError> {
@@ -126,7 +137,7 @@ impl Segments {
                 candidate.available = candidate.available.min(len / 2);
             }
         }
-        let wanted = self.wanted(need);
+        let wanted = self.wanted(code, need);
         if candidates.len() < wanted.data_shards {
             return Err(StripeError::Failed {
                 live: candidates.len(),
@@ -141,12 +152,12 @@ impl Segments {
             _ => Vec::new(),
         };
         let Some(place) = place(&candidates, &wanted) else {
-            let full = candidates.iter().filter(|it| it.available < self.step);
+            let full = candidates.iter().filter(|it| it.available < wanted.step);
             let full: Vec<MemberIndex> = full.map(|candidate| candidate.member).collect();
             if need == Need::New && full.len() < candidates.len() {
                 self.name_full(&full);
             }
-            return Err(self.no_space());
+            return Err(no_space(code));
         };
         Ok((place, left_out))
     }
@@ -261,10 +272,10 @@ impl Segments {
         }
         taken
     }
+}
 
-    fn no_space(&self) -> StripeError {
-        StripeError::NoSpace {
-            needed: self.geometry.total_shards(),
-        }
+fn no_space(code: &ClassCode) -> StripeError {
+    StripeError::NoSpace {
+        needed: code.geometry().total_shards(),
     }
 }

@@ -10,7 +10,7 @@ fn a_volume_reserves_little_at_first_and_twice_as_much_each_time() {
         drop(
             rig.stripes
                 .writer()
-                .append(&pattern(seed, 2 * UNIT))
+                .append(VOLUME, &pattern(seed, 2 * UNIT))
                 .unwrap(),
         );
         rig.stripes.writer().seal();

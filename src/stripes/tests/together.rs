@@ -55,7 +55,11 @@ fn write(rig: &Rig) -> Vec<StripeId> {
 }
 
 fn write_one(rig: &Rig, seed: u64, len: usize) -> StripeId {
-    let (placed, _hold) = rig.stripes.writer().append(&pattern(seed, len)).unwrap();
+    let (placed, _hold) = rig
+        .stripes
+        .writer()
+        .append(VOLUME, &pattern(seed, len))
+        .unwrap();
     rig.stripes.writer().seal();
     rig.stripes.writer().wait_flushed().unwrap();
     placed.stripe
@@ -112,7 +116,7 @@ fn write_while_held_up(rig: &Rig) -> Vec<(StripeId, Vec<u8>)> {
     let stripe = |seed: u64| {
         let blocks = [2, 16, 16, 9, 16, 1, 16][usize::try_from(seed).unwrap()];
         let payload = pattern(seed, blocks * BLOCK_SIZE - 7);
-        let (placed, _hold) = rig.stripes.writer().append(&payload).unwrap();
+        let (placed, _hold) = rig.stripes.writer().append(VOLUME, &payload).unwrap();
         rig.stripes.writer().seal();
         while seed == 0 && rig.map.before_flushed.lock().is_some() {
             std::thread::yield_now();
@@ -179,19 +183,24 @@ fn a_device_that_encodes_all_waiting_stripes_changes_no_byte() {
 #[test]
 fn buffers_stay_free_while_several_callers_encode_ahead() {
     for (limit, most) in [(2, 0), (3, 0), (4, 1), (16, 7)] {
-        let buffers = Buffers::new(Pool::pinned(0, None), 2, 2 * BLOCK_SIZE, limit);
+        let buffers = Buffers::new(Pool::pinned(0, None), limit);
+        let rig = Rig::new(2, 1, 3);
+        let code = rig.stripes.classes().volume();
         for stripe in 0..limit as u64 {
-            buffers.restore(StripeId(stripe), &[1], None);
+            buffers.restore((StripeId(stripe), Arc::clone(code)), &[1], None);
         }
         let numbers = |stripes: &[Arc<Sealed>]| -> Vec<u64> {
             stripes.iter().map(|sealed| sealed.stripe.0).collect()
         };
         let expected: Vec<u64> = (0..most).collect();
-        let taken = buffers.take_unencoded();
+        let taken = buffers.take_unencoded(code);
         assert_eq!(numbers(&taken), expected, "{limit}");
-        assert!(buffers.take_unencoded().is_empty(), "{limit}: by another");
+        assert!(
+            buffers.take_unencoded(code).is_empty(),
+            "{limit}: by another"
+        );
         buffers.requeue(taken);
-        let again = buffers.take_unencoded();
+        let again = buffers.take_unencoded(code);
         assert_eq!(numbers(&again), expected, "{limit}");
     }
 }

@@ -69,13 +69,30 @@ impl Writer {
     fn write_and_record(&self, sealed: &Sealed) -> Result<(), StripeError> {
         let encoded = match sealed.take_encoded() {
             Some(encoded) => encoded,
-            None => self.encoder.encode(sealed)?,
+            None => self.encoder.encode(sealed, &sealed.code)?,
         };
-        let attempt = self.write(&encoded, sealed.take_reservation())?;
+        let written = self.write(&encoded, sealed.take_reservation());
+        let (encoded, attempt) = match written {
+            // Members may have become too few for its code since it was opened.
+            Err(StripeError::Failed { .. } | StripeError::NotWritten { .. })
+                if self.takes_code_of_volume(sealed) =>
+            {
+                let encoded = self.encoder.encode(sealed, self.classes.volume())?;
+                let attempt = self.write(&encoded, None)?;
+                (encoded, attempt)
+            }
+            written => (encoded, written?),
+        };
         let segment = attempt.place.segment.id;
         let recorded = self.record(&encoded, &attempt);
         let completed = self.segments.complete(segment);
         recorded.and(completed)
+    }
+
+    /// Returns whether a stripe with the code of a directory can have that of the volume instead.
+    fn takes_code_of_volume(&self, sealed: &Sealed) -> bool {
+        let volume = self.classes.volume();
+        !Arc::ptr_eq(&sealed.code, volume) && sealed.payload_len <= volume.capacity()
     }
 
     /// Encodes a stripe that is about to be flushed, and some that wait to be, by one call; returns these to the queue,
@@ -84,7 +101,7 @@ impl Writer {
         if sealed.is_encoded() {
             return;
         }
-        let others = self.buffers.take_unencoded();
+        let others = self.buffers.take_unencoded(&sealed.code);
         let all = || std::iter::once(sealed).chain(&others);
         let unwinding = guard_on_unwind((), |()| {
             for sealed in all() {
@@ -93,7 +110,7 @@ impl Writer {
                     .done(sealed, Err(StripeError::Panicked { stripe }));
             }
         });
-        self.encoder.encode_all(all());
+        self.encoder.encode_all(&sealed.code, all());
         ScopeGuard::into_inner(unwinding);
         self.buffers.requeue(others);
     }
@@ -135,8 +152,9 @@ impl Writer {
 
     /// Accepts the best attempt, if the stripe can be read back from it.
     fn accept(&self, encoded: &Encoded, best: Option<Attempt>) -> Result<Attempt, StripeError> {
-        let implied = self.members.shape().geometry().total_shards() - encoded.shards.len();
-        let needed = self.members.shape().geometry().data_shards() - implied;
+        let geometry = encoded.code.geometry();
+        let implied = geometry.total_shards() - encoded.shards.len();
+        let needed = geometry.data_shards() - implied;
         match best {
             Some(attempt) if self.losses_tolerated(encoded, |shard| attempt.has(shard)) >= 0 => {
                 Ok(attempt)
@@ -148,7 +166,7 @@ impl Writer {
                 let written = other.as_ref().map_or(0, |attempt| attempt.written.len());
                 let source = other.and_then(|attempt| attempt.last_error);
                 if source.as_ref().map(StoreError::kind) == Some(StoreErrorKind::NoSpace) {
-                    let needed = self.members.shape().geometry().total_shards();
+                    let needed = geometry.total_shards();
                     return Err(StripeError::NoSpace { needed });
                 }
                 Err(StripeError::NotWritten {
@@ -164,7 +182,7 @@ impl Writer {
     /// Returns how many losses a stripe survives of which some shards are written; negative if it cannot be read.
     fn losses_tolerated(&self, encoded: &Encoded, is_written: impl Fn(ShardIndex) -> bool) -> i16 {
         let existing: ShardSet = encoded.shards.iter().map(|(shard, _)| *shard).collect();
-        let survival = self.members.shape().survival();
+        let survival = encoded.code.survival();
         survival.losses_tolerated(|index| {
             let shard = layout::shard(index);
             !existing.contains(shard) || is_written(shard)
@@ -180,14 +198,14 @@ impl Writer {
         let height = encoded.height as u64;
         let reserved = match reservation {
             Some(reserved) if self.segments.is_fit(&reserved) => reserved,
-            Some(reserved) => match self.segments.reserve(Need::Accepted) {
+            Some(reserved) => match self.segments.reserve(&encoded.code, Need::Accepted) {
                 Ok(better) => {
                     self.segments.release(reserved)?;
                     better
                 }
                 Err(_) => reserved,
             },
-            None => self.segments.reserve(Need::Accepted)?,
+            None => self.segments.reserve(&encoded.code, Need::Accepted)?,
         };
         Ok(self.segments.allocate(reserved, height))
     }
@@ -306,7 +324,7 @@ impl Writer {
     /// Returns how far to rotate a stripe: by one slot more than the stripe before, so that parity is spread evenly.
     /// Where slots cannot be written, the rotation makes such shards fall on them that the stripe lacks least.
     fn rotation(&self, encoded: &Encoded, segment: &SegmentHandle, live: &[MemberIndex]) -> u8 {
-        let total = self.members.shape().geometry().total_shards();
+        let total = encoded.code.geometry().total_shards();
         let usual = usize::try_from(encoded.stripe.0 % total as u64).unwrap_or(0);
         let writable = |slot: &Option<MemberIndex>| slot.is_some_and(|m| live.contains(&m));
         let writable: Vec<bool> = segment.record.slots.iter().map(writable).collect();

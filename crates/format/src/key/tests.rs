@@ -58,6 +58,9 @@ proptest! {
         prop_assert_eq!(parse_perhaps_dead(&perhaps_dead(StripeId(n))), Ok(StripeId(n)));
         prop_assert_eq!(parse_quota(&quota(QuotaId(n))), Ok(QuotaId(n)));
         prop_assert!(inside(&quotas(), &quota(QuotaId(n))));
+        let class = StripeClass(1 + (n % 255) as u8);
+        prop_assert_eq!(parse_directory_code(&directory_code(class)), Ok(class));
+        prop_assert!(inside(&directory_codes(), &directory_code(class)));
         prop_assert_eq!(parse_lost(&lost(StripeId(n))), Ok(StripeId(n)));
         prop_assert!(inside(&all_lost(), &lost(StripeId(n))));
         prop_assert!(inside(&inodes(), &inode(Ino(n))));
@@ -145,6 +148,7 @@ proptest! {
         let _ = parse_orphan(&bytes);
         let _ = parse_unwritten(&bytes);
         let _ = parse_quota(&bytes);
+        let _ = parse_directory_code(&bytes);
         let _ = parse_perhaps_dead(&bytes);
         let _ = parse_repair(&bytes);
     }
@@ -157,6 +161,10 @@ fn every_parser_refuses_cut_longer_and_foreign_keys() {
     refuses_all_but(&orphan(ino), parse_orphan);
     refuses_all_but(&unwritten(ino), parse_unwritten);
     refuses_all_but(&quota(QuotaId(5)), parse_quota);
+    refuses_all_but(&directory_code(StripeClass(5)), parse_directory_code);
+    for class in [0, 256] {
+        assert!(parse_directory_code(&one(tag::DIRECTORY_CODE, class)).is_err());
+    }
     refuses_all_but(&stripe(stripe_id), parse_stripe);
     refuses_all_but(&perhaps_dead(stripe_id), parse_perhaps_dead);
     refuses_all_but(&segment(SegmentId(3)), parse_segment);

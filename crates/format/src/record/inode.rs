@@ -3,7 +3,7 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::{Cookie, FormatError, Ino, NameFault, QuotaId, TARGET_MAX, wire::Reader};
+use crate::{Cookie, FormatError, Ino, NameFault, QuotaId, StripeClass, TARGET_MAX, wire::Reader};
 
 /// Nanoseconds and seconds since the epoch; `nanos < 1_000_000_000`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -154,12 +154,14 @@ pub struct Inode {
     pub next_cookie: Cookie,
     /// The quota that counts it, or [`QuotaId::NONE`]. One without a record counts nothing.
     pub quota: QuotaId,
+    /// The class of the stripes for its new bytes; a directory's is inherited by what is made in it.
+    pub class: StripeClass,
     /// Bytes carried in this record.
     pub inline: Inline,
 }
 
 /// Bytes of an inode's record before its inline bytes, when it has all optional fields.
-const FIXED_LEN: usize = 118;
+const FIXED_LEN: usize = 119;
 
 /// The optional fields that a record has.
 mod flag {
@@ -167,7 +169,8 @@ mod flag {
     pub(super) const DIRECTORY: u8 = 2; // parent and next_cookie
     pub(super) const QUOTA: u8 = 4;
     pub(super) const UNWRITTEN: u8 = 8;
-    pub(super) const ALL: u8 = RDEV | DIRECTORY | QUOTA | UNWRITTEN;
+    pub(super) const CLASS: u8 = 16;
+    pub(super) const ALL: u8 = RDEV | DIRECTORY | QUOTA | UNWRITTEN | CLASS;
 }
 
 impl Inode {
@@ -184,6 +187,9 @@ impl Inode {
         }
         if self.unwritten_bytes != 0 {
             flags |= flag::UNWRITTEN;
+        }
+        if self.class != StripeClass::VOLUME {
+            flags |= flag::CLASS;
         }
         flags
     }
@@ -222,6 +228,9 @@ impl Record for Inode {
         if flags & flag::UNWRITTEN != 0 {
             value.put_u64_le(self.unwritten_bytes);
         }
+        if flags & flag::CLASS != 0 {
+            value.put_u8(self.class.0);
+        }
         self.inline.put(&mut value);
         value.into()
     }
@@ -255,6 +264,7 @@ impl Record for Inode {
             parent: Ino(0),
             next_cookie: Cookie(0),
             quota: QuotaId::NONE,
+            class: StripeClass::VOLUME,
             inline: Inline::None,
         };
         if i64::try_from(inode.size).is_err() {
@@ -275,6 +285,9 @@ impl Record for Inode {
             if inode.unwritten_bytes > inode.allocated_bytes {
                 return Err(reader.bad("unwritten bytes", inode.unwritten_bytes));
             }
+        }
+        if flags & flag::CLASS != 0 {
+            inode.class = StripeClass(reader.u8()?);
         }
         // One encoding for one value: a field that could have been left out must not be there.
         if inode.flags() != flags {

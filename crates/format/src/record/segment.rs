@@ -3,11 +3,15 @@
 use bytes::{BufMut, Bytes};
 
 use super::{Record, VERSION};
-use crate::{FormatError, MemberIndex, ShardIndex, StripeId, code_number, wire::Reader};
+use crate::{
+    FormatError, MemberIndex, ShardIndex, StripeClass, StripeId, code_number, wire::Reader,
+};
 
 /// A segment: `b's' segment`. Its stripes are listed under `b'g' segment offset` → [`SegmentStripe`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Segment {
+    /// The class of its stripes.
+    pub class: StripeClass,
     /// Data shards of each stripe in it.
     pub data_shards: u8,
     /// Parity shards of each stripe in it.
@@ -71,6 +75,9 @@ impl Segment {
 /// far from the end of what 64 bits hold.
 pub const MAX_SEGMENT_BYTES: u64 = 1 << 48;
 
+/// On disk, the bit of the code's number that says that a class follows, other than [`StripeClass::VOLUME`].
+const HAS_CLASS: u16 = 1 << 15;
+
 /// On disk, the member of a slot that no member holds.
 const VACANT: u16 = u16::MAX;
 
@@ -82,13 +89,17 @@ impl Record for Segment {
             "a slot for each shard"
         );
         let (code, parameters) = code_number::split(self.code);
-        let mut value = Vec::with_capacity(19 + 2 * self.slots.len());
+        let mut value = Vec::with_capacity(20 + 2 * self.slots.len());
         value.put_u8(VERSION);
         value.put_u8(self.data_shards);
         value.put_u8(self.parity_shards);
-        value.put_u16_le(code);
+        let has_class = self.class != StripeClass::VOLUME;
+        value.put_u16_le(code | u16::from(has_class) * HAS_CLASS);
         if code_number::has_parameters(code) {
             value.put_slice(&parameters);
+        }
+        if has_class {
+            value.put_u8(self.class.0);
         }
         value.put_u64_le(self.len);
         for slot in &self.slots {
@@ -110,12 +121,21 @@ impl Record for Segment {
         let Some(total_shards) = data_shards.checked_add(parity_shards) else {
             return Err(reader.bad("parity shards", parity_shards));
         };
-        let code = reader.u16()?;
+        let number = reader.u16()?;
+        let code = number & !HAS_CLASS;
         let code = if code_number::has_parameters(code) {
             code_number::join(code, reader.array()?)
         } else {
             u64::from(code)
         };
+        let mut class = StripeClass::VOLUME;
+        if number & HAS_CLASS != 0 {
+            class = StripeClass(reader.u8()?);
+            // One encoding for one value.
+            if class == StripeClass::VOLUME {
+                return Err(reader.bad("class", class.0));
+            }
+        }
         let len = reader.u64()?;
         if len > MAX_SEGMENT_BYTES {
             return Err(reader.bad("length", len));
@@ -136,6 +156,7 @@ impl Record for Segment {
         };
         let slots = slots.iter().map(member).collect();
         Ok(Self {
+            class,
             data_shards,
             parity_shards,
             code,

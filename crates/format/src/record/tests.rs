@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use super::*;
 use crate::wire::MAX_COUNT;
 use crate::{
-    Cookie, Ino, MemberIndex, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeId,
-    code_number,
+    Cookie, Ino, MemberIndex, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeClass,
+    StripeId, code_number,
 };
 
 fn time() -> impl Strategy<Value = Timestamp> {
@@ -59,12 +59,13 @@ prop_compose! {
         parent in number_or_zero(),
         next_cookie in number_or_zero(),
         quota in number_or_zero(),
+        class in 0..3_u8,
         inline in inline(),
     ) -> Inode {
         let [atime, mtime, ctime, btime] = times;
         Inode {
             kind, permissions, uid, gid, links, rdev, size, allocated_bytes, unwritten_bytes, atime, mtime, ctime,
-            btime, parent: Ino(parent), next_cookie: Cookie(next_cookie), quota: QuotaId(quota), inline,
+            btime, parent: Ino(parent), next_cookie: Cookie(next_cookie), quota: QuotaId(quota), class: StripeClass(class), inline,
         }
     }
 }
@@ -101,7 +102,7 @@ prop_compose! {
 prop_compose! {
     fn segment()(
         (data_shards, parity_shards) in (1..=255_u8).prop_flat_map(|data| (Just(data), 0..=255 - data)),
-        code: u16,
+        (class, code) in (0..3_u8, 0..1_u16 << 15),
         parameters: [u8; 6],
         len in 0..=MAX_SEGMENT_BYTES,
         members in prop::collection::vec(prop::option::of(0..u16::MAX), 255),
@@ -116,7 +117,7 @@ prop_compose! {
         } else {
             code.into()
         };
-        Segment { data_shards, parity_shards, code, len, slots, rotating }
+        Segment { class: StripeClass(class), data_shards, parity_shards, code, len, slots, rotating }
     }
 }
 
@@ -148,6 +149,26 @@ fn round_trip<T: Record + PartialEq + Debug>(value: &T, open_ended: bool) {
 fn survives<T: Record + Debug>(bytes: &[u8]) {
     if let Ok(value) = T::decode(bytes) {
         assert_eq!(value.encode(), bytes, "{value:?}");
+    }
+}
+
+#[test]
+fn codes_of_directories_round_trip() {
+    for code in [1, code_number::join(3, [1, 2, 3, 4, 5, 6])] {
+        let code = DirectoryCode {
+            data_shards: 200,
+            parity_shards: 55,
+            code,
+        };
+        round_trip(&code, false);
+        refused(&DirectoryCode {
+            parity_shards: 56,
+            ..code
+        });
+        refused(&DirectoryCode {
+            data_shards: 0,
+            ..code
+        });
     }
 }
 
@@ -305,6 +326,7 @@ fn only_data_shards_beyond_the_payload_are_implied() {
 #[test]
 fn places_that_no_segment_can_have_are_refused() {
     let segment = |len| Segment {
+        class: StripeClass::VOLUME,
         data_shards: 1,
         parity_shards: 0,
         code: 1,
@@ -425,6 +447,7 @@ fn sample_symlink() -> Inode {
         parent: Ino(0),
         next_cookie: Cookie(0),
         quota: QuotaId::NONE,
+        class: StripeClass::VOLUME,
         inline: Inline::None,
     }
 }
@@ -504,6 +527,7 @@ fn values_that_no_volume_can_have_are_refused() {
         parent: Ino(0),
         next_cookie: Cookie(0),
         quota: QuotaId::NONE,
+        class: StripeClass::VOLUME,
         inline: Inline::Target(target.to_vec()),
     };
     let longest = link(&[b'a'; 4095]);

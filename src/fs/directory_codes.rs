@@ -1,0 +1,154 @@
+//! Giving directories codes. A directory names the class of stripes for what is made in it, and a file names its own.
+//!
+//! A file keeps its class where it goes, and until it is given another one: so bytes of one file never lie in stripes of
+//! several classes for long, and no call looks at the directories above an inode.
+
+use std::collections::BTreeSet;
+use std::ops::ControlFlow;
+use std::sync::Arc;
+
+use crate::format::record::{Dirent, FileKind};
+use crate::format::{Ino, Record, StripeClass, key};
+use crate::transaction::Transactions;
+
+use super::edit::Edit;
+use super::error::FsError;
+use super::inodes::Inodes;
+
+/// The inodes below a directory that may get its class.
+#[derive(Debug, Default)]
+struct Below {
+    /// Each after the one in which it lies; the directory itself is the first.
+    directories: Vec<Ino>,
+    files: Vec<Ino>,
+}
+
+/// The codes of directories.
+pub struct DirectoryCodes {
+    inodes: Arc<Inodes>,
+    transactions: Arc<Transactions>,
+}
+
+impl DirectoryCodes {
+    pub(in crate::fs) fn new(inodes: &Arc<Inodes>, transactions: &Arc<Transactions>) -> Self {
+        Self {
+            inodes: Arc::clone(inodes),
+            transactions: Arc::clone(transactions),
+        }
+    }
+
+    /// Returns the class of what is made in a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], [`FsError::NotDirectory`]; [`FsError::Storage`] from below.
+    pub fn get(&self, directory: Ino) -> Result<StripeClass, FsError> {
+        let _lock = self.inodes.locks().shared(directory);
+        Ok(self.inodes.directory(directory)?.class)
+    }
+
+    /// Gives a directory a class, and those below that have the class which it had before; durable on return. Files keep
+    /// theirs, unless they are to be rewritten: all files in these directories then get the class, and a rebuild moves
+    /// their bytes.
+    ///
+    /// A crash may leave some of them without it. The call can be repeated then.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::NotFound`], [`FsError::NotDirectory`], [`FsError::ReadOnly`], [`FsError::NoSpace`];
+    /// [`FsError::Storage`] from below.
+    pub fn set(
+        &self,
+        directory: Ino,
+        class: StripeClass,
+        rewrites_files: bool,
+    ) -> Result<(), FsError> {
+        self.inodes.check_writable()?;
+        let before = self.get(directory)?;
+        if rewrites_files {
+            // Before the first file with another class than its stripes, so that no crash hides one.
+            self.transactions.order_rewrite()?;
+        }
+        // Those that are made meanwhile, in directories that have not got the class yet, are found by another round.
+        while self.set_once(directory, (before, class), rewrites_files)? {}
+        Ok(self.transactions.sync()?)
+    }
+
+    /// Gives the class to all directories and files that lack it now; returns whether there were any.
+    fn set_once(
+        &self,
+        directory: Ino,
+        (before, class): (StripeClass, StripeClass),
+        rewrites_files: bool,
+    ) -> Result<bool, FsError> {
+        let below = self.below(directory, [before, class], rewrites_files)?;
+        let mut has_changed = false;
+        for ino in below.files {
+            has_changed |= self.set_class(ino, FileKind::Regular, class)?;
+        }
+        // The inner ones first: a call that is repeated goes on below those that lack the class.
+        for ino in below.directories.into_iter().rev() {
+            has_changed |= self.set_class(ino, FileKind::Directory, class)?;
+        }
+        Ok(has_changed)
+    }
+
+    /// Gives an inode a class. Returns whether it had another one.
+    fn set_class(&self, ino: Ino, kind: FileKind, class: StripeClass) -> Result<bool, FsError> {
+        self.inodes.with_room(0, || {
+            let _lock = self.inodes.locks().exclusive(&[ino]);
+            let mut inode = match self.inodes.get(ino) {
+                Err(FsError::NotFound) => return Ok(false),
+                inode => inode?,
+            };
+            if inode.kind != kind || inode.class == class {
+                return Ok(false);
+            }
+            inode.class = class;
+            let mut edit = Edit::default();
+            edit.put_inode(ino, &inode);
+            self.inodes.apply_in_any_case(edit)?;
+            Ok(true)
+        })
+    }
+
+    /// Finds a directory and those below it, through directories of these classes only, and their files.
+    fn below(
+        &self,
+        directory: Ino,
+        classes: [StripeClass; 2],
+        with_files: bool,
+    ) -> Result<Below, FsError> {
+        let mut below = Below::default();
+        let mut known = BTreeSet::from([directory]);
+        below.directories.push(directory);
+        let mut next = 0;
+        while let Some(&parent) = below.directories.get(next) {
+            next += 1;
+            for (ino, kind) in self.entries(parent)? {
+                if kind == FileKind::Regular && with_files {
+                    below.files.push(ino);
+                }
+                if kind == FileKind::Directory && known.insert(ino) {
+                    let inode = self.inodes.get(ino);
+                    if inode.is_ok_and(|inode| classes.contains(&inode.class)) {
+                        below.directories.push(ino);
+                    }
+                }
+            }
+        }
+        Ok(below)
+    }
+
+    /// Returns what the names in a directory stand for.
+    fn entries(&self, parent: Ino) -> Result<Vec<(Ino, FileKind)>, FsError> {
+        let (from, end) = key::dirents(parent);
+        let mut entries = Vec::new();
+        self.transactions.visit(&from, &end, |_, value| {
+            let Dirent { ino, kind, .. } = Dirent::decode(value)?;
+            entries.push((ino, kind));
+            Ok::<_, FsError>(ControlFlow::Continue(()))
+        })?;
+        Ok(entries)
+    }
+}

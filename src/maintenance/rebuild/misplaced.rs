@@ -1,0 +1,128 @@
+//! Stripes that hold bytes of files of another class: such files were given another code, and are to be rewritten.
+//!
+//! An order in the index asks for this, and goes once nothing is left to be done. So the work goes on after a crash.
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use super::outcome::SegmentOutcome;
+use super::round::Round;
+use super::{PlanOutcome, Rebuild};
+use crate::format::{Ino, SegmentId, StripeClass, StripeId, key};
+use crate::transaction::CommitError;
+
+impl Rebuild {
+    /// Returns whether files are to be rewritten because they were given another code.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn awaits_rewrite(&self) -> Result<bool, CommitError> {
+        Ok(self.catalog.rewrite_order()?.is_some())
+    }
+
+    /// Moves bytes of files that lie in stripes of other classes to new stripes.
+    pub(super) fn rewrite_misplaced(&self, round: &Round<'_>) -> Result<PlanOutcome, CommitError> {
+        let nothing = PlanOutcome::Complete { improved: false };
+        let Some(order) = self.catalog.rewrite_order()? else {
+            return Ok(nothing);
+        };
+        // A new stripe would tolerate less without a home for each of its shards.
+        if !self.members.membership().away().is_empty() {
+            return Ok(nothing);
+        }
+        // All bytes that were written before the order lie in stripes with records then.
+        self.stripes.writer().retire_segments()?;
+        self.commits.sync()?;
+        let misplaced = self.misplaced()?;
+        if misplaced.is_empty() {
+            if self.has_homes_for_all_classes() {
+                self.catalog.finish_rewrite(order)?;
+                self.commits.sync()?;
+            }
+            return Ok(nothing);
+        }
+        let waiting = self.status.progress();
+        let left = misplaced.iter().map(|(_, _, bytes)| bytes).sum();
+        self.status.begin_plan(left, round.elapsed());
+        self.status.update(|progress| progress.set_stuck(&waiting));
+        let mut improved = false;
+        for (segment, stripes, bytes) in misplaced {
+            if (round.gives_way)() || self.members.membership().live() != round.online {
+                return Ok(PlanOutcome::Outdated);
+            }
+            match self.copy_out.rewrite_some(segment, &stripes, round)? {
+                SegmentOutcome::Improved => improved = true,
+                SegmentOutcome::Blocked(obstacle) => self.status.add_blocked(&[bytes], obstacle),
+                SegmentOutcome::Needless => {}
+                SegmentOutcome::Stopped => return Ok(PlanOutcome::Stopped),
+            }
+        }
+        Ok(PlanOutcome::Complete { improved })
+    }
+
+    /// Returns the stripes with bytes of files of other classes by segment, and how many bytes are written for each segment.
+    fn misplaced(&self) -> Result<Vec<(SegmentId, Vec<StripeId>, u64)>, CommitError> {
+        let mut misplaced = Vec::new();
+        let mut segments = self.stripes.segments().records();
+        segments.sort_by_key(|(segment, _)| *segment);
+        for (segment, record) in segments {
+            let mut classes = BTreeMap::new();
+            let mut stripes = Vec::new();
+            for (stripe, _) in self.catalog.listed_in(segment)?.stripes {
+                if self.is_misplaced(stripe, record.class, &mut classes)? {
+                    stripes.push(stripe);
+                }
+            }
+            let bytes = self.copy_out.bytes_of_some(segment, &stripes)?;
+            if bytes > 0 {
+                misplaced.push((segment, stripes, bytes));
+            }
+        }
+        Ok(misplaced)
+    }
+
+    /// Returns whether a stripe of a class holds bytes of a file of another one that there are members enough for.
+    /// `classes` are those of inodes that were looked up before.
+    fn is_misplaced(
+        &self,
+        stripe: StripeId,
+        class: StripeClass,
+        classes: &mut BTreeMap<Ino, StripeClass>,
+    ) -> Result<bool, CommitError> {
+        let mut named = Vec::new();
+        let (from, end) = key::backrefs(stripe);
+        self.catalog.visit(&from, &end, |key, _| {
+            named.push(key::parse_backref(key)?.1);
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        named.dedup();
+        for ino in named {
+            let named = match classes.get(&ino) {
+                Some(named) => *named,
+                None => {
+                    let named = self.catalog.class_of(self.stripes.classes(), ino)?;
+                    classes.insert(ino, named);
+                    named
+                }
+            };
+            if named != class && self.has_homes_for(named) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns whether each shard of a new stripe of a class has a home.
+    fn has_homes_for(&self, class: StripeClass) -> bool {
+        let homes = self.members.membership().homes().len();
+        let code = self.stripes.classes().get(class);
+        code.is_some_and(|code| code.geometry().total_shards() <= homes)
+    }
+
+    fn has_homes_for_all_classes(&self) -> bool {
+        let classes = self.stripes.classes().of_directories();
+        classes.iter().all(|code| self.has_homes_for(code.class()))
+            && self.has_homes_for(StripeClass::VOLUME)
+    }
+}

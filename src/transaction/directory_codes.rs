@@ -1,0 +1,206 @@
+//! Codes of directories. Each is the code of a class of stripes, which inodes name.
+//!
+//! The classes of a volume are few, because each has an open stripe and a segment of its own. The volume goes on after as
+//! many losses as its own code survives, and has so many further copies of its index. So no directory has more.
+
+use super::{CommitError, Transactions};
+use crate::codec::{CodeId, CodecError, Geometry, Survival};
+use crate::format::record::{DirectoryCode, Inode};
+use crate::format::superblock::DIRECTORY_CODES;
+use crate::format::{BLOCK_SIZE, Record, StripeClass, key};
+use crate::membership::{MembersError, StripeCode};
+use crate::metadata::Batch;
+use crate::stripes::ClassCode;
+
+/// The most codes of directories that a volume ever has.
+pub const MAX_DIRECTORY_CODES: u8 = 15;
+
+/// A reason why a directory cannot have a code, or a volume cannot have one beside those of its directories.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DirectoryCodeError {
+    /// There is no such code.
+    #[error(transparent)]
+    Codec(#[from] CodecError),
+    /// The index survives fewer losses than the stripes would.
+    #[error(
+        "the index survives {most} losses and the code {losses}: raise the parity of the volume first"
+    )]
+    TooMuchParity {
+        /// The losses that the code survives.
+        losses: usize,
+        /// The losses that the code of the volume survives.
+        most: usize,
+    },
+    /// A stripe would be longer than one of the volume, even with the least height.
+    #[error("a stripe of {data_shards} data shards is longer than one of the volume")]
+    TooWide {
+        /// The data shards.
+        data_shards: usize,
+    },
+    /// The volume had as many codes of directories as it ever has.
+    #[error(
+        "the volume had {MAX_DIRECTORY_CODES} codes of directories, and cannot have another one"
+    )]
+    TooMany,
+    /// Directories have a code that survives more losses than the volume would.
+    #[error(
+        "a directory has a code that survives {losses} losses, and the volume would survive {most}"
+    )]
+    DirectoryHasMore {
+        /// The losses that the directory's code survives.
+        losses: usize,
+        /// The losses that the volume would survive.
+        most: usize,
+    },
+    /// The volume cannot do it now.
+    #[error(transparent)]
+    Commit(#[from] CommitError),
+}
+
+impl From<MembersError> for DirectoryCodeError {
+    fn from(error: MembersError) -> Self {
+        Self::Commit(error.into())
+    }
+}
+
+impl Transactions {
+    /// Returns the class of stripes of a code, which is a new one if no directory had the code before; durable on return.
+    /// That of the volume's own code is the volume's own class.
+    ///
+    /// # Errors
+    ///
+    /// [`DirectoryCodeError`]; nothing is changed then.
+    pub fn class_for(
+        &self,
+        geometry: Geometry,
+        code: CodeId,
+    ) -> Result<StripeClass, DirectoryCodeError> {
+        let _one_at_a_time = self.catalog.hold_classes();
+        let volume = self.members.shape().stripe_code();
+        let wanted = StripeCode {
+            geometry,
+            code,
+            ..volume
+        };
+        if wanted == volume {
+            return Ok(StripeClass::VOLUME);
+        }
+        self.check_directory_code(wanted)?;
+        let classes = self.stripes.classes();
+        let known = classes.of_directories();
+        let is_wanted = |known: &&std::sync::Arc<ClassCode>| {
+            known.geometry() == geometry && known.code() == code
+        };
+        if let Some(known) = known.iter().find(is_wanted) {
+            return Ok(known.class());
+        }
+        let class = self.next_class()?;
+        self.commits.check_writable()?;
+        // Before the first record that other builds would misread.
+        self.members.epochs().use_features(DIRECTORY_CODES)?;
+        let record = DirectoryCode {
+            data_shards: u8::try_from(geometry.data_shards()).unwrap_or(u8::MAX),
+            parity_shards: u8::try_from(geometry.parity_shards()).unwrap_or(u8::MAX),
+            code: code.0,
+        };
+        let mut batch = Batch::default();
+        batch.put(key::directory_code(class), record.encode());
+        self.apply(batch)?;
+        self.sync()?;
+        classes.add(class, (geometry, code))?;
+        Ok(class)
+    }
+
+    /// Returns a class that no record names.
+    fn next_class(&self) -> Result<StripeClass, DirectoryCodeError> {
+        let (from, end) = key::directory_codes();
+        let records = self.scan(&from, &end, usize::MAX)?;
+        let mut last = StripeClass::VOLUME;
+        for (key, _) in records {
+            last = key::parse_directory_code(&key).map_err(CommitError::from)?;
+        }
+        if last.0 >= MAX_DIRECTORY_CODES {
+            return Err(DirectoryCodeError::TooMany);
+        }
+        Ok(StripeClass(last.0 + 1))
+    }
+
+    fn check_directory_code(&self, wanted: StripeCode) -> Result<(), DirectoryCodeError> {
+        self.members.epochs().check_code(wanted)?;
+        let volume = self.stripes.classes().volume();
+        let (losses, most) = (
+            Survival::of(wanted.code, wanted.geometry).guaranteed(),
+            volume.survival().guaranteed(),
+        );
+        if losses > most {
+            return Err(DirectoryCodeError::TooMuchParity { losses, most });
+        }
+        let data_shards = wanted.geometry.data_shards();
+        if data_shards * BLOCK_SIZE > volume.capacity() {
+            return Err(DirectoryCodeError::TooWide { data_shards });
+        }
+        Ok(())
+    }
+
+    /// Checks whether the volume can have a code beside those of its directories.
+    ///
+    /// # Errors
+    ///
+    /// [`DirectoryCodeError::DirectoryHasMore`], [`DirectoryCodeError::TooWide`], or a failure of the index.
+    pub fn check_beside_directories(&self, wanted: StripeCode) -> Result<(), DirectoryCodeError> {
+        let most = Survival::of(wanted.code, wanted.geometry).guaranteed();
+        let capacity = wanted.greatest_payload();
+        for code in self.stripes.classes().of_directories() {
+            let losses = code.survival().guaranteed();
+            let data_shards = code.geometry().data_shards();
+            let is_too_wide = data_shards * BLOCK_SIZE > capacity;
+            if (losses <= most && !is_too_wide) || !self.is_in_use(code.class())? {
+                continue;
+            }
+            return Err(if is_too_wide {
+                DirectoryCodeError::TooWide { data_shards }
+            } else {
+                DirectoryCodeError::DirectoryHasMore { losses, most }
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns whether a segment or an inode names a class. Reads all inodes if no segment does.
+    fn is_in_use(&self, class: StripeClass) -> Result<bool, CommitError> {
+        let segments = self.stripes.segments().records();
+        if segments.iter().any(|(_, segment)| segment.class == class) {
+            return Ok(true);
+        }
+        let (from, end) = key::inodes();
+        let mut is_named = false;
+        self.visit(&from, &end, |_, value| {
+            is_named |= Inode::decode(value)?.class == class;
+            Ok::<_, CommitError>(if is_named {
+                std::ops::ControlFlow::Break(())
+            } else {
+                std::ops::ControlFlow::Continue(())
+            })
+        })?;
+        Ok(is_named)
+    }
+
+    /// Notes that stripes may hold bytes of files of other classes, and are to be rewritten; durable with the next
+    /// [`Self::sync`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::apply`].
+    pub fn order_rewrite(&self) -> Result<(), CommitError> {
+        self.commits.check_writable()?;
+        self.catalog.order_rewrite()
+    }
+
+    /// Returns the code of a class; `None` if it is not known.
+    #[must_use]
+    pub fn code_of_class(&self, class: StripeClass) -> Option<(Geometry, CodeId)> {
+        let code = self.stripes.classes().get(class)?;
+        Some((code.geometry(), code.code()))
+    }
+}
