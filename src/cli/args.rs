@@ -434,7 +434,17 @@ pub(super) struct BalanceArguments {
   cauchyfs set --show /mnt/photos
   cauchyfs set --parity 3 /mnt/photos                  # one more directory may be lost
   cauchyfs set --parity 3 --rate 50MiB /mnt/photos     # write no more than 50 MiB a second
-  cauchyfs set --data 8 --code rs-cauchy /mnt/photos   # K+M directories must be there")]
+  cauchyfs set --data 8 --code rs-cauchy /mnt/photos   # K+M directories must be there
+  cauchyfs set --path /mnt/photos/scratch --data 5 --parity 1 /mnt/photos
+  cauchyfs set --path /mnt/photos/scratch --parity 1 --rewrite /mnt/photos
+  cauchyfs set --path /mnt/photos/scratch --show /mnt/photos
+
+With --path, files and directories that are made in DIR from now on get the code, and so do those made in the
+directories below it that had the same code. A file keeps its code where it is moved, and for what is added to it, until
+it is copied or rewritten with --rewrite. The data of files up to 2048 bytes lies in the index, which survives as many
+losses as the code of the volume; so no directory can have more parity. Give the volume the most that any needs, and
+directories less. Free space is estimated by the code of the volume. A volume can have 15 codes of directories in its
+life. Once a directory was given a code, versions of cauchyfs without this refuse the volume.")]
 pub(super) struct SetArguments {
     /// Data shards of a stripe.
     #[arg(long, value_name = "K")]
@@ -448,6 +458,12 @@ pub(super) struct SetArguments {
     /// Bytes of a full stripe in each directory, for new data.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) stripe_unit: Option<u64>,
+    /// Change the code of this directory of the volume, and of what is made below it, instead of that of the volume.
+    #[arg(long, value_name = "DIR", conflicts_with = "stripe_unit")]
+    pub(super) path: Option<PathBuf>,
+    /// Give all files below the directory the code as well, and write their data again.
+    #[arg(long, requires = "path", conflicts_with = "show")]
+    pub(super) rewrite: bool,
     /// Change nothing, and print the code of new data, and how much data has which.
     #[arg(long, conflicts_with_all = ["data", "parity", "code", "stripe_unit", "rate"])]
     pub(super) show: bool,

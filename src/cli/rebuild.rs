@@ -214,7 +214,7 @@ fn outcome(report: &StatusReport) -> Outcome {
     let mut rows = report.rows().iter().filter(|row| row.stripes > 0);
     if rows.clone().any(|row| row.losses_tolerated < 0) {
         Outcome::Lost
-    } else if is_counted && rows.all(|row| row.losses_tolerated >= full) && !lacks_copies {
+    } else if is_counted && rows.all(|row| row.reduced_stripes(full) == 0) && !lacks_copies {
         Outcome::Done
     } else {
         Outcome::Degraded

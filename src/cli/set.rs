@@ -1,5 +1,9 @@
 //! `cauchyfs set`.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
 use serde::Serialize;
 
 use super::args::SetArguments;
@@ -7,10 +11,10 @@ use super::client::LiveMount;
 use super::create::stripe_unit;
 use super::failure::{Failure, Outcome};
 use super::rebuild::{follow, leave};
-use super::report::codes_lines;
+use super::report::{code_name, codes_lines};
 use super::shell::quoted_path;
 use super::terminal;
-use crate::control::protocol::{Answer, CodeChange, Request};
+use crate::control::protocol::{Answer, CodeChange, DirectoryCodeRequest, Request};
 use crate::control::report::{CodeReport, GeometryReport};
 
 /// The document that `set --show --json` prints.
@@ -20,6 +24,12 @@ struct Document<'a> {
     codes: &'a [CodeReport],
 }
 
+/// The document that is printed about a directory.
+#[derive(Debug, Serialize)]
+struct DirectoryDocument<'a> {
+    geometry: &'a GeometryReport,
+}
+
 /// Has the daemon change the code of its volume, shows how far it is, and says what was counted afterwards.
 ///
 /// # Errors
@@ -27,6 +37,9 @@ struct Document<'a> {
 /// If nothing of ours is mounted there, the code is refused, or the daemon cannot go on.
 pub(super) fn run(arguments: &SetArguments) -> Result<Outcome, Failure> {
     let mount = LiveMount::at(&arguments.mountpoint)?;
+    if let Some(path) = &arguments.path {
+        return set_directory(&mount, arguments, path);
+    }
     if arguments.show {
         return show(&mount, arguments.rebuild.json);
     }
@@ -52,6 +65,91 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Outcome, Failure> {
     };
     let followed = follow(&mount, order, arguments.rebuild.json)?;
     Ok(followed.unwrap_or_else(|| leave("the change goes on", &mount, None)))
+}
+
+/// Changes the code of a directory, or shows it. Waits until its files are rewritten, if they are to be.
+fn set_directory(
+    mount: &LiveMount,
+    arguments: &SetArguments,
+    path: &Path,
+) -> Result<Outcome, Failure> {
+    let directory = inode_of(mount, path)?;
+    let json = arguments.rebuild.json;
+    if arguments.show {
+        let request = Request::DirectoryCode(DirectoryCodeRequest::Show { directory });
+        return print_code(mount, path, &request, json);
+    }
+    let change = CodeChange {
+        data: arguments.data,
+        parity: arguments.parity,
+        code: arguments.code.clone(),
+        unit_bytes: None,
+    };
+    if change == CodeChange::default() && !arguments.rewrite {
+        return Err(Failure::usage(
+            "nothing to change: give --data, --parity, --code or --rewrite",
+        )
+        .advise(format!(
+            "`cauchyfs set --path {} --show {}` shows how it is",
+            quoted_path(path),
+            quoted_path(&arguments.mountpoint)
+        )));
+    }
+    let request = Request::DirectoryCode(DirectoryCodeRequest::Set {
+        directory,
+        change,
+        rewrite: arguments.rewrite,
+        bytes_per_second: arguments.rebuild.rate,
+    });
+    if !arguments.rewrite {
+        return print_code(mount, path, &request, json);
+    }
+    let Answer::Ordered(order) = mount.ask(&request)? else {
+        return Err(mount.beside_the_point());
+    };
+    let followed = follow(mount, order, json)?;
+    Ok(followed.unwrap_or_else(|| leave("the rewriting goes on", mount, None)))
+}
+
+/// Sends a request that is answered with the code of a directory, and prints that.
+fn print_code(
+    mount: &LiveMount,
+    path: &Path,
+    request: &Request,
+    json: bool,
+) -> Result<Outcome, Failure> {
+    let Answer::DirectoryCode(code) = mount.ask(request)? else {
+        return Err(mount.beside_the_point());
+    };
+    if json {
+        terminal::json(&DirectoryDocument { geometry: &code }).map_err(Failure::environment)?;
+    } else {
+        let shown = path.display();
+        terminal::report(&format!("new data in {shown}: {}", code_name(&code)));
+    }
+    Ok(Outcome::Done)
+}
+
+/// Returns the inode number of a directory of a mount.
+fn inode_of(mount: &LiveMount, path: &Path) -> Result<u64, Failure> {
+    let shown = path.display();
+    let look = |path: &Path| {
+        fs::metadata(path)
+            .map_err(|error| Failure::usage(format!("cannot look at {}: {error}", path.display())))
+    };
+    let (found, root) = (look(path)?, look(mount.mountpoint())?);
+    if !found.is_dir() {
+        return Err(Failure::usage(format!("{shown} is no directory"))
+            .advise("a file has the code that its directory had when it was made"));
+    }
+    if found.dev() != root.dev() {
+        let mountpoint = mount.mountpoint().display();
+        return Err(
+            Failure::usage(format!("{shown} does not lie in {mountpoint}"))
+                .advise("give a directory of the volume, and where that is mounted"),
+        );
+    }
+    Ok(found.ino())
 }
 
 /// Prints the code of new data, and how much data has which.

@@ -114,6 +114,7 @@ fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
         stripes: lost.iter().map(|row| row.stripes).sum(),
         bytes: lost.iter().map(|row| row.bytes).sum(),
         dead_bytes: lost.iter().map(|row| row.dead).sum(),
+        as_promised: 0,
     };
     Ok(Some(format!(
         "data is lost, or on missing members alone: {lost}; `cauchyfs status` names the files"

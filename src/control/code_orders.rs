@@ -2,11 +2,15 @@
 
 use super::failure::DaemonFailure;
 use super::mounted::{MountedVolume, OpenVolume};
-use super::protocol::{Answer, CodeChange};
+use super::protocol::{Answer, CodeChange, DirectoryCodeRequest};
+use super::report::{GeometryReport, SurvivalReport};
 use super::volume_failure::VolumeFailure;
-use crate::codec::{CodeId, CodecError, Geometry};
+use crate::codec::{CodeId, CodecError, Geometry, Survival};
+use crate::format::Ino;
+use crate::fs::FsError;
 use crate::maintenance::OrderNumber;
 use crate::membership::StripeCode;
+use crate::transaction::DirectoryCodeError;
 
 /// Changes the code of a volume, opens it with that, and orders the work on what is there. Requests of programs wait while
 /// it is opened again.
@@ -39,6 +43,91 @@ pub(crate) fn change(
     Ok(Answer::Ordered(order))
 }
 
+/// Gives a directory a code, or tells which it has.
+///
+/// # Errors
+///
+/// Those of a code that the directory cannot have, and of [`crate::fs::DirectoryCodes`].
+pub(crate) fn of_directory(
+    mounted: &MountedVolume,
+    request: &DirectoryCodeRequest,
+) -> Result<Answer, DaemonFailure> {
+    let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
+    match request {
+        DirectoryCodeRequest::Show { directory } => {
+            let code = code_of(&volume, Ino(*directory))?;
+            Ok(Answer::DirectoryCode(code_report(code)))
+        }
+        DirectoryCodeRequest::Set {
+            directory,
+            change,
+            rewrite,
+            bytes_per_second,
+        } => {
+            let orders = volume.orders.as_ref();
+            let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
+            let directory = Ino(*directory);
+            let wanted = wanted(code_of(&volume, directory)?, change).map_err(bad_code)?;
+            let transactions = volume.fs.transactions();
+            let class = transactions.class_for(wanted.geometry, wanted.code);
+            let class = class.map_err(refusal)?;
+            let codes = volume.fs.directory_codes();
+            codes
+                .set(directory, class, *rewrite)
+                .map_err(directory_failure)?;
+            if !rewrite {
+                return Ok(Answer::DirectoryCode(code_report(wanted)));
+            }
+            let balance = orders.awaits_balance();
+            let OrderNumber(order) = orders.order(*bytes_per_second, balance);
+            Ok(Answer::Ordered(order))
+        }
+    }
+}
+
+/// Returns the code of what is made in a directory. One whose class is not known has none: the volume's is told then.
+fn code_of(volume: &OpenVolume, directory: Ino) -> Result<StripeCode, DaemonFailure> {
+    let class = volume.fs.directory_codes().get(directory);
+    let class = class.map_err(directory_failure)?;
+    let transactions = volume.fs.transactions();
+    let of_volume = transactions.members().shape().stripe_code();
+    let code = transactions.code_of_class(class);
+    Ok(code.map_or(of_volume, |(geometry, code)| StripeCode {
+        geometry,
+        code,
+        ..of_volume
+    }))
+}
+
+fn code_report(code: StripeCode) -> GeometryReport {
+    GeometryReport {
+        data: code.geometry.data_shards(),
+        parity: code.geometry.parity_shards(),
+        code: code.code.to_string(),
+        survives: SurvivalReport::of(Survival::of(code.code, code.geometry)),
+    }
+}
+
+fn directory_failure(error: FsError) -> DaemonFailure {
+    match error {
+        FsError::ReadOnly => DaemonFailure::MountedReadOnly,
+        error => DaemonFailure::from(VolumeFailure::from(error)),
+    }
+}
+
+fn bad_code(error: CodecError) -> DaemonFailure {
+    refusal(DirectoryCodeError::Codec(error))
+}
+
+fn refusal(error: DirectoryCodeError) -> DaemonFailure {
+    match error {
+        DirectoryCodeError::Commit(error) => DaemonFailure::from(VolumeFailure::from(error)),
+        error => DaemonFailure::BadCode {
+            problem: error.to_string(),
+        },
+    }
+}
+
 /// Returns the code that the volume can be changed to; none if it has that.
 fn check(volume: &OpenVolume, change: &CodeChange) -> Result<Option<StripeCode>, DaemonFailure> {
     if volume.orders.is_none() {
@@ -46,14 +135,16 @@ fn check(volume: &OpenVolume, change: &CodeChange) -> Result<Option<StripeCode>,
     }
     let members = volume.fs.transactions().members();
     let current = members.shape().stripe_code();
-    let wanted = wanted(current, change).map_err(|error| DaemonFailure::BadCode {
-        problem: error.to_string(),
-    })?;
+    let wanted = wanted(current, change).map_err(bad_code)?;
     if wanted == current {
         return Ok(None);
     }
     let possible = members.epochs().check_code(wanted);
     possible.map_err(|error| DaemonFailure::from(VolumeFailure::from(&error)))?;
+    let transactions = volume.fs.transactions();
+    transactions
+        .check_beside_directories(wanted)
+        .map_err(refusal)?;
     match volume.maintenance.rebuild().lacking_room_for(wanted) {
         0 => Ok(Some(wanted)),
         lacking => Err(DaemonFailure::TooLittleRoom { lacking }),

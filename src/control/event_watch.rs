@@ -289,9 +289,9 @@ impl Watch {
         };
         for row in counted.rows.iter().filter(|row| row.stripes > 0) {
             let losses = i64::from(row.losses_tolerated);
-            if losses < losses_promised {
+            if !row.is_as_promised() {
                 found.losses_tolerated = found.losses_tolerated.min(losses);
-                found.stripes += row.stripes;
+                found.stripes += row.stripes - row.as_promised;
                 found.bytes += row.bytes;
             }
         }

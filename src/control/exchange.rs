@@ -120,6 +120,7 @@ impl Limits {
             | Request::Join { .. }
             | Request::Remove { .. }
             | Request::SetCode { .. }
+            | Request::DirectoryCode(_)
             | Request::Pause
             | Request::Resume
             | Request::RebuildProgress { .. } => bounded,

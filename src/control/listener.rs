@@ -207,6 +207,11 @@ impl Listener {
                 let answer = meanwhile(&client, || change().unwrap_or_else(Answer::Failed));
                 server::answer(&client, &answer);
             }
+            Request::DirectoryCode(request) => {
+                let answer = || code_orders::of_directory(&self.volume, &request);
+                let answer = meanwhile(&client, || answer().unwrap_or_else(Answer::Failed));
+                server::answer(&client, &answer);
+            }
             Request::Events { after, since_ms } => {
                 server::answer(&client, &self.events(after, since_ms));
             }
@@ -421,6 +426,7 @@ impl Commands {
             | Request::Unmount { .. }
             | Request::AwaitEnd
             | Request::SetCode { .. }
+            | Request::DirectoryCode(_)
             | Request::Events { .. }
             | Request::Activity
             | Request::Metrics

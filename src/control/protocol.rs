@@ -13,7 +13,9 @@ use super::event_report::EventReport;
 use super::failure::{DaemonFailure, NotDurable};
 use super::metrics::families::Family;
 use super::quota::{QuotaEntry, QuotaRequest};
-use super::report::{FilesUsageReport, RebuildReport, StatusReport, VolumeUsageReport};
+use super::report::{
+    FilesUsageReport, GeometryReport, RebuildReport, StatusReport, VolumeUsageReport,
+};
 use super::scrubbed::{Progress, Scrubbed};
 use crate::fuse::mount::Mount;
 
@@ -183,6 +185,8 @@ pub(crate) enum Request {
     Activity,
     /// Asks for all metrics, which are some seconds old.
     Metrics,
+    /// Give a directory a code, or ask for it.
+    DirectoryCode(DirectoryCodeRequest),
     /// Change the code of the volume, and bring all stripes to it.
     SetCode {
         /// The change.
@@ -197,7 +201,10 @@ impl Request {
     pub(crate) fn is_question(&self) -> bool {
         matches!(
             self,
-            Self::Directories | Self::Membership | Self::Quota(QuotaRequest::List { .. })
+            Self::Directories
+                | Self::Membership
+                | Self::Quota(QuotaRequest::List { .. })
+                | Self::DirectoryCode(DirectoryCodeRequest::Show { .. })
         )
     }
 
@@ -211,6 +218,7 @@ impl Request {
                 | Self::Join { .. }
                 | Self::Remove { .. }
                 | Self::SetCode { .. }
+                | Self::DirectoryCode(DirectoryCodeRequest::Set { rewrite: true, .. })
         )
     }
 
@@ -233,6 +241,7 @@ impl Request {
             | Self::Quota(_)
             | Self::Pause
             | Self::Resume
+            | Self::DirectoryCode(_)
             | Self::SetCode { .. } => false,
         }
     }
@@ -249,6 +258,28 @@ pub(crate) struct CodeChange {
     pub(crate) code: Option<String>,
     /// The most bytes of one shard.
     pub(crate) unit_bytes: Option<u32>,
+}
+
+/// A request about the code of a directory, which is named by its inode number.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum DirectoryCodeRequest {
+    /// Asks for the code of what is made in it.
+    Show {
+        /// The directory.
+        directory: u64,
+    },
+    /// Give it a code, for what is made in it from now on.
+    Set {
+        /// The directory.
+        directory: u64,
+        /// The change.
+        change: CodeChange,
+        /// True if the files below it get the code as well.
+        rewrite: bool,
+        /// The most bytes in a second that are rewritten, if limited.
+        bytes_per_second: Option<u64>,
+    },
 }
 
 /// Answer of a daemon.
@@ -292,6 +323,8 @@ pub(crate) enum Answer {
         /// True if the order is carried out.
         done: bool,
     },
+    /// The code of what is made in a directory.
+    DirectoryCode(GeometryReport),
     /// A quota was set or cleared, durably.
     QuotaChanged,
     /// The quotas that were asked for.

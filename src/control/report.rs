@@ -13,6 +13,7 @@ mod alerts;
 mod coding;
 mod interlock;
 mod lost;
+mod redundancy;
 mod uncounted;
 mod usage;
 
@@ -22,6 +23,7 @@ pub(crate) use coding::GpuTimeReport;
 pub(crate) use coding::{CodedReport, CodingReport};
 pub(crate) use interlock::InterlockReport;
 pub(crate) use lost::LostFiles;
+pub(crate) use redundancy::RedundancyReport;
 pub(crate) use uncounted::UncountedReport;
 pub(crate) use usage::{
     FilesUsageReport, MemberShardsReport, MemberUsageReport, StripesReport, UsesReport,
@@ -96,6 +98,9 @@ pub(crate) struct CodeReport {
     pub(crate) geometry: GeometryReport,
     /// The bytes that its stripes take of all members, parity included.
     pub(crate) bytes: u64,
+    /// True if it is the code of a directory, and stays.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) of_directories: bool,
 }
 
 /// Members that were not given, and are enough to be written to without those that were, or were so.
@@ -288,17 +293,6 @@ pub(crate) struct ErrorCounts {
     pub(crate) checksum: u64,
 }
 
-/// Live data that survives the loss of so many more members; negative: is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct RedundancyReport {
-    pub(crate) losses_tolerated: i64,
-    pub(crate) stripes: u64,
-    pub(crate) bytes: u64,
-    /// Bytes of these stripes that no file holds any more. Daemons before this field do not tell.
-    #[serde(default)]
-    pub(crate) dead_bytes: u64,
-}
-
 /// The copies of the index, of which one is enough.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct IndexReport {
@@ -428,9 +422,7 @@ impl StatusReport {
             VolumeState::Failed
         } else if online < members.len()
             || index.is_some_and(IndexReport::is_short)
-            || redundancy
-                .iter()
-                .any(|row| row.losses_tolerated < full && row.stripes > 0)
+            || redundancy.iter().any(|row| row.reduced_stripes(full) > 0)
         {
             VolumeState::Degraded
         } else {
@@ -527,6 +519,7 @@ pub(crate) mod tests {
                 stripes,
                 bytes: 1,
                 dead_bytes: 3,
+                as_promised: 0,
             })
             .collect();
         let index = IndexReport {

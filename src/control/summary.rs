@@ -11,7 +11,7 @@ use super::report::{
 use super::scrubbed::{MemberDefects, Scrubbed, UnverifiedMember};
 use super::volume_failure::VolumeFailure;
 use crate::codec::CodeId;
-use crate::format::MemberIndex;
+use crate::format::{MemberIndex, StripeClass};
 use crate::fs::Fs;
 use crate::maintenance::{
     Maintenance, RebuildProgress, RebuildState, Redundancy, RedundancyCounter, RedundancyRow,
@@ -160,13 +160,15 @@ fn state_of_mount(
 
 /// Counts the data that has each code.
 fn codes(transactions: &Transactions) -> Vec<CodeReport> {
-    let mut bytes: BTreeMap<(u64, u8, u8), u64> = BTreeMap::new();
+    let mut bytes: BTreeMap<(bool, u64, u8, u8), u64> = BTreeMap::new();
     let segments = transactions.segments_taken().into_iter();
     for (record, taken) in segments.filter(|(_, taken)| *taken > 0) {
-        let code = (record.code, record.data_shards, record.parity_shards);
+        let of_directories = record.class != StripeClass::VOLUME;
+        let (data, parity) = (record.data_shards, record.parity_shards);
+        let code = (of_directories, record.code, data, parity);
         *bytes.entry(code).or_default() += taken.saturating_mul(record.total_shards() as u64);
     }
-    let report = |((code, data, parity), bytes)| CodeReport {
+    let report = |((of_directories, code, data, parity), bytes)| CodeReport {
         geometry: GeometryReport {
             data: usize::from(data),
             parity: usize::from(parity),
@@ -174,6 +176,7 @@ fn codes(transactions: &Transactions) -> Vec<CodeReport> {
             survives: None,
         },
         bytes,
+        of_directories,
     };
     bytes.into_iter().map(report).collect()
 }
@@ -220,6 +223,7 @@ pub(crate) fn row_report(row: &RedundancyRow) -> RedundancyReport {
         stripes: row.stripes,
         bytes: row.bytes,
         dead_bytes: row.dead,
+        as_promised: row.as_promised,
     }
 }
 

@@ -40,7 +40,7 @@ use super::reaper::Reaper;
 use super::rebuild_status::{Obstacle, RebuildKind, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
-use crate::format::SegmentId;
+use crate::format::{SegmentId, StripeClass};
 use crate::membership::Members;
 use crate::stripes::{StripeRecords, Stripes, survival};
 use crate::transaction::CommitError;
@@ -375,11 +375,13 @@ impl Rebuild {
         foreign.into_iter().map(|(id, _)| id).collect()
     }
 
-    /// Notes how many losses all stripes survive, whatever codes they have: so many members may be given up at once.
+    /// Notes how many losses all stripes of the volume's own class survive, whatever codes they have: so many members may be
+    /// given up at once. Those of directories with less parity do not keep the rest from going on.
     pub(super) fn note_least_survived(&self) {
         let segments = self.stripes.segments().records();
         let losses = segments
             .iter()
+            .filter(|(_, record)| record.class == StripeClass::VOLUME)
             .map(|(_, record)| survival(record).guaranteed());
         let membership = self.members.membership();
         membership.set_least_survived(losses.min().unwrap_or(usize::MAX));

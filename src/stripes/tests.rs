@@ -164,11 +164,8 @@ impl Rig {
 
     /// Writes a stripe of its own.
     fn write_stripe(&self, payload: &[u8]) -> StripeId {
-        let (stripe, _hold) = self
-            .stripes
-            .writer()
-            .append_stripe(VOLUME, payload)
-            .unwrap();
+        let writer = self.stripes.writer();
+        let (stripe, _hold) = writer.append_stripe(VOLUME, payload).unwrap();
         self.stripes.writer().wait_flushed().unwrap();
         stripe
     }
@@ -365,12 +362,8 @@ fn no_caller_waits_for_memory_that_is_pinned_for_another() {
     let rig = Rig::with(4, 2, 6, 0, None, Some(Arc::clone(&onlooker) as _));
     onlooker.stripes.set(Arc::downgrade(&rig.stripes)).unwrap();
     rig.write_stripe(&pattern(1, 4 * UNIT));
-    drop(
-        rig.stripes
-            .writer()
-            .append(VOLUME, &pattern(2, UNIT))
-            .unwrap(),
-    );
+    let writer = rig.stripes.writer();
+    drop(writer.append(VOLUME, &pattern(2, UNIT)).unwrap());
     let seen = onlooker.seen.lock();
     assert!(seen.len() >= 2, "{seen:?}");
     assert!(!seen.contains(&true), "{seen:?}");
@@ -552,11 +545,8 @@ fn a_panic_during_the_write_of_a_stripe_reaches_every_waiting_caller() {
         *rig.map.before_flushed.lock() = Some(Box::new(interlude));
         let payload = pattern(1, UNIT);
         let wait = || {
-            let (stripe, _hold) = rig
-                .stripes
-                .writer()
-                .append_stripe(VOLUME, &payload)
-                .unwrap();
+            let writer = rig.stripes.writer();
+            let (stripe, _hold) = writer.append_stripe(VOLUME, &payload).unwrap();
             (stripe, rig.stripes.writer().wait_flushed())
         };
         let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));

@@ -18,6 +18,7 @@ mod crash;
 mod daemon;
 mod dashboard;
 mod direct;
+mod directory_codes;
 mod disks;
 mod events;
 mod export;

@@ -1,5 +1,6 @@
 //! Every kind of disagreement between records is found, and repaired where that is possible.
 
+mod classes;
 mod names;
 mod quotas;
 

@@ -14,6 +14,7 @@ mod codec_isal;
 mod codec_passes;
 mod codes;
 mod crash;
+mod directory_codes;
 mod failed_writeback;
 mod fallocate;
 mod faults;

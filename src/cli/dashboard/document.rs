@@ -505,7 +505,7 @@ impl RedundancyDocument {
             part: part(super::watch::as_number(row.bytes) / total),
             level: match row.losses_tolerated {
                 ..0 => "lost",
-                losses if losses >= full => "full",
+                _ if row.reduced_stripes(full) == 0 => "full",
                 0 => "none",
                 _ => "less",
             },

@@ -380,7 +380,7 @@ impl NextStep<'_> {
     fn lacks_shards(&self) -> bool {
         let full = self.report.geometry.full_redundancy();
         let mut rows = self.report.rows().iter();
-        rows.any(|row| row.losses_tolerated < full && row.stripes > 0)
+        rows.any(|row| row.reduced_stripes(full) > 0)
     }
 
     /// Says what to do about members of an unmounted volume that are there but for their superblocks.

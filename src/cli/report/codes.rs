@@ -6,7 +6,7 @@ use crate::control::report::{CodeReport, GeometryReport, StatusReport};
 
 /// Returns the code of new data, and how much data has which.
 pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
-    let mut lines = vec![format!("new data: {}", name(&report.geometry))];
+    let mut lines = vec![format!("new data: {}", code_name(&report.geometry))];
     lines.extend(report.codes.iter().map(line));
     join_lines(&lines)
 }
@@ -15,22 +15,35 @@ pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
 pub(super) fn other_codes(report: &StatusReport) -> Option<String> {
     let mut codes = report.codes.iter();
     codes
-        .any(|code| name(&code.geometry) != name(&report.geometry))
+        .any(|code| {
+            !code.of_directories && code_name(&code.geometry) != code_name(&report.geometry)
+        })
         .then(|| {
-            let lines: Vec<String> = report.codes.iter().map(line).collect();
+            let codes = report.codes.iter().filter(|code| !code.of_directories);
+            let lines: Vec<String> = codes.map(line).collect();
             format!(
                 "the code is being changed to {}; {}",
-                name(&report.geometry),
+                code_name(&report.geometry),
                 lines.join(", ")
             )
         })
 }
 
 fn line(code: &CodeReport) -> String {
-    format!("{} in {}", format_size(code.bytes), name(&code.geometry))
+    let whose = if code.of_directories {
+        ", a code of directories"
+    } else {
+        ""
+    };
+    format!(
+        "{} in {}{whose}",
+        format_size(code.bytes),
+        code_name(&code.geometry)
+    )
 }
 
-fn name(geometry: &GeometryReport) -> String {
+/// Returns the name of a code with its numbers of shards.
+pub(in crate::cli) fn code_name(geometry: &GeometryReport) -> String {
     let GeometryReport {
         data, parity, code, ..
     } = geometry;
@@ -53,6 +66,7 @@ mod tests {
                 survives: None,
             },
             bytes,
+            of_directories: false,
         };
         report.codes = vec![code(2, 3 << 20)];
         assert_eq!(other_codes(&report), None);

@@ -205,10 +205,11 @@ fn write_redundancy(rows: &[RedundancyReport], full: i64, out: &mut Out<'_>) -> 
         "cauchyfs_stripe_dead_bytes",
         number(rows.iter().map(|row| row.dead_bytes).sum()),
     )?;
-    let queued = rows.iter().filter(|row| row.losses_tolerated < full);
-    let sum = |value: fn(&RedundancyReport) -> u64| number(queued.clone().map(value).sum());
-    out.gauge("cauchyfs_repair_queue_stripes", sum(|row| row.stripes))?;
-    out.gauge("cauchyfs_repair_queue_bytes", sum(|row| row.bytes))
+    let queued = rows.iter().filter(|row| row.reduced_stripes(full) > 0);
+    let stripes = queued.clone().map(|row| row.reduced_stripes(full));
+    out.gauge("cauchyfs_repair_queue_stripes", number(stripes.sum()))?;
+    let bytes = queued.map(|row| row.bytes);
+    out.gauge("cauchyfs_repair_queue_bytes", number(bytes.sum()))
 }
 
 /// Writes rebuild and scrub. A survey knows of neither.

@@ -1,0 +1,200 @@
+//! Codes of directories: files of each survive the loss of as many directories of members as their code promises.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::support::{
+    CAUCHYFS, Shape, TestVolume, check_large, drop_caches, eventually, skip_mounts, text,
+    write_large,
+};
+
+const LARGE: u64 = 24 << 20;
+
+/// Returns the bytes that the stripes of a code take, by `status`.
+fn bytes_in(status: &Value, (data, parity): (u64, u64), of_directories: bool) -> u64 {
+    let codes = status["codes"].as_array().expect("codes are told");
+    let is_wanted = |code: &&Value| {
+        let found = (code["data"].as_u64(), code["parity"].as_u64());
+        found == (Some(data), Some(parity))
+            && code["of_directories"].as_bool().unwrap_or(false) == of_directories
+    };
+    let bytes = codes.iter().filter(is_wanted);
+    bytes.filter_map(|code| code["bytes"].as_u64()).sum()
+}
+
+/// Writes a file that is durable on return.
+fn put(path: &Path, seed: u64, len: u64) {
+    write_large(path, seed, len).unwrap();
+    File::open(path).unwrap().sync_all().unwrap();
+}
+
+#[test]
+fn a_directory_with_less_parity_survives_one_loss_and_all_others_two() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 1024);
+    volume.mount();
+    let (thesis, scratch) = (volume.path("thesis"), volume.path("scratch"));
+    fs::create_dir(&thesis).unwrap();
+    fs::create_dir_all(scratch.join("old/older")).unwrap();
+    put(&scratch.join("before"), 1, 1 << 20);
+    let path = ["set", "--path", text(&scratch)];
+    let set = [&path[..], &["--data", "6", "--parity", "1"]].concat();
+    let (code, said) = volume.command(&set, &[]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert!(said.contains(": 6+1 rs-cauchy"), "{said}");
+    let (_, shown) = volume.command(&[&path[..], &["--show"]].concat(), &[]);
+    assert!(shown.contains(": 6+1 rs-cauchy"), "{shown}");
+    fs::create_dir(scratch.join("new")).unwrap();
+    let scratch_files = ["large", "old/older/large", "new/large"];
+    for name in scratch_files {
+        put(&scratch.join(name), 2, LARGE);
+    }
+    fs::write(scratch.join("small"), "small").unwrap();
+    put(&thesis.join("large"), 3, LARGE);
+    let (status, _) = volume.status();
+    let thin = bytes_in(&status, (6, 1), true);
+    // The last stripes may be in memory still.
+    assert!(thin >= 3 * LARGE, "{status}");
+    assert!(thin < 3 * LARGE / 6 * 7 + (8 << 20), "{status}");
+    let whole = bytes_in(&status, (4, 2), false);
+    assert!(whole >= LARGE, "{status}");
+    assert_eq!(status["state"], "healthy", "{status}");
+    let (_, told) = volume.command(&["status"], &[]);
+    assert!(!told.contains("is being changed"), "{told}");
+    let (_, told) = volume.command(&["set", "--show"], &[]);
+    assert!(
+        told.contains("in 6+1 rs-cauchy, a code of directories"),
+        "{told}"
+    );
+    volume.try_unmount();
+
+    volume.delete_member(3);
+    volume.mount_degraded(&[0, 1, 2, 4, 5, 6]);
+    drop_caches();
+    for name in scratch_files {
+        check_large(&scratch.join(name), 2, LARGE);
+    }
+    check_large(&thesis.join("large"), 3, LARGE);
+    volume.try_unmount();
+    volume.delete_member(0);
+    volume.mount_degraded(&[1, 2, 4, 5, 6]);
+    drop_caches();
+    check_large(&thesis.join("large"), 3, LARGE);
+    check_large(&scratch.join("before"), 1, 1 << 20);
+    assert_eq!(fs::read_to_string(scratch.join("small")).unwrap(), "small");
+    assert!(
+        fs::read(scratch.join("large")).is_err(),
+        "two of seven are lost"
+    );
+    volume.try_unmount();
+}
+
+#[test]
+fn files_are_rewritten_on_request_and_that_goes_on_after_a_kill() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 1024);
+    volume.mount();
+    let scratch = volume.path("scratch");
+    fs::create_dir_all(scratch.join("below")).unwrap();
+    let files = [scratch.join("large"), scratch.join("below/large")];
+    for file in &files {
+        put(file, 1, LARGE);
+    }
+    put(&volume.path("other"), 2, 1 << 20);
+    let order = [
+        "set",
+        "--path",
+        text(&scratch),
+        "--data",
+        "5",
+        "--parity",
+        "1",
+        "--rewrite",
+    ];
+    let mut rewriting = Command::new(CAUCHYFS)
+        .args(order)
+        .args(["--rate", "4MiB"])
+        .arg(&volume.mountpoint)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    eventually("some is rewritten", || {
+        bytes_in(&volume.status().0, (5, 1), true) > 0
+    });
+    volume.crash();
+    rewriting.wait().unwrap();
+    volume.mount();
+    for file in &files {
+        check_large(file, 1, LARGE);
+    }
+    eventually("all is rewritten", || {
+        let (status, _) = volume.status();
+        bytes_in(&status, (5, 1), true) >= 2 * LARGE / 5 * 6
+            && bytes_in(&status, (4, 2), false) <= 4 << 20
+    });
+    // Once more, there is nothing to do.
+    let (code, said) = volume.command(&order, &[]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    volume.delete_member(4);
+    drop_caches();
+    for file in &files {
+        check_large(file, 1, LARGE);
+    }
+    check_large(&volume.path("other"), 2, 1 << 20);
+    volume.try_unmount();
+}
+
+#[test]
+fn what_a_directory_cannot_have_is_refused_in_one_line() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 1024);
+    volume.mount();
+    let scratch = volume.path("scratch");
+    fs::create_dir(&scratch).unwrap();
+    fs::write(volume.path("file"), "a file").unwrap();
+    let (place, file) = (
+        text(&scratch).to_owned(),
+        text(&volume.path("file")).to_owned(),
+    );
+    for (words, code, expected) in [
+        (
+            &["--path", &place, "--parity", "3"][..],
+            1,
+            "raise the parity of the volume first",
+        ),
+        (
+            &["--path", &place, "--data", "9"],
+            1,
+            "9+2 needs 11 directories",
+        ),
+        (&["--path", &place, "--code", "raid6"], 1, "raid6"),
+        (&["--path", &place], 1, "nothing to change"),
+        (&["--path", "/", "--parity", "1"], 1, "does not lie in"),
+        (&["--path", &file, "--parity", "1"], 1, "is no directory"),
+        (&["--rewrite", "--parity", "1"], 1, "--path"),
+    ] {
+        let (found, said) = volume.command(&[&["set"], words].concat(), &[]);
+        assert_eq!(found, Some(code), "{words:?}: {said}");
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
+    let set = ["set", "--path", &place, "--data", "5", "--parity", "2"];
+    let (code, said) = volume.command(&set, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = volume.command(&["set", "--parity", "1"], &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("a directory has a code that survives 2 losses"),
+        "{said}"
+    );
+    volume.try_unmount();
+}

@@ -1,0 +1,201 @@
+//! Codes of directories: who inherits them, and that every write of a file goes to stripes of its code.
+
+use std::sync::Arc;
+
+use cauchyfs::codec::{CodeId, Geometry};
+use cauchyfs::format::record::Inode;
+use cauchyfs::format::{Ino, Record, StripeClass, key};
+use cauchyfs::fs::{Fs, FsOptions, OpenFlags, RenameMode};
+use cauchyfs::maintenance::{Maintenance, Pace, RebuildScope};
+use cauchyfs::store::MemDisk;
+use cauchyfs_testkit::pattern;
+
+use crate::calls::{ROOT, exclusive, read, write};
+use crate::volume;
+
+fn class_for(fs: &Fs, data: usize, parity: usize) -> StripeClass {
+    let geometry = Geometry::new(data, parity).unwrap();
+    let class = fs.transactions().class_for(geometry, CodeId::RS_CAUCHY);
+    class.unwrap()
+}
+
+fn mkdir(fs: &Fs, parent: Ino, name: &str) -> Ino {
+    let made = fs.names().mkdir(ROOT, parent, name.as_bytes(), 0o755);
+    made.unwrap().ino
+}
+
+fn class_of(fs: &Fs, ino: Ino) -> StripeClass {
+    let value = fs.transactions().get(&key::inode(ino)).unwrap().unwrap();
+    Inode::decode(&value).unwrap().class
+}
+
+/// Makes a file with these bytes.
+fn put(fs: &Fs, parent: Ino, name: &str, bytes: &[u8]) -> Ino {
+    let made = fs
+        .names()
+        .create(ROOT, parent, name.as_bytes(), 0o644, exclusive());
+    let (attr, handle) = made.unwrap();
+    write(fs, handle, 0, bytes).unwrap();
+    fs.open_files().release(handle).unwrap();
+    attr.ino
+}
+
+/// Returns the bytes of a file that lie in stripes of each class, once all are on members.
+fn bytes_by_class(fs: &Fs, class: StripeClass) -> u64 {
+    fs.transactions().checkpoint().unwrap();
+    let segments = fs.transactions().segments_taken().into_iter();
+    let of_class = segments.filter(|(record, _)| record.class == class);
+    of_class
+        .map(|(record, taken)| u64::from(record.data_shards) * taken)
+        .sum()
+}
+
+fn rebuild(maintenance: &Maintenance, fs: &Fs) {
+    let rate = std::sync::atomic::AtomicU64::new(0);
+    let pace = Pace {
+        bytes_per_second: &rate,
+        wait: &|_| true,
+    };
+    let rebuild = maintenance.rebuild();
+    rebuild
+        .run(RebuildScope::Everything, &*fs.inode_locks(), &pace)
+        .unwrap();
+}
+
+fn opened(disks: &[MemDisk]) -> (Arc<Maintenance>, Arc<Fs>) {
+    let maintenance = volume::open(disks, 0);
+    let fs = Fs::open(Arc::clone(&maintenance), FsOptions::default()).unwrap();
+    (maintenance, fs)
+}
+
+#[test]
+fn what_is_made_below_a_directory_inherits_its_code_and_what_was_there_keeps_its_own() {
+    let disks = volume::disks(6, 2, 2);
+    let (maintenance, fs) = opened(&disks);
+    let (thin, wide) = (class_for(&fs, 5, 1), class_for(&fs, 3, 2));
+    let top = mkdir(&fs, Ino::ROOT, "top");
+    let inner = mkdir(&fs, top, "inner");
+    let other = mkdir(&fs, top, "other");
+    let below_other = mkdir(&fs, other, "below");
+    let before = put(&fs, inner, "before", b"before");
+    fs.directory_codes().set(other, wide, false).unwrap();
+    fs.directory_codes().set(top, thin, false).unwrap();
+    let classes =
+        |inos: &[Ino]| -> Vec<StripeClass> { inos.iter().map(|ino| class_of(&fs, *ino)).collect() };
+    assert_eq!(
+        classes(&[top, inner, before]),
+        [thin, thin, StripeClass::VOLUME]
+    );
+    assert_eq!(
+        classes(&[other, below_other]),
+        [wide, wide],
+        "it was set apart"
+    );
+    let made = [
+        put(&fs, inner, "made", b"made"),
+        mkdir(&fs, inner, "made too"),
+    ];
+    assert_eq!(classes(&made), [thin, thin]);
+    // A file keeps its code where it goes.
+    let mode = RenameMode::Replace;
+    let moved = fs
+        .names()
+        .rename(ROOT, inner, b"made", other, b"made", mode);
+    moved.unwrap();
+    assert_eq!(classes(&made[..1]), [thin]);
+    assert_eq!(class_of(&fs, Ino::ROOT), StripeClass::VOLUME);
+    fs.directory_codes()
+        .set(top, StripeClass::VOLUME, false)
+        .unwrap();
+    assert_eq!(classes(&[top, inner]), [StripeClass::VOLUME; 2]);
+    drop(fs);
+    maintenance.close().unwrap();
+    let (_maintenance, fs) = opened(&disks);
+    assert_eq!(class_of(&fs, below_other), wide, "after another opening");
+    assert_eq!(fs.directory_codes().get(below_other).unwrap(), wide);
+}
+
+#[test]
+fn bytes_of_every_kind_of_write_go_to_stripes_of_the_code_of_their_file() {
+    let disks = volume::disks(6, 2, 2);
+    let (_maintenance, fs) = opened(&disks);
+    let thin = class_for(&fs, 5, 1);
+    let (plain, special) = (
+        mkdir(&fs, Ino::ROOT, "plain"),
+        mkdir(&fs, Ino::ROOT, "special"),
+    );
+    fs.directory_codes().set(special, thin, false).unwrap();
+    // Large, small beyond the record, and out of the record into a stripe.
+    let large = pattern(1, 700_000);
+    put(&fs, special, "large", &large);
+    let file = put(&fs, special, "small", &[7; 2000]);
+    let handle = fs
+        .open_files()
+        .open(ROOT, file, OpenFlags::read_write())
+        .unwrap();
+    write(&fs, handle, 2000, &[8; 2000]).unwrap();
+    fs.open_files().release(handle).unwrap();
+    assert!(bytes_by_class(&fs, thin) >= 704_000);
+    assert_eq!(bytes_by_class(&fs, StripeClass::VOLUME), 0);
+    // A copy does not share stripes of another code.
+    let from = fs.names().lookup(special, b"large").unwrap().ino;
+    let source = fs
+        .open_files()
+        .open(ROOT, from, OpenFlags::read_write())
+        .unwrap();
+    let (attr, target) = fs
+        .names()
+        .create(ROOT, plain, b"copy", 0o644, exclusive())
+        .unwrap();
+    let mut copied = 0;
+    while copied < large.len() as u64 {
+        let rest = large.len() as u64 - copied;
+        let part = fs
+            .writer()
+            .copy_range(ROOT, source, copied, target, copied, rest);
+        copied += part.unwrap();
+    }
+    assert!(
+        read(&fs, target, 0, large.len()) == large,
+        "the copy differs"
+    );
+    assert_eq!(class_of(&fs, attr.ino), StripeClass::VOLUME);
+    assert!(bytes_by_class(&fs, StripeClass::VOLUME) >= large.len() as u64);
+}
+
+#[test]
+fn files_are_rewritten_on_request() {
+    let disks = volume::disks(6, 2, 2);
+    let (maintenance, fs) = opened(&disks);
+    let thin = class_for(&fs, 5, 1);
+    let top = mkdir(&fs, Ino::ROOT, "top");
+    let inner = mkdir(&fs, top, "inner");
+    let bytes = pattern(2, 900_000);
+    let files = [put(&fs, top, "one", &bytes), put(&fs, inner, "two", &bytes)];
+    put(&fs, Ino::ROOT, "other", &bytes);
+    fs.directory_codes().set(top, thin, true).unwrap();
+    assert!(maintenance.rebuild().awaits_rewrite().unwrap());
+    assert_eq!(files.map(|ino| class_of(&fs, ino)), [thin; 2]);
+    rebuild(&maintenance, &fs);
+    assert!(!maintenance.rebuild().awaits_rewrite().unwrap());
+    let moved = bytes_by_class(&fs, thin);
+    assert!((1_800_000..2_100_000).contains(&moved), "{moved}");
+    let stays = bytes_by_class(&fs, StripeClass::VOLUME);
+    assert!((900_000..1_200_000).contains(&stays), "{stays}");
+    for file in files {
+        let handle = fs
+            .open_files()
+            .open(ROOT, file, OpenFlags::read_write())
+            .unwrap();
+        assert!(
+            read(&fs, handle, 0, bytes.len()) == bytes,
+            "inode {file} differs"
+        );
+    }
+    // Back to the code of the volume.
+    fs.directory_codes()
+        .set(top, StripeClass::VOLUME, true)
+        .unwrap();
+    rebuild(&maintenance, &fs);
+    assert_eq!(bytes_by_class(&fs, thin), 0);
+}
