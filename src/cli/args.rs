@@ -439,11 +439,10 @@ pub(super) struct BalanceArguments {
   cauchyfs set --path /mnt/photos/scratch --parity 1 --rewrite /mnt/photos
   cauchyfs set --path /mnt/photos/scratch --show /mnt/photos
 
-With --path, files and directories that are made in DIR from now on get the code, and so do those made in the
-directories below it that had the same code. A file keeps its code where it is moved, and for what is added to it, until
-it is copied or rewritten with --rewrite. The data of files up to 2048 bytes lies in the index, which survives as many
-losses as the code of the volume; so no directory can have more parity. Give the volume the most that any needs, and
-directories less. Free space is estimated by the code of the volume. A volume can have 15 codes of directories in its
+With --path, files and directories that are made in DIR from now on get the code. Directories below it that had the same
+code follow. A file keeps its code where it is moved, and for what is added to it, until it is copied or rewritten with
+--rewrite. The index survives as many losses as the code of the volume, and holds files up to 2048 bytes. So no directory
+can have more parity. Give the volume the most that any needs, and directories less. Free space is estimated by the code of the volume. A volume can have 15 codes of directories in its
 life. Once a directory was given a code, versions of cauchyfs without this refuse the volume.")]
 pub(super) struct SetArguments {
     /// Data shards of a stripe.

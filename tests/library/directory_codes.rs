@@ -1,4 +1,4 @@
-//! Codes of directories: who inherits them, and that every write of a file goes to stripes of its code.
+//! Codes of directories: what inherits them, and that every write of a file goes to stripes of its code.
 
 use std::sync::Arc;
 
@@ -97,10 +97,9 @@ fn what_is_made_below_a_directory_inherits_its_code_and_what_was_there_keeps_its
     ];
     assert_eq!(classes(&made), [thin, thin]);
     // A file keeps its code where it goes.
-    let mode = RenameMode::Replace;
     let moved = fs
         .names()
-        .rename(ROOT, inner, b"made", other, b"made", mode);
+        .rename(ROOT, inner, b"made", other, b"made", RenameMode::Replace);
     moved.unwrap();
     assert_eq!(classes(&made[..1]), [thin]);
     assert_eq!(class_of(&fs, Ino::ROOT), StripeClass::VOLUME);
@@ -110,6 +109,7 @@ fn what_is_made_below_a_directory_inherits_its_code_and_what_was_there_keeps_its
     assert_eq!(classes(&[top, inner]), [StripeClass::VOLUME; 2]);
     drop(fs);
     maintenance.close().unwrap();
+    drop(maintenance);
     let (_maintenance, fs) = opened(&disks);
     assert_eq!(class_of(&fs, below_other), wide, "after another opening");
     assert_eq!(fs.directory_codes().get(below_other).unwrap(), wide);

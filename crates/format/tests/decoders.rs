@@ -271,29 +271,28 @@ fn records() -> Vec<Decoder> {
             &[ShardSums(vec![]), ShardSums(vec![1, u32::MAX])],
         ),
         record("record::RepairNote", &[RepairNote { missing: shards }]),
-        record(
-            "record::Segment",
-            &[
-                segment.clone(),
-                Segment {
-                    class: StripeClass(2),
-                    ..segment
-                },
-            ],
-        ),
-        record(
-            "record::DirectoryCode",
-            &[DirectoryCode {
-                data_shards: 4,
-                parity_shards: 2,
-                code: 1,
-            }],
-        ),
+        record("record::Segment", &[segment.clone(), of_class(segment)]),
         record("record::SegmentStripe", &[SegmentStripe(StripeId(8))]),
         record("record::Marker", &[Marker]),
         record("record::Counter", &[Counter(1 << 63)]),
         record("record::Xattr", &[Xattr(b"value".to_vec())]),
     ]
+}
+
+fn of_class(segment: Segment) -> Segment {
+    Segment {
+        class: StripeClass(2),
+        ..segment
+    }
+}
+
+fn record_of_directory_codes() -> Decoder {
+    let code = DirectoryCode {
+        data_shards: 4,
+        parity_shards: 2,
+        code: 1,
+    };
+    record("record::DirectoryCode", &[code])
 }
 
 fn records_of_quotas() -> Vec<Decoder> {
@@ -768,7 +767,7 @@ pub(crate) fn decoders() -> Vec<Decoder> {
     all.extend(journal_records());
     all.extend(frames());
     all.extend([superblock(), names(), keys_of_quotas(), events()]);
-    all.push(keys_of_directory_codes());
+    all.extend([keys_of_directory_codes(), record_of_directory_codes()]);
     all
 }
 

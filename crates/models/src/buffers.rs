@@ -8,10 +8,11 @@ use std::sync::{Arc, LazyLock};
 use shuttle::thread::{self, JoinHandle};
 
 use crate::Mutex;
-use crate::format::StripeId;
+use crate::format::{StripeClass, StripeId};
 use crate::store::Pool;
 use crate::stripes::StripeError;
 use crate::stripes::buffers::{Buffers, Opening, Placed, Sealed};
+use crate::stripes::classes::ClassCode;
 use crate::stripes::segments::Reservation;
 
 /// Bytes of a stripe.
@@ -41,6 +42,8 @@ struct Circumstances {
     in_batches: bool,
     /// Whether every other stripe finds no space when it is flushed for the first time.
     is_short_of_space: bool,
+    /// Whether each writer writes stripes of a class of its own.
+    has_classes: bool,
 }
 
 /// Bytes of one write, all of them alike.
@@ -61,6 +64,10 @@ impl Written {
     }
 }
 
+/// The code of all classes.
+static CODE: LazyLock<Arc<ClassCode>> =
+    LazyLock::new(|| Arc::new(ClassCode { capacity: CAPACITY }));
+
 /// A volume with nothing but stripe buffers and the records of flushed stripes.
 struct BuffersModel {
     circumstances: Circumstances,
@@ -79,7 +86,7 @@ impl BuffersModel {
     fn new(circumstances: Circumstances) -> Self {
         Self {
             circumstances,
-            buffers: Buffers::new(POOL.clone(), 1, CAPACITY, circumstances.limit),
+            buffers: Buffers::new(POOL.clone(), circumstances.limit),
             last_stripe: Mutex::default(),
             records: Mutex::default(),
             flushing: Mutex::default(),
@@ -91,13 +98,19 @@ impl BuffersModel {
     /// Writes, and reads each write back at once and after the next one.
     fn write(&self, byte: u8) {
         let mut before = None;
+        // Each writer writes stripes of a class of its own, or all write those of one.
+        let class = StripeClass(if self.circumstances.has_classes {
+            byte
+        } else {
+            0
+        });
         for len in LENGTHS {
             let data = vec![byte; len];
             let (placed, hold) = loop {
-                if let Some(placed) = self.buffers.append(&data) {
+                if let Some(placed) = self.buffers.append(class, &data) {
                     break placed;
                 }
-                self.open_stripe();
+                self.open_stripe(class);
             };
             assert_eq!(placed.len as usize, len);
             let written = Written { placed, byte };
@@ -111,14 +124,16 @@ impl BuffersModel {
         }
     }
 
-    fn open_stripe(&self) {
+    fn open_stripe(&self, class: StripeClass) {
         let opened = self.buffers.open_stripe(
+            class,
             || false,
             || {
                 let mut last = self.last_stripe.lock();
                 *last += 1;
                 Ok(Opening {
                     stripe: StripeId(*last),
+                    code: Arc::clone(&CODE),
                     reservation: Reservation,
                 })
             },
@@ -141,7 +156,7 @@ impl BuffersModel {
     fn flush_forever(&self) {
         while let Some(sealed) = self.buffers.next(true) {
             if self.circumstances.in_batches {
-                let others = self.buffers.take_unencoded();
+                let others = self.buffers.take_unencoded(&sealed.code);
                 // Here a device encodes them.
                 thread::yield_now();
                 self.buffers.requeue(others);
@@ -256,6 +271,7 @@ pub fn threads_flush_stripes() {
         limit: 2,
         in_batches: false,
         is_short_of_space: false,
+        has_classes: false,
     });
 }
 
@@ -269,6 +285,7 @@ pub fn threads_flush_stripes_in_batches() {
         limit: 6,
         in_batches: true,
         is_short_of_space: false,
+        has_classes: false,
     });
 }
 
@@ -282,5 +299,34 @@ pub fn stripes_without_space_are_flushed_later() {
         limit: 3,
         in_batches: false,
         is_short_of_space: true,
+        has_classes: false,
+    });
+}
+
+/// Writers fill stripes of two classes with so few buffers that one of them has to be sealed for the other.
+///
+/// # Panics
+///
+/// As for [`threads_flush_stripes`].
+pub fn threads_flush_stripes_of_two_classes() {
+    run(Circumstances {
+        limit: 2,
+        in_batches: false,
+        is_short_of_space: false,
+        has_classes: true,
+    });
+}
+
+/// Stripes of two classes find no space at first, and are flushed later.
+///
+/// # Panics
+///
+/// As for [`threads_flush_stripes`].
+pub fn stripes_of_two_classes_without_space_are_flushed_later() {
+    run(Circumstances {
+        limit: 5,
+        in_batches: true,
+        is_short_of_space: true,
+        has_classes: true,
     });
 }

@@ -66,7 +66,6 @@ mod transaction {
 #[expect(
     dead_code,
     unreachable_pub,
-    unused_imports,
     reason = "the product uses and exports more of it"
 )]
 mod stripes {
@@ -98,6 +97,41 @@ mod stripes {
             },
             /// The buffers are closed.
             Closed,
+        }
+    }
+
+    /// Stands in for the classes of stripes, whose codes come from the room below.
+    pub(crate) mod classes {
+        /// The numbers of shards of a code.
+        #[derive(Clone, Copy, Debug)]
+        pub(crate) struct Geometry;
+
+        impl Geometry {
+            /// Returns the number of data shards.
+            #[expect(clippy::unused_self, reason = "as in the product")]
+            pub(crate) fn data_shards(self) -> usize {
+                1
+            }
+        }
+
+        /// The code of one class of stripes.
+        #[derive(Debug)]
+        pub(crate) struct ClassCode {
+            /// Payload bytes of a full stripe.
+            pub(crate) capacity: usize,
+        }
+
+        impl ClassCode {
+            /// Returns the payload bytes of a full stripe.
+            pub(crate) fn capacity(&self) -> usize {
+                self.capacity
+            }
+
+            /// Returns the numbers of shards.
+            #[expect(clippy::unused_self, reason = "as in the product")]
+            pub(crate) fn geometry(&self) -> Geometry {
+                Geometry
+            }
         }
     }
 

@@ -28,6 +28,16 @@ fn no_write_is_lost_while_its_stripe_waits_for_space() {
 }
 
 #[test]
+fn no_write_is_lost_and_no_thread_waits_forever_while_two_classes_share_few_buffers() {
+    explore(buffers::threads_flush_stripes_of_two_classes);
+}
+
+#[test]
+fn no_write_is_lost_while_stripes_of_two_classes_wait_for_space() {
+    explore(buffers::stripes_of_two_classes_without_space_are_flushed_later);
+}
+
+#[test]
 fn every_answer_that_is_left_is_given_once_by_a_commit_that_contains_its_change() {
     explore(group_commit::callers_leave_answers);
 }

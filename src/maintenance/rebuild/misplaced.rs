@@ -98,13 +98,12 @@ impl Rebuild {
         })?;
         named.dedup();
         for ino in named {
-            let named = match classes.get(&ino) {
-                Some(named) => *named,
-                None => {
-                    let named = self.catalog.class_of(self.stripes.classes(), ino)?;
-                    classes.insert(ino, named);
-                    named
-                }
+            let named = if let Some(named) = classes.get(&ino) {
+                *named
+            } else {
+                let named = self.catalog.class_of(self.stripes.classes(), ino)?;
+                classes.insert(ino, named);
+                named
             };
             if named != class && self.has_homes_for(named) {
                 return Ok(true);

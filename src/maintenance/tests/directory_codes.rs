@@ -6,6 +6,7 @@ use super::rebuild::fill;
 use super::*;
 use crate::format::record::{FileKind, Inline, Inode, Segment, Timestamp};
 use crate::format::{Cookie, MemberIndex, QuotaId, SegmentId, StripeClass};
+use crate::maintenance::RedundancyRow;
 use crate::membership::{MembersError, StripeCode};
 use crate::transaction::DirectoryCodeError;
 
@@ -179,7 +180,7 @@ fn files_of_several_codes_written_at_once_survive_the_losses_that_each_promises(
         .collect();
     assert_eq!(rows, [1, 2]);
     assert!(
-        counted.rows.iter().all(|row| row.is_as_promised()),
+        counted.rows.iter().all(RedundancyRow::is_as_promised),
         "{counted:?}"
     );
     assert!(!fs.maintenance.rebuild().has_other_codes());
@@ -234,7 +235,7 @@ fn lost_shards_of_every_code_are_rebuilt() {
     fs.lose(&rig, 3);
     let counted = fs.maintenance.redundancy.redundancy().unwrap();
     assert!(
-        !counted.rows.iter().all(|row| row.is_as_promised()),
+        !counted.rows.iter().all(RedundancyRow::is_as_promised),
         "{counted:?}"
     );
     files.fill(&fs, 100, &classes);
@@ -242,7 +243,7 @@ fn lost_shards_of_every_code_are_rebuilt() {
     files.assert_in_place(&fs, "rebuilt");
     let counted = fs.maintenance.redundancy.redundancy().unwrap();
     assert!(
-        counted.rows.iter().all(|row| row.is_as_promised()),
+        counted.rows.iter().all(RedundancyRow::is_as_promised),
         "{counted:?}"
     );
     fs.close();

@@ -131,7 +131,7 @@ impl Writer {
             let attempt = self.write_at(encoded, place);
             let failed = attempt.last_error.is_some();
             let worth = |attempt: &Attempt| {
-                let tolerated = self.losses_tolerated(encoded, |shard| attempt.has(shard));
+                let tolerated = Self::losses_tolerated(encoded, |shard| attempt.has(shard));
                 (tolerated, attempt.written.len())
             };
             let better = best.as_ref().is_none_or(|b| worth(&attempt) > worth(b));
@@ -156,7 +156,7 @@ impl Writer {
         let implied = geometry.total_shards() - encoded.shards.len();
         let needed = geometry.data_shards() - implied;
         match best {
-            Some(attempt) if self.losses_tolerated(encoded, |shard| attempt.has(shard)) >= 0 => {
+            Some(attempt) if Self::losses_tolerated(encoded, |shard| attempt.has(shard)) >= 0 => {
                 Ok(attempt)
             }
             other => {
@@ -180,7 +180,7 @@ impl Writer {
     }
 
     /// Returns how many losses a stripe survives of which some shards are written; negative if it cannot be read.
-    fn losses_tolerated(&self, encoded: &Encoded, is_written: impl Fn(ShardIndex) -> bool) -> i16 {
+    fn losses_tolerated(encoded: &Encoded, is_written: impl Fn(ShardIndex) -> bool) -> i16 {
         let existing: ShardSet = encoded.shards.iter().map(|(shard, _)| *shard).collect();
         let survival = encoded.code.survival();
         survival.losses_tolerated(|index| {
@@ -212,7 +212,7 @@ impl Writer {
 
     fn write_at(&self, encoded: &Encoded, place: Allocated) -> Attempt {
         let live = self.members.membership().live();
-        let rotation = self.rotation(encoded, &place.segment, &live);
+        let rotation = Self::rotation(encoded, &place.segment, &live);
         let stripe = encoded.record(
             (place.segment.id, place.offset),
             rotation,
@@ -323,7 +323,7 @@ impl Writer {
 
     /// Returns how far to rotate a stripe: by one slot more than the stripe before, so that parity is spread evenly.
     /// Where slots cannot be written, the rotation makes such shards fall on them that the stripe lacks least.
-    fn rotation(&self, encoded: &Encoded, segment: &SegmentHandle, live: &[MemberIndex]) -> u8 {
+    fn rotation(encoded: &Encoded, segment: &SegmentHandle, live: &[MemberIndex]) -> u8 {
         let total = encoded.code.geometry().total_shards();
         let usual = usize::try_from(encoded.stripe.0 % total as u64).unwrap_or(0);
         let writable = |slot: &Option<MemberIndex>| slot.is_some_and(|m| live.contains(&m));
@@ -333,7 +333,7 @@ impl Writer {
             let is_reached = |shard| writable[segment.record.slot_of(shard, rotation)];
             let shards = encoded.shards.iter().map(|(shard, _)| *shard);
             let count = shards.filter(|&shard| is_reached(shard)).count();
-            (self.losses_tolerated(encoded, is_reached), count)
+            (Self::losses_tolerated(encoded, is_reached), count)
         };
         let first = rotation(0);
         if writable.iter().all(|&writable| writable) {

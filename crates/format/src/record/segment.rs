@@ -94,7 +94,7 @@ impl Record for Segment {
         value.put_u8(self.data_shards);
         value.put_u8(self.parity_shards);
         let has_class = self.class != StripeClass::VOLUME;
-        value.put_u16_le(code | u16::from(has_class) * HAS_CLASS);
+        value.put_u16_le(if has_class { code | HAS_CLASS } else { code });
         if code_number::has_parameters(code) {
             value.put_slice(&parameters);
         }
