@@ -4,7 +4,7 @@
 //! online members, as compaction does, and the old ones die. The others stay where they are as long as something refers
 //! to them. Stripes that have another code than new ones are rewritten in the same way.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::outcome::SegmentOutcome;
@@ -109,6 +109,7 @@ impl CopyOut {
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
+        let wanted: BTreeSet<StripeId> = wanted.iter().copied().collect();
         let mut all = self.all_in(segment)?;
         all.retain(|found| wanted.contains(&found.stripe));
         Ok(all)
