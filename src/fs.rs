@@ -469,22 +469,24 @@ impl Fs {
         if self.inodes.is_read_only() {
             return Ok(());
         }
-        Ok(self.transactions.sync()?)
+        Ok(self.transactions.sync_all()?)
     }
 
     /// Makes everything that was done before this call durable (P1), like [`Self::syncfs`], and then calls `answer`,
     /// on this thread or another. It is not to wait. Callers share commits. If this one `may_commit` and is alone, it
-    /// commits by itself; else it does not wait.
+    /// commits by itself; else it does not wait. Fails as well if bytes of the file were lost before they were durable.
     pub fn sync_for(
         &self,
+        ino: Ino,
         may_commit: bool,
         answer: impl FnOnce(Result<(), FsError>) + Send + 'static,
     ) {
         if self.inodes.is_read_only() {
             return answer(Ok(()));
         }
-        self.transactions
-            .sync_for(may_commit, |outcome| answer(outcome.map_err(FsError::from)));
+        self.transactions.sync_for(ino, may_commit, |outcome| {
+            answer(outcome.map_err(FsError::from));
+        });
     }
 
     /// Reports how full the volume is, and asks the members for that. Inodes have no limit but space: none are counted,

@@ -52,6 +52,7 @@ pub(crate) mod live;
 mod placing;
 pub(crate) mod recover;
 pub(crate) mod run;
+mod unreadable;
 pub(crate) mod unwritten;
 
 pub use crate::membership::CreateOptions;
@@ -237,14 +238,38 @@ impl Transactions {
         self.commits.sync()
     }
 
-    /// Makes everything that was applied and written before the call durable (P1), and then calls `answer`, on this
-    /// thread or another. It is not to wait. A caller that is alone commits by itself if it `may_commit`.
+    /// Makes everything that was applied and written before the call durable (P1), for a caller that asks for a file.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`], and if bytes of the file were lost before they were durable.
+    pub fn sync_file(&self, ino: Ino) -> Result<(), CommitError> {
+        self.commits.sync()?;
+        self.commits.check_bytes_of(ino)
+    }
+
+    /// Makes everything that was applied and written before the call durable (P1), for a caller that asks for all files.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`], and once if bytes of any file were lost before they were durable.
+    pub fn sync_all(&self) -> Result<(), CommitError> {
+        self.commits.sync()?;
+        self.commits.check_bytes_of_all()
+    }
+
+    /// Makes everything that was applied and written before the call durable (P1), as [`Self::sync_file`], and then calls
+    /// `answer`, on this thread or another. It is not to wait. A caller that is alone commits by itself if it `may_commit`.
     pub fn sync_for(
         &self,
+        ino: Ino,
         may_commit: bool,
         answer: impl FnOnce(Result<(), CommitError>) + Send + 'static,
     ) {
-        self.committer.sync_for(may_commit, answer);
+        let commits = Arc::clone(&self.commits);
+        self.committer.sync_for(may_commit, move |synced| {
+            answer(synced.and_then(|()| commits.check_bytes_of(ino)));
+        });
     }
 
     /// Moves the durable changes of the journal into the index.

@@ -441,9 +441,12 @@ pub(super) struct BalanceArguments {
 
 With --path, files and directories that are made in DIR from now on get the code. Directories below it that had the same
 code follow. A file keeps its code where it is moved, and for what is added to it, until it is copied or rewritten with
---rewrite. The index survives as many losses as the code of the volume, and holds files up to 2048 bytes. So no directory
-can have more parity. Give the volume the most that any needs, and directories less. Free space is estimated by the code of the volume. A volume can have 15 codes of directories in its
-life. Once a directory was given a code, versions of cauchyfs without this refuse the volume.")]
+--rewrite. That passes directories by that were given a code of their own. The index survives as many losses as the code
+of the volume, and holds files up to 2048 bytes. So no directory can have more parity. Give the volume the most that any
+needs, and directories less. A directory with the code that the volume has follows later changes of the volume. Free space
+is estimated by the code of the volume, and --rewrite does not check beforehand whether there is room. A volume can have 15
+codes of directories in its life. Once a directory was given a code, versions of cauchyfs without this refuse the volume.
+Exits with 3 if files are yet to be rewritten.")]
 pub(super) struct SetArguments {
     /// Data shards of a stripe.
     #[arg(long, value_name = "K")]
@@ -460,7 +463,7 @@ pub(super) struct SetArguments {
     /// Change the code of this directory of the volume, and of what is made below it, instead of that of the volume.
     #[arg(long, value_name = "DIR", conflicts_with = "stripe_unit")]
     pub(super) path: Option<PathBuf>,
-    /// Give all files below the directory the code as well, and write their data again.
+    /// Give the files below the directory the code as well, and write their data again.
     #[arg(long, requires = "path", conflicts_with = "show")]
     pub(super) rewrite: bool,
     /// Change nothing, and print the code of new data, and how much data has which.

@@ -95,6 +95,10 @@ fn set_directory(
             quoted_path(&arguments.mountpoint)
         )));
     }
+    if arguments.rebuild.rate.is_some() && !arguments.rewrite {
+        return Err(Failure::usage("--rate limits what --rewrite writes")
+            .advise("give --rewrite as well, or leave --rate out"));
+    }
     let request = Request::DirectoryCode(DirectoryCodeRequest::Set {
         directory,
         change,
@@ -107,8 +111,14 @@ fn set_directory(
     let Answer::Ordered(order) = mount.ask(&request)? else {
         return Err(mount.beside_the_point());
     };
-    let followed = follow(mount, order, json)?;
-    Ok(followed.unwrap_or_else(|| leave("the rewriting goes on", mount, None)))
+    let Some(outcome) = follow(mount, order, json)? else {
+        return Ok(leave("the rewriting goes on", mount, None));
+    };
+    // It may wait for members or room.
+    if outcome == Outcome::Done && mount.report()?.awaits_rewrite {
+        return Ok(Outcome::Degraded);
+    }
+    Ok(outcome)
 }
 
 /// Sends a request that is answered with the code of a directory, and prints that.

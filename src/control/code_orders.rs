@@ -18,11 +18,13 @@ use crate::transaction::DirectoryCodeError;
 /// # Errors
 ///
 /// Those of a code that cannot be, that has too few members or too little room, and of opening the volume again.
+/// [`DaemonFailure::Busy`] if another command changes a code.
 pub(crate) fn change(
     mounted: &MountedVolume,
     change: &CodeChange,
     bytes_per_second: Option<u64>,
 ) -> Result<Answer, DaemonFailure> {
+    let _one_at_a_time = mounted.hold_code_orders()?;
     let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
     // Moves that were ordered go on in the new code.
     let balance = volume.orders.as_ref().is_some_and(|it| it.awaits_balance());
@@ -47,7 +49,8 @@ pub(crate) fn change(
 ///
 /// # Errors
 ///
-/// Those of a code that the directory cannot have, and of [`crate::fs::DirectoryCodes`].
+/// Those of a code that the directory cannot have, and of [`crate::fs::DirectoryCodes`]. [`DaemonFailure::Busy`] if another
+/// command changes a code.
 pub(crate) fn of_directory(
     mounted: &MountedVolume,
     request: &DirectoryCodeRequest,
@@ -64,6 +67,7 @@ pub(crate) fn of_directory(
             rewrite,
             bytes_per_second,
         } => {
+            let _one_at_a_time = mounted.hold_code_orders()?;
             let orders = volume.orders.as_ref();
             let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
             let directory = Ino(*directory);
@@ -75,6 +79,10 @@ pub(crate) fn of_directory(
             codes
                 .set(directory, class, *rewrite)
                 .map_err(directory_failure)?;
+            let StripeCode { geometry, code, .. } = wanted;
+            tracing::info!(
+                "what is made in directory {directory} is {geometry} {code} from now on"
+            );
             if !rewrite {
                 return Ok(Answer::DirectoryCode(code_report(wanted)));
             }

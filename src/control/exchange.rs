@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::budget::Account;
 use super::departure::Departure;
-use super::protocol::{Answer, Envelope, Request};
+use super::protocol::{Answer, DirectoryCodeRequest, Envelope, Request};
 use super::quota::QuotaRequest;
 
 /// The time for which a daemon may be silent.
@@ -109,6 +109,11 @@ impl Limits {
                 answer: (!is_own).then_some(TOTAL_TIMEOUT),
                 ..bounded
             },
+            // So does giving millions of files a code.
+            Request::DirectoryCode(DirectoryCodeRequest::Set { .. }) => Self {
+                answer: (!is_own).then_some(TOTAL_TIMEOUT),
+                ..bounded
+            },
             Request::AwaitEnd => Self {
                 line: Some(END_TIMEOUT),
                 answer: Some(END_TIMEOUT),
@@ -120,7 +125,7 @@ impl Limits {
             | Request::Join { .. }
             | Request::Remove { .. }
             | Request::SetCode { .. }
-            | Request::DirectoryCode(_)
+            | Request::DirectoryCode(DirectoryCodeRequest::Show { .. })
             | Request::Pause
             | Request::Resume
             | Request::RebuildProgress { .. } => bounded,

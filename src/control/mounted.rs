@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::failure::DaemonFailure;
 use super::probe_gate::ProbeGate;
@@ -39,6 +39,8 @@ pub(crate) struct MountedVolume {
     alerts: Mutex<Option<AlertsReport>>,
     /// Asks the watch of the volume to close it and open it again. A leaf.
     reopener: Mutex<Option<Reopener>>,
+    /// Held while the code of the volume or of a directory is changed.
+    code_orders: Mutex<()>,
 }
 
 /// Passes a wish on to close a volume and open it again. A wish that is dropped cannot be fulfilled now.
@@ -95,12 +97,22 @@ impl MountedVolume {
             probe_gate: ProbeGate::default(),
             alerts: Mutex::default(),
             reopener: Mutex::default(),
+            code_orders: Mutex::default(),
         }
     }
 
     /// Sets what closes the volume and opens it again.
     pub(crate) fn set_reopener(&self, reopener: Reopener) {
         *self.reopener.lock() = Some(reopener);
+    }
+
+    /// Keeps other commands from changing the code of the volume or of a directory.
+    ///
+    /// # Errors
+    ///
+    /// [`DaemonFailure::Busy`] if one does so.
+    pub(crate) fn hold_code_orders(&self) -> Result<MutexGuard<'_, ()>, DaemonFailure> {
+        self.code_orders.try_lock().ok_or(DaemonFailure::Busy)
     }
 
     /// Stops the volume, changes it, and opens it again beneath the mount, while the requests of programs wait. The caller

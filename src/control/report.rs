@@ -70,6 +70,9 @@ pub(crate) struct StatusReport {
     /// The codes that data has. Daemons before this field do not tell.
     #[serde(default)]
     pub(crate) codes: Vec<CodeReport>,
+    /// True if files were given another code and their data is yet to be written again.
+    #[serde(default)]
+    pub(crate) awaits_rewrite: bool,
     pub(crate) engine: String,
     /// Nothing where the volume is not open.
     pub(crate) coding: Option<CodingReport>,
@@ -541,6 +544,7 @@ pub(crate) mod tests {
             elsewhere: None,
             geometry,
             codes: Vec::new(),
+            awaits_rewrite: false,
             engine: "scalar".to_owned(),
             coding: None,
             members,

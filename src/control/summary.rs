@@ -95,6 +95,15 @@ fn report_listing(
             .uncounted
             .push(UncountedReport::new("capacity", TOO_FEW));
     }
+    let awaits_rewrite = maintenance
+        .rebuild()
+        .awaits_rewrite()
+        .unwrap_or_else(|error| {
+            blank
+                .uncounted
+                .push(UncountedReport::new("rewriting", &error.to_string()));
+            false
+        });
     let index = index_report(transactions);
     let mounted_read_only = mounted && members.access() == Access::ReadOnly;
     let has_failed = transactions.has_failed();
@@ -110,6 +119,7 @@ fn report_listing(
         mounted_read_only,
         full_member: transactions.on_full_members(),
         codes: codes(transactions),
+        awaits_rewrite,
         engine: transactions.engine_name().to_owned(),
         coding: Some(transactions.coding().into()),
         redundancy,
@@ -274,6 +284,7 @@ pub(crate) fn blank_report_of(
             survives: SurvivalReport::of(members.shape().survival()),
         },
         codes: Vec::new(),
+        awaits_rewrite: false,
         engine: "none".to_owned(),
         coding: None,
         members: reports,

@@ -65,12 +65,17 @@ impl DirectoryCodes {
     ) -> Result<(), FsError> {
         self.inodes.check_writable()?;
         let before = self.get(directory)?;
+        let set = || -> Result<(), FsError> {
+            // Those that are made meanwhile, in directories that have not got the class yet, are found by another round.
+            while self.set_once(directory, (before, class), rewrites_files)? {}
+            Ok(())
+        };
         if rewrites_files {
-            // Before the first file with another class than its stripes, so that no crash hides one.
-            self.transactions.order_rewrite()?;
+            // The order comes before the first file with another class than its stripes, so that no crash hides one.
+            self.transactions.ordering_rewrite(set)?;
+        } else {
+            set()?;
         }
-        // Those that are made meanwhile, in directories that have not got the class yet, are found by another round.
-        while self.set_once(directory, (before, class), rewrites_files)? {}
         Ok(self.transactions.sync()?)
     }
 

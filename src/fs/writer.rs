@@ -107,7 +107,7 @@ impl FileWriter {
             written?;
         }
         if file.flags.sync && !flags.from_page_cache {
-            self.transactions.sync()?;
+            self.transactions.sync_file(file.ino)?;
         }
         Ok(data.len())
     }
@@ -166,7 +166,7 @@ impl FileWriter {
         };
         let placed = (class, claim, early.as_ref());
         let attempt = || self.write_locked(file, offset, data, flags, placed);
-        let written = self.with_open_stripe((&[class], claim), attempt);
+        let written = self.with_open_stripe((&[file.ino], claim), attempt);
         let is_unused = matches!(
             written,
             Err(FsError::QuotaExceeded | FsError::NoSpace) | Ok(Wrote::Nothing)
@@ -225,19 +225,20 @@ impl FileWriter {
         Ok(())
     }
 
-    /// Runs `attempt` until it returns something. In between it holds no lock, and a stripe of each class is opened,
-    /// which may have to wait for members.
+    /// Runs `attempt` until it returns something. In between it holds no lock, and a stripe is opened for each file, of the
+    /// class that it has by then; this may have to wait for members.
     fn with_open_stripe<T>(
         &self,
-        (classes, claim): (&[StripeClass], Option<&Claim<'_>>),
+        (files, claim): (&[Ino], Option<&Claim<'_>>),
         mut attempt: impl FnMut() -> Result<Option<T>, FsError>,
     ) -> Result<T, FsError> {
         loop {
             if let Some(done) = attempt()? {
                 return Ok(done);
             }
-            for class in classes {
-                self.transactions.open_stripe(*class, claim)?;
+            for file in files {
+                let class = self.transactions.class_of(*file)?;
+                self.transactions.open_stripe(class, claim)?;
             }
         }
     }
@@ -288,6 +289,8 @@ impl FileWriter {
         let end = end_of(start, data.len() as u64)?;
         let is_moved = claim.is_some_and(|claim| *claim.range() != (start..end));
         if is_moved || class != inode.class {
+            // Another try does no better if no code is known.
+            self.transactions.check_class(inode.class)?;
             return Ok(Some(Wrote::Nothing));
         }
         self.check_growth_of(file.ino, &inode, &(start..end))?;

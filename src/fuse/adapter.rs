@@ -251,7 +251,7 @@ impl Adapter {
             self.answers.clone(),
             Arc::clone(fs.transactions().members()),
         );
-        fs.sync_for(self.commits_itself, move |synced| {
+        fs.sync_for(request.ino(), self.commits_itself, move |synced| {
             let outcome = context.attempt(|| synced.map(|()| Answer::EMPTY));
             answers.give_committed(&members, request, outcome);
         });
@@ -266,7 +266,7 @@ impl Adapter {
         request: Request,
         answer: Answer,
     ) {
-        fs.sync_for(self.commits_itself, move |synced| {
+        fs.sync_for(request.ino(), self.commits_itself, move |synced| {
             request.answer(context.attempt(|| synced.map(|()| answer)));
         });
     }

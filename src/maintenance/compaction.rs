@@ -177,9 +177,7 @@ impl Compaction {
             let _pin = self.stripes.pins().pin();
             self.split_long_runs(victim, locks)?;
             for run in self.live_runs(victim)? {
-                let Some(code) = self.code_for(&run)? else {
-                    continue;
-                };
+                let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
                 if run.len() > code.capacity() {
                     tracing::warn!(
                         "an extent in stripe {victim} is longer than any stripe: it is not moved"
@@ -205,12 +203,6 @@ impl Compaction {
             }
         }
         Ok(moved)
-    }
-
-    /// Returns the code for the bytes of a run; `None` if it is not known, so that the run stays where it is.
-    fn code_for(&self, run: &LiveRun) -> Result<Option<Arc<ClassCode>>, CommitError> {
-        let classes = self.stripes.classes();
-        Ok(classes.get(self.catalog.class_of(classes, run.ino)?))
     }
 
     /// Returns the stripes most worth moving: of those known to have lost bytes, or else of those that a survey finds.
@@ -347,9 +339,7 @@ impl Compaction {
         };
         long.retain(|run| run.extent.len > least && makes_sense(run));
         for run in long {
-            let Some(code) = self.code_for(&run)? else {
-                continue;
-            };
+            let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
             let capacity = (code.capacity() / BLOCK_SIZE * BLOCK_SIZE) as u64;
             if run.extent.len <= capacity {
                 continue;
@@ -474,7 +464,8 @@ impl Compaction {
         target: Extent,
     ) -> Result<(), CommitError> {
         // The file may have been given another code meanwhile.
-        if self.catalog.class_of(self.stripes.classes(), run.ino)? != class {
+        let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
+        if code.class() != class {
             return Ok(());
         }
         let extent = key::extent(run.ino, run.end);

@@ -60,7 +60,7 @@ impl Draining {
 
     fn begin(&self, member: MemberIndex, heir: Option<MemberIndex>) -> Result<(), CommitError> {
         self.commits.check_writable()?;
-        self.check_members_for_directories(member)?;
+        self.clear_of_directories(member)?;
         if !self.has_room_without(member) {
             self.reaper.free_dead()?;
             if !self.has_room_without(member) {
@@ -104,6 +104,20 @@ impl Draining {
     pub fn keep(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.commits.check_writable()?;
         Ok(self.members.changes().set_draining(member, false)?)
+    }
+
+    /// Refuses to drain a member if the others are too few for the stripes of directories. Frees those that are dead before.
+    fn clear_of_directories(&self, index: MemberIndex) -> Result<(), CommitError> {
+        if self.check_members_for_directories(index).is_ok() {
+            return Ok(());
+        }
+        self.stripes.writer().retire_segments()?;
+        // Segments without stripes go with the second call, once it is durable that the stripes are gone.
+        for _ in 0..2 {
+            self.commits.sync()?;
+            self.reaper.free_dead()?;
+        }
+        self.check_members_for_directories(index)
     }
 
     /// Refuses to drain a member if the others are too few for the stripes of directories.

@@ -130,6 +130,11 @@ impl Room {
             return Ok(self.look_for_room() || made);
         }
         let deaths = self.exhaustion.deaths();
+        // What segments of other classes keep for their next stripes may be all that one class lacks.
+        if self.stripes.segments().classes_written() > 1 {
+            self.stripes.writer().retire_segments()?;
+            made = true;
+        }
         self.reaper.reap_now()?;
         if !has_room(&self.stripes, needed) {
             made |= self.shrink_index()?;

@@ -160,7 +160,9 @@ impl Buffers {
         mut help: impl FnMut() -> bool,
         prepare: impl FnOnce() -> Result<Opening, StripeError>,
     ) -> Result<(), StripeError> {
-        let mut unused = self.make_way(class);
+        let Some(mut unused) = self.make_way(class) else {
+            return self.check();
+        };
         let mut state = self.state.lock();
         loop {
             state.check()?;
@@ -174,11 +176,17 @@ impl Buffers {
             }
             let helped = MutexGuard::unlocked(&mut state, || {
                 // Stripes that others opened meanwhile may have all buffers.
-                unused = self.make_way(class);
-                help()
+                let empty = self.make_way(class)?;
+                unused = empty;
+                Some(help())
             });
+            let Some(helped) = helped else {
+                return state.check();
+            };
             let is_full = state.in_use >= self.limit + unused;
-            if !helped && is_full && state.check().is_ok() {
+            // Otherwise filled stripes were opened since, and the next round seals one.
+            let comes_room = state.opening || !state.unflushed.is_empty();
+            if !helped && is_full && comes_room && state.check().is_ok() {
                 self.room.wait(&mut state);
             }
         }
@@ -202,20 +210,22 @@ impl Buffers {
 
     /// Seals open stripes of other classes if they are too many to open one more: at least half of the buffers are for
     /// stripes on their way to the members. Returns how many stripes are open and empty. These cannot be sealed, so their
-    /// buffers do not count.
-    fn make_way(&self, class: StripeClass) -> usize {
+    /// buffers do not count. Returns `None` if a stripe of this class is open: it has room.
+    fn make_way(&self, class: StripeClass) -> Option<usize> {
         let mut open = self.open.lock();
+        if open.contains_key(&class) {
+            return None;
+        }
         let most = (self.limit / 2).max(1);
-        let is_opening = !open.contains_key(&class);
         loop {
             let filled = open.iter().filter(|(_, stripe)| !stripe.is_empty());
             let count = filled.clone().count();
             let fullest = filled.max_by_key(|(_, stripe)| stripe.len());
             match fullest.map(|(class, _)| *class) {
-                Some(fullest) if is_opening && count >= most => {
+                Some(fullest) if count >= most => {
                     self.seal_locked(&mut open, fullest);
                 }
-                _ => return open.len() - count,
+                _ => return Some(open.len() - count),
             }
         }
     }
@@ -345,17 +355,19 @@ impl Buffers {
     /// bring it above `limit` are sealed instead.
     pub(crate) fn unjournaled(&self, mut limit: usize) -> Vec<Unjournaled> {
         let mut open = self.open.lock();
-        let classes: Vec<StripeClass> = open.keys().copied().collect();
-        let mut unjournaled = Vec::new();
-        for class in classes {
-            match open.get_mut(&class).map(|stripe| stripe.unjournaled(limit)) {
-                Some(Fresh::Bytes(fresh)) => {
+        let (mut unjournaled, mut too_long) = (Vec::new(), Vec::new());
+        for (class, stripe) in open.iter_mut() {
+            match stripe.unjournaled(limit) {
+                Fresh::Bytes(fresh) => {
                     limit -= fresh.bytes.len();
                     unjournaled.push(fresh);
                 }
-                Some(Fresh::TooMany) => self.seal_locked(&mut open, class),
-                Some(Fresh::Nothing) | None => {}
+                Fresh::TooMany => too_long.push(*class),
+                Fresh::Nothing => {}
             }
+        }
+        for class in too_long {
+            self.seal_locked(&mut open, class);
         }
         unjournaled
     }

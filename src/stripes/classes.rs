@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::RwLock;
 
@@ -62,6 +63,8 @@ pub(crate) struct Classes {
     /// The class with the code of the volume.
     volume: Arc<ClassCode>,
     others: RwLock<BTreeMap<StripeClass, Arc<ClassCode>>>,
+    /// False while every stripe has the code of the volume: then writes look no class up.
+    has_others: AtomicBool,
 }
 
 impl Classes {
@@ -76,6 +79,7 @@ impl Classes {
             coder: Arc::clone(coder),
             volume: Arc::new(volume),
             others: RwLock::default(),
+            has_others: AtomicBool::new(false),
         }
     }
 
@@ -106,7 +110,12 @@ impl Classes {
 
     /// Returns whether all stripes have the code of the volume.
     pub(crate) fn is_plain(&self) -> bool {
-        self.others.read().is_empty()
+        !self.has_others.load(Ordering::Acquire)
+    }
+
+    /// Notes that inodes may name a class without a code, because its record cannot be read.
+    pub(crate) fn note_unknown(&self) {
+        self.has_others.store(true, Ordering::Release);
     }
 
     /// Returns the payload bytes of the longest stripe of any class.
@@ -135,6 +144,8 @@ impl Classes {
         };
         let mut others = self.others.write();
         others.entry(class).or_insert_with(|| Arc::new(code));
+        // Before the first inode that names the class.
+        self.has_others.store(true, Ordering::Release);
         Ok(())
     }
 

@@ -40,6 +40,13 @@ pub enum StripeError {
         needed: usize,
     },
 
+    /// Members failed before the bytes of a stripe were durable, and more than its code survives.
+    #[error("stripe {stripe} was lost before it was durable")]
+    LostUnsynced {
+        /// The stripe.
+        stripe: StripeId,
+    },
+
     /// A stripe was asked for that is neither in a buffer nor in the index.
     #[error("stripe {stripe} is not in the index")]
     UnknownStripe {

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use super::error::StripeError;
 use super::tally::Tally;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
-use crate::format::{Record, SegmentId, ShardIndex, StripeId, key};
+use crate::format::{Record, SegmentId, ShardIndex, StripeClass, StripeId, key};
 use crate::metadata::{Batch, Numbers, RecordError, RecordMap};
 
 /// The distance that a counter on disk runs ahead of the numbers in use.
@@ -28,6 +28,15 @@ pub struct LostShard {
     pub stripe: StripeId,
     /// The shard of it.
     pub shard: ShardIndex,
+}
+
+/// Stripes that lost more shards than they can do without.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Unreadable {
+    /// The first with the code of the volume, if there is one.
+    pub of_volume: Option<StripeId>,
+    /// Those with codes of directories.
+    pub of_directories: Vec<StripeId>,
 }
 
 /// Shards of a stripe that a rebuild wrote.
@@ -185,7 +194,7 @@ impl StripeRecords {
     }
 
     /// Takes shards that did not become durable out of the records of their stripes. Returns the
-    /// first stripe that has too few shards left, if there is one.
+    /// stripes that have too few shards left.
     ///
     /// # Errors
     ///
@@ -194,10 +203,10 @@ impl StripeRecords {
         &self,
         lost: &[LostShard],
         segment_of: impl Fn(SegmentId) -> Option<Segment>,
-    ) -> Result<Option<StripeId>, RecordError> {
+    ) -> Result<Unreadable, RecordError> {
         let _editing = self.editing.lock();
         let mut batch = Batch::default();
-        let mut unreadable = None;
+        let mut unreadable = Unreadable::default();
         let mut lost = lost.to_vec();
         lost.sort_unstable_by_key(|lost| (lost.stripe, lost.shard));
         for of_stripe in lost.chunk_by(|a, b| a.stripe == b.stripe) {
@@ -216,7 +225,11 @@ impl StripeRecords {
             batch.put(key::stripe(stripe), new.encode());
             note_repair(&mut batch, stripe, &segment, Some(&old), &new);
             if losses_tolerated(&segment, &new) < 0 {
-                unreadable.get_or_insert(stripe);
+                if segment.class == StripeClass::VOLUME {
+                    unreadable.of_volume.get_or_insert(stripe);
+                } else {
+                    unreadable.of_directories.push(stripe);
+                }
             }
         }
         self.map.apply_stripes(batch)?;
@@ -485,10 +498,10 @@ mod tests {
         };
         let segment_of = |_| Some(segment());
         let forgotten = records.forget_shards(&[lost(1)], segment_of);
-        assert_eq!(forgotten.unwrap(), None, "one loss is tolerated");
+        assert_eq!(forgotten.unwrap().of_volume, None, "one loss is tolerated");
         assert_eq!(repair_notes(&map), [shards([1])]);
         let forgotten = records.forget_shards(&[lost(2)], segment_of);
-        assert_eq!(forgotten.unwrap(), Some(STRIPE), "two are not");
+        assert_eq!(forgotten.unwrap().of_volume, Some(STRIPE), "two are not");
         assert_eq!(repair_notes(&map), [shards([1, 2])]);
         let restored = [WrittenShards {
             stripe: STRIPE,

@@ -440,6 +440,14 @@ impl Segments {
         self.finish_if_done(segment)
     }
 
+    /// Returns how many classes have segments that are being written.
+    pub(crate) fn classes_written(&self) -> usize {
+        let frontier = self.frontier.lock();
+        let ahead = frontier.ahead.keys();
+        let further = ahead.filter(|class| !frontier.current.contains_key(class));
+        frontier.current.len() + further.count()
+    }
+
     /// Retires all segments that are being written.
     pub(crate) fn retire_all(&self) -> Result<(), StripeError> {
         let writing: Vec<SegmentId> = {

@@ -111,6 +111,17 @@ impl Writer {
         code.ok_or(StripeError::UnknownClass { class })
     }
 
+    /// Returns the code for a new stripe: that of the volume instead of one of directories while this lacks members and
+    /// stripes of the volume would survive more losses.
+    pub(crate) fn code_at_present(&self, code: &Arc<ClassCode>) -> Arc<ClassCode> {
+        let volume = self.classes.volume();
+        let homes = self.members.membership().homes().len();
+        let vacant = |code: &ClassCode| code.geometry().total_shards().saturating_sub(homes);
+        let survived = |code: &ClassCode| code.survival().after(vacant(code));
+        let is_lacking = vacant(code) > 0 && survived(code) < survived(volume);
+        Arc::clone(if is_lacking { volume } else { code })
+    }
+
     /// Reserves room for a stripe. While members are too few for the code of a directory, the stripe gets that of the
     /// volume.
     pub(super) fn reserve(
@@ -119,9 +130,10 @@ impl Writer {
         need: Need,
     ) -> Result<(Reservation, Arc<ClassCode>), StripeError> {
         let volume = self.classes.volume();
-        match self.segments.reserve(code, need) {
-            Ok(reservation) => Ok((reservation, Arc::clone(code))),
-            Err(StripeError::Failed { .. }) if !Arc::ptr_eq(code, volume) => {
+        let code = self.code_at_present(code);
+        match self.segments.reserve(&code, need) {
+            Ok(reservation) => Ok((reservation, code)),
+            Err(StripeError::Failed { .. }) if !Arc::ptr_eq(&code, volume) => {
                 Ok((self.segments.reserve(volume, need)?, Arc::clone(volume)))
             }
             Err(error) => Err(error),

@@ -10,7 +10,7 @@ use super::live::LiveBytes;
 use crate::format::record::{Backref, Counter, Inode, SegmentStripe, Stripe};
 use crate::format::{Ino, Record, SegmentId, StripeClass, StripeId, key};
 use crate::metadata::{Batch, Key, Meta, Value};
-use crate::stripes::{Classes, StripeRecords};
+use crate::stripes::{ClassCode, Classes, StripeRecords};
 
 /// Records read at once.
 const RECORDS_AT_ONCE: usize = 1024;
@@ -28,8 +28,9 @@ pub(crate) struct Listed {
 pub(crate) struct Catalog {
     meta: Arc<Meta>,
     records: Arc<StripeRecords>,
-    /// Work lock: held while a class of stripes is added, and while orders to rewrite files come or go.
-    classes: Mutex<()>,
+    /// Work lock: held while a class of stripes is added, and while orders to rewrite files come or go. Counts the calls
+    /// that are giving files other classes.
+    classes: Mutex<usize>,
 }
 
 impl Catalog {
@@ -49,7 +50,7 @@ impl Catalog {
     }
 
     /// Keeps others from adding classes of stripes.
-    pub(crate) fn hold_classes(&self) -> MutexGuard<'_, ()> {
+    pub(crate) fn hold_classes(&self) -> MutexGuard<'_, usize> {
         self.classes.lock()
     }
 
@@ -62,7 +63,30 @@ impl Catalog {
 
     /// Notes that stripes may hold bytes of files of other classes, and are to be rewritten.
     pub(crate) fn order_rewrite(&self) -> Result<(), CommitError> {
-        let _classes = self.classes.lock();
+        self.put_order(&self.classes.lock())
+    }
+
+    /// Runs `work`, which gives files other classes, and notes before and after it that they are to be rewritten. No order
+    /// goes meanwhile: a rebuild may have looked before the last of these files got its class.
+    pub(crate) fn ordering_rewrite<T, E: From<CommitError>>(
+        &self,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        {
+            let mut under_way = self.classes.lock();
+            self.put_order(&under_way)?;
+            *under_way += 1;
+        }
+        let _ending = scopeguard::guard((), |()| *self.classes.lock() -= 1);
+        let outcome = work();
+        // Some files may have got it also if that failed. A rebuild that read the first order ends this one not.
+        let ordered = self.order_rewrite();
+        let done = outcome?;
+        ordered?;
+        Ok(done)
+    }
+
+    fn put_order(&self, _classes: &MutexGuard<'_, usize>) -> Result<(), CommitError> {
         let next = self.rewrite_order()?.map_or(1, |order| order + 1);
         let mut batch = Batch::default();
         batch.put(key::counter(key::REWRITES), Counter(next).encode());
@@ -71,8 +95,8 @@ impl Catalog {
 
     /// Notes that all orders up to this one are carried out.
     pub(crate) fn finish_rewrite(&self, order: u64) -> Result<(), CommitError> {
-        let _classes = self.classes.lock();
-        if self.rewrite_order()? != Some(order) {
+        let under_way = self.classes.lock();
+        if *under_way > 0 || self.rewrite_order()? != Some(order) {
             return Ok(());
         }
         let mut batch = Batch::default();
@@ -88,6 +112,17 @@ impl Catalog {
         let record = self.meta.get(&key::inode(ino))?;
         let inode = record.map(|value| Inode::decode(&value)).transpose()?;
         Ok(inode.map_or(StripeClass::VOLUME, |inode| inode.class))
+    }
+
+    /// Returns the code of stripes for bytes of an inode that are moved. That is the volume's if the class of the inode has
+    /// none that is known.
+    pub(crate) fn code_of(
+        &self,
+        classes: &Classes,
+        ino: Ino,
+    ) -> Result<Arc<ClassCode>, CommitError> {
+        let code = classes.get(self.class_of(classes, ino)?);
+        Ok(code.unwrap_or_else(|| Arc::clone(classes.volume())))
     }
 
     /// Returns the stripes of a segment in disk order. Returns `None` if their records overlap or do not agree on where

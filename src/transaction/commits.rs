@@ -11,6 +11,8 @@ use super::arrivals::Arrivals;
 use super::catalog::Catalog;
 use super::error::CommitError;
 use super::group::{Answer, Group};
+use super::unreadable::UnreadableStripes;
+use crate::format::Ino;
 use crate::membership::{Access, Members};
 use crate::metadata::{IndexReplicas, Meta, Pending, StripeData};
 use crate::stripes::{StripeError, StripeRecords, Stripes, Unjournaled};
@@ -60,6 +62,8 @@ pub struct Commits {
     /// The members that joined since the volume was opened.
     pub(crate) arrivals: Arrivals,
     allowance: Arc<Allowance>,
+    /// Stripes of directories with less parity than the volume that were lost before they were durable.
+    unreadable: UnreadableStripes,
 }
 
 impl Commits {
@@ -87,6 +91,7 @@ impl Commits {
             to_checkpoint: AtomicBool::new(false),
             arrivals: Arrivals::default(),
             allowance,
+            unreadable: UnreadableStripes::default(),
         }
     }
 
@@ -103,6 +108,25 @@ impl Commits {
         }
         self.check_poison()?;
         self.group.join(|| self.guarded(|| self.commit()))
+    }
+
+    /// Checks after a commit whether the bytes of a file are durable. Those in a stripe of a directory with less parity
+    /// than the volume may be lost with members although the commit succeeded.
+    ///
+    /// # Errors
+    ///
+    /// [`StripeError::TooFewShards`] if the file has bytes in such a stripe.
+    pub(crate) fn check_bytes_of(&self, ino: Ino) -> Result<(), CommitError> {
+        self.unreadable.check(&self.catalog, ino)
+    }
+
+    /// Checks whether stripes were lost before they were durable since this was checked last.
+    ///
+    /// # Errors
+    ///
+    /// [`StripeError::TooFewShards`] if any was.
+    pub(crate) fn check_bytes_of_all(&self) -> Result<(), CommitError> {
+        self.unreadable.check_all()
     }
 
     /// Lets a commit that begins after this call give `answer`: one of this thread, if it `may_commit`, or one of the thread that runs
@@ -245,7 +269,9 @@ impl Commits {
                 lost.len()
             );
             let segment_of = |segment| self.stripes.segments().record(segment);
-            if let Some(stripe) = self.records.forget_shards(&lost, segment_of)? {
+            let unreadable = self.records.forget_shards(&lost, segment_of)?;
+            self.unreadable.note(&unreadable.of_directories);
+            if let Some(stripe) = unreadable.of_volume {
                 let needed = self.members.shape().geometry().data_shards();
                 return Err(StripeError::TooFewShards {
                     stripe,

@@ -32,6 +32,12 @@ pub enum DirectoryCodeError {
         /// The losses that the code of the volume survives.
         most: usize,
     },
+    /// Every loss of a member would be one of data, while the volume itself survives some.
+    #[error("data of this code would survive no loss, and the volume survives {most}")]
+    NoParity {
+        /// The losses that the code of the volume survives.
+        most: usize,
+    },
     /// A stripe would be longer than one of the volume, even with the least height.
     #[error("a stripe of {data_shards} data shards is longer than one of the volume")]
     TooWide {
@@ -136,6 +142,9 @@ impl Transactions {
         if losses > most {
             return Err(DirectoryCodeError::TooMuchParity { losses, most });
         }
+        if losses == 0 && most > 0 {
+            return Err(DirectoryCodeError::NoParity { most });
+        }
         let data_shards = wanted.geometry.data_shards();
         if data_shards * BLOCK_SIZE > volume.capacity() {
             return Err(DirectoryCodeError::TooWide { data_shards });
@@ -195,6 +204,20 @@ impl Transactions {
     pub fn order_rewrite(&self) -> Result<(), CommitError> {
         self.commits.check_writable()?;
         self.catalog.order_rewrite()
+    }
+
+    /// Runs `work`, which gives files other classes, and notes that stripes are to be rewritten; durable with the next
+    /// [`Self::sync`].
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::apply`], and those of `work`.
+    pub(crate) fn ordering_rewrite<T, E: From<CommitError>>(
+        &self,
+        work: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        self.commits.check_writable()?;
+        self.catalog.ordering_rewrite(work)
     }
 
     /// Returns the code of a class; `None` if it is not known.

@@ -5,6 +5,7 @@ use super::{CommitError, Transactions, Written};
 use crate::format::record::Marker;
 use crate::format::{BLOCK_SIZE, Ino, Record, StripeClass, key};
 use crate::metadata::Batch;
+use crate::stripes::StripeError;
 
 impl Transactions {
     /// Takes bytes of a file. They can be read at once at the places returned.
@@ -85,6 +86,7 @@ impl Transactions {
     ) -> Result<Option<Written>, CommitError> {
         debug_assert!(data.len() < BLOCK_SIZE, "longer data may be split");
         self.commits.check_writable()?;
+        self.check_class(class)?;
         self.foreground.note();
         let needed = Claim::rest_of(claim, data.len() as u64);
         if self.growth.has_no_commits() || !self.unwritten.admits_at_once(needed) {
@@ -99,6 +101,17 @@ impl Transactions {
             holds.push(hold);
         }
         Ok(Some(Written { placed, holds }))
+    }
+
+    /// Refuses bytes of files whose class is not known. Such a stripe is never open, so a caller would wait for ever.
+    pub(crate) fn check_class(&self, class: StripeClass) -> Result<(), CommitError> {
+        if class == StripeClass::VOLUME {
+            return Ok(());
+        }
+        match self.stripes.classes().get(class) {
+            Some(_) => Ok(()),
+            None => Err(StripeError::UnknownClass { class }.into()),
+        }
     }
 
     /// Prepares another try of [`Transactions::write_at_once`], for a write of this class with this claim; call it without a lock.

@@ -264,6 +264,7 @@ fn add_classes(meta: &Meta, stripes: &Stripes) -> Result<(), CommitError> {
     for (key, value) in meta.scan(&from, &end, usize::MAX)? {
         let Ok(class) = key::parse_directory_code(&key) else {
             tracing::warn!("the key of a directory's code is damaged");
+            stripes.classes().note_unknown();
             continue;
         };
         let code = DirectoryCode::decode(&value).map_err(CommitError::from);
@@ -276,6 +277,7 @@ fn add_classes(meta: &Meta, stripes: &Stripes) -> Result<(), CommitError> {
         });
         if let Err(error) = added {
             tracing::warn!("files of class {class} of stripes cannot be written: {error}");
+            stripes.classes().note_unknown();
         }
     }
     Ok(())

@@ -137,6 +137,8 @@ fn files_are_rewritten_on_request_and_that_goes_on_after_a_kill() {
     eventually("some is rewritten", || {
         bytes_in(&volume.status().0, (5, 1), true) > 0
     });
+    let (status, _) = volume.status();
+    assert_eq!(status["awaits_rewrite"], true, "{status}");
     volume.crash();
     rewriting.wait().unwrap();
     volume.mount();
@@ -147,6 +149,7 @@ fn files_are_rewritten_on_request_and_that_goes_on_after_a_kill() {
         let (status, _) = volume.status();
         bytes_in(&status, (5, 1), true) >= 2 * LARGE / 5 * 6
             && bytes_in(&status, (4, 2), false) <= 4 << 20
+            && status["awaits_rewrite"] == false
     });
     // Once more, there is nothing to do.
     let (code, said) = volume.command(&order, &[]);
@@ -190,6 +193,11 @@ fn what_a_directory_cannot_have_is_refused_in_one_line() {
         (&["--path", "/", "--parity", "1"], 1, "does not lie in"),
         (&["--path", &file, "--parity", "1"], 1, "is no directory"),
         (&["--rewrite", "--parity", "1"], 1, "--path"),
+        (
+            &["--path", &place, "--parity", "1", "--rate", "1MiB"],
+            1,
+            "--rate limits what --rewrite writes",
+        ),
     ] {
         let (found, said) = volume.command(&[&["set"], words].concat(), &[]);
         assert_eq!(found, Some(code), "{words:?}: {said}");

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use cauchyfs::codec::{CodeId, Geometry};
 use cauchyfs::format::record::Inode;
 use cauchyfs::format::{Ino, Record, StripeClass, key};
-use cauchyfs::fs::{Fs, FsOptions, OpenFlags, RenameMode};
+use cauchyfs::fs::{Fs, FsError, FsOptions, OpenFlags, RenameMode};
 use cauchyfs::maintenance::{Maintenance, Pace, RebuildScope};
+use cauchyfs::metadata::Batch;
 use cauchyfs::store::MemDisk;
 use cauchyfs_testkit::pattern;
 
@@ -147,20 +148,51 @@ fn bytes_of_every_kind_of_write_go_to_stripes_of_the_code_of_their_file() {
         .names()
         .create(ROOT, plain, b"copy", 0o644, exclusive())
         .unwrap();
-    let mut copied = 0;
-    while copied < large.len() as u64 {
-        let rest = large.len() as u64 - copied;
-        let part = fs
-            .writer()
-            .copy_range(ROOT, source, copied, target, copied, rest);
-        copied += part.unwrap();
-    }
+    let shared = fs
+        .writer()
+        .copy_range(ROOT, source, 0, target, 0, large.len() as u64);
+    assert!(matches!(shared, Err(FsError::Unsupported)), "{shared:?}");
+    let little = fs.writer().copy_range(ROOT, source, 0, target, 0, 1000);
+    assert_eq!(little.unwrap(), 1000);
+    assert_eq!(read(&fs, target, 0, 2000), &large[..1000]);
+    write(&fs, target, 0, &large).unwrap();
     assert!(
         read(&fs, target, 0, large.len()) == large,
         "the copy differs"
     );
     assert_eq!(class_of(&fs, attr.ino), StripeClass::VOLUME);
     assert!(bytes_by_class(&fs, StripeClass::VOLUME) >= large.len() as u64);
+}
+
+/// Where the record of a class is lost, writes of its files fail. They wait for nothing.
+#[test]
+fn files_of_a_class_that_is_not_known_refuse_bytes() {
+    let disks = volume::disks(6, 2, 2);
+    let (_maintenance, fs) = opened(&disks);
+    let file = put(&fs, Ino::ROOT, "file", &pattern(3, 10_000));
+    let other = put(&fs, Ino::ROOT, "other", b"other");
+    for ino in [file, other] {
+        let key = key::inode(ino);
+        let value = fs.transactions().get(&key).unwrap().unwrap();
+        let mut inode = Inode::decode(&value).unwrap();
+        inode.class = StripeClass(9);
+        let mut batch = Batch::default();
+        batch.put(key, inode.encode());
+        fs.transactions().apply(batch).unwrap();
+    }
+    let open = |ino| {
+        let files = fs.open_files();
+        files.open(ROOT, ino, OpenFlags::read_write()).unwrap()
+    };
+    let (file, other) = (open(file), open(other));
+    for len in [1, 3_000, 100_000] {
+        let written = write(&fs, file, 20_000, &pattern(4, len));
+        assert!(matches!(written, Err(FsError::Storage(_))), "{len}");
+    }
+    let written = write(&fs, other, 0, &[1; 3_000]);
+    assert!(matches!(written, Err(FsError::Storage(_))), "{written:?}");
+    assert_eq!(read(&fs, file, 0, 20_000), pattern(3, 10_000));
+    assert_eq!(read(&fs, other, 0, 100), b"other");
 }
 
 #[test]

@@ -21,9 +21,6 @@ const CAPACITY: usize = 4096;
 /// Lengths of the writes, in turn. Two of the shorter ones fill a stripe, and the longer one leaves no room in it.
 const LENGTHS: [usize; 3] = [2048, 3000, 2048];
 
-/// Threads that write.
-const WRITERS: usize = 2;
-
 /// Threads that flush.
 const FLUSHERS: usize = 2;
 
@@ -42,8 +39,10 @@ struct Circumstances {
     in_batches: bool,
     /// Whether every other stripe finds no space when it is flushed for the first time.
     is_short_of_space: bool,
-    /// Whether each writer writes stripes of a class of its own.
-    has_classes: bool,
+    /// Threads that write.
+    writers: u8,
+    /// Classes of stripes. The writers take turns at them.
+    classes: u8,
 }
 
 /// Bytes of one write, all of them alike.
@@ -98,12 +97,7 @@ impl BuffersModel {
     /// Writes, and reads each write back at once and after the next one.
     fn write(&self, byte: u8) {
         let mut before = None;
-        // Each writer writes stripes of a class of its own, or all write those of one.
-        let class = StripeClass(if self.circumstances.has_classes {
-            byte
-        } else {
-            0
-        });
+        let class = StripeClass(byte % self.circumstances.classes);
         for len in LENGTHS {
             let data = vec![byte; len];
             let (placed, hold) = loop {
@@ -235,8 +229,7 @@ fn spawn(
 
 fn run(circumstances: Circumstances) {
     let volume = Arc::new(BuffersModel::new(circumstances));
-    let bytes = (1..).take(WRITERS);
-    let writers: Vec<_> = bytes
+    let writers: Vec<_> = (1..=circumstances.writers)
         .map(|byte| spawn(&volume, move |volume| volume.write(byte)))
         .collect();
     let flushers: Vec<_> = (0..FLUSHERS)
@@ -247,7 +240,8 @@ fn run(circumstances: Circumstances) {
         thread.join().expect("the thread ends well");
     }
     volume.sync();
-    assert_eq!(volume.written.lock().len(), WRITERS * LENGTHS.len());
+    let writes = usize::from(circumstances.writers) * LENGTHS.len();
+    assert_eq!(volume.written.lock().len(), writes);
     volume.buffers.close();
     for flusher in flushers {
         flusher.join().expect("the thread ends well");
@@ -271,7 +265,8 @@ pub fn threads_flush_stripes() {
         limit: 2,
         in_batches: false,
         is_short_of_space: false,
-        has_classes: false,
+        writers: 2,
+        classes: 1,
     });
 }
 
@@ -285,7 +280,8 @@ pub fn threads_flush_stripes_in_batches() {
         limit: 6,
         in_batches: true,
         is_short_of_space: false,
-        has_classes: false,
+        writers: 2,
+        classes: 1,
     });
 }
 
@@ -299,7 +295,8 @@ pub fn stripes_without_space_are_flushed_later() {
         limit: 3,
         in_batches: false,
         is_short_of_space: true,
-        has_classes: false,
+        writers: 2,
+        classes: 1,
     });
 }
 
@@ -313,7 +310,23 @@ pub fn threads_flush_stripes_of_two_classes() {
         limit: 2,
         in_batches: false,
         is_short_of_space: false,
-        has_classes: true,
+        writers: 2,
+        classes: 2,
+    });
+}
+
+/// Several writers fill stripes of one of three classes, and there are fewer buffers than classes.
+///
+/// # Panics
+///
+/// As for [`threads_flush_stripes`].
+pub fn threads_flush_stripes_of_more_classes_than_there_are_buffers() {
+    run(Circumstances {
+        limit: 2,
+        in_batches: false,
+        is_short_of_space: false,
+        writers: 4,
+        classes: 3,
     });
 }
 
@@ -327,6 +340,7 @@ pub fn stripes_of_two_classes_without_space_are_flushed_later() {
         limit: 5,
         in_batches: true,
         is_short_of_space: true,
-        has_classes: true,
+        writers: 2,
+        classes: 2,
     });
 }

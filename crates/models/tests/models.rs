@@ -33,6 +33,11 @@ fn no_write_is_lost_and_no_thread_waits_forever_while_two_classes_share_few_buff
 }
 
 #[test]
+fn no_thread_waits_forever_while_there_are_fewer_buffers_than_classes() {
+    explore(buffers::threads_flush_stripes_of_more_classes_than_there_are_buffers);
+}
+
+#[test]
 fn no_write_is_lost_while_stripes_of_two_classes_wait_for_space() {
     explore(buffers::stripes_of_two_classes_without_space_are_flushed_later);
 }

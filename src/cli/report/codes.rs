@@ -8,6 +8,7 @@ use crate::control::report::{CodeReport, GeometryReport, StatusReport};
 pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
     let mut lines = vec![format!("new data: {}", code_name(&report.geometry))];
     lines.extend(report.codes.iter().map(line));
+    lines.extend(rewriting(report).map(str::to_owned));
     join_lines(&lines)
 }
 
@@ -27,6 +28,13 @@ pub(super) fn other_codes(report: &StatusReport) -> Option<String> {
                 lines.join(", ")
             )
         })
+}
+
+/// Returns a line about files that have a code which their data does not have yet, if there are any.
+pub(super) fn rewriting(report: &StatusReport) -> Option<&'static str> {
+    report
+        .awaits_rewrite
+        .then_some("files that were given another code are yet to be rewritten")
 }
 
 fn line(code: &CodeReport) -> String {
@@ -70,6 +78,9 @@ mod tests {
         };
         report.codes = vec![code(2, 3 << 20)];
         assert_eq!(other_codes(&report), None);
+        assert_eq!(rewriting(&report), None);
+        report.awaits_rewrite = true;
+        assert!(codes_lines(&report).ends_with("are yet to be rewritten"));
         report.codes.insert(0, code(1, 2048));
         let said = "the code is being changed to 4+2 rs-cauchy; \
                     2.0 KiB in 4+1 rs-cauchy, 3.0 MiB in 4+2 rs-cauchy";

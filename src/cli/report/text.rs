@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::super::size::{format_count, format_size};
 use super::super::terminal::{Escaped, join_lines};
-use super::codes::other_codes;
+use super::codes::{other_codes, rewriting};
 use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
 use crate::cli::sentences::event::local_time;
@@ -62,6 +62,9 @@ impl StatusReport {
         );
         if let Some(codes) = other_codes(self) {
             push(&mut text, format_args!("{codes}"));
+        }
+        if let Some(rewriting) = rewriting(self) {
+            push(&mut text, format_args!("{rewriting}"));
         }
         if let Some(survives) = self.geometry.survives {
             push(&mut text, format_args!("whole stripes survive {survives}"));

@@ -29,13 +29,13 @@ impl FileWriter {
     /// ends, or where a great many extents were involved (call again for the rest).
     ///
     /// The target points at the same bytes in the same stripes, holes included, so no data moves.
-    /// Content that fits into an inode's record, or is less than a block, is copied, and so is what lies in stripes of
-    /// another code than the target's.
+    /// Content that fits into an inode's record, or is less than a block, is copied.
     ///
     /// # Errors
     ///
     /// [`FsError::BadHandle`] if the target is not open for writing, or is open to append;
     /// [`FsError::Invalid`] if source and target overlap in one file; [`FsError::FileTooBig`];
+    /// [`FsError::Unsupported`] if the files have different codes, so that the caller has to read and write;
     /// [`FsError::NoSpace`]; [`FsError::QuotaExceeded`]; [`FsError::FailedWriteback`] if the source ends where it does because what follows was
     /// refused when it was written.
     pub fn copy_range(
@@ -61,16 +61,14 @@ impl FileWriter {
         let wanted = source_offset..source_end;
         let share = || self.share(caller, &from, &to, &wanted, target_offset);
         let shared = self.with_room(0, || {
-            let class_of = |ino| self.transactions.class_of(ino);
-            let classes = [class_of(from.ino)?, class_of(to.ino)?];
-            self.with_open_stripe((&classes, None), share)
+            self.with_open_stripe((&[from.ino, to.ino], None), share)
         })?;
         let copied = match shared {
             Sharing::Bytes(copied) => copied,
             Sharing::Nothing => self.copy_little(caller, &from, target, &wanted, target_offset)?,
         };
         if to.flags.sync {
-            self.transactions.sync()?;
+            self.transactions.sync_file(to.ino)?;
         }
         Ok(copied)
     }
@@ -110,9 +108,12 @@ impl FileWriter {
         let little = end - wanted.start < BLOCK_SIZE as u64 || fits_inline(&inode, target_end);
         let in_record =
             matches!(&source.inline, Inline::Data(data) if whole.start < data.len() as u64);
-        // Stripes that both files shared would have the code of one of them.
-        if little || in_record || source.class != inode.class {
+        if little || in_record {
             return Ok(Some(Sharing::Nothing));
+        }
+        // Stripes that both files shared would have the code of one of them. The kernel copies the bytes instead.
+        if source.class != inode.class {
+            return Err(FsError::Unsupported);
         }
         let (part, runs) = self.first_runs(from.ino, &whole)?;
         let moved: Vec<Run> = runs

@@ -92,8 +92,7 @@ impl FileWriter {
             epochs.use_features(UNWRITTEN).map_err(CommitError::from)?;
         }
         let attempt = || self.allocate_locked(caller, (ino, range, blocks), grow, &mut room);
-        let class = self.transactions.class_of(ino)?;
-        self.with_open_stripe((&[class], None), attempt)
+        self.with_open_stripe((&[ino], None), attempt)
     }
 
     /// Allocates as [`Self::allocate`], within the room that was kept; `None` if a stripe must be opened first.

@@ -227,9 +227,11 @@ impl CopyOut {
         let draining = self.members.membership().draining();
         let online = self.members.membership().live().into_iter();
         let homes = online.filter(|member| !draining.contains(member)).count();
-        let Some(code) = self.stripes.classes().get(record.class) else {
-            return Ok(Vec::new());
-        };
+        let classes = self.stripes.classes();
+        let code = classes.get(record.class);
+        let code = code.unwrap_or_else(|| Arc::clone(classes.volume()));
+        // New stripes may have that of the volume instead.
+        let code = self.stripes.writer().code_at_present(&code);
         let vacant = code.geometry().total_shards().saturating_sub(homes);
         let attainable = code.survival().after(vacant);
         let mut endangered = Vec::new();

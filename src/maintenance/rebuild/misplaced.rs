@@ -11,6 +11,16 @@ use super::{PlanOutcome, Rebuild};
 use crate::format::{Ino, SegmentId, StripeClass, StripeId, key};
 use crate::transaction::CommitError;
 
+/// The stripes of a segment with bytes of files of other classes, and how many bytes are written for them.
+type Misplaced = (SegmentId, Vec<StripeId>, u64);
+
+/// Whether members suffice for the class that a stripe should have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Homes {
+    Suffice,
+    Lack,
+}
+
 impl Rebuild {
     /// Returns whether files are to be rewritten because they were given another code.
     ///
@@ -34,9 +44,9 @@ impl Rebuild {
         // All bytes that were written before the order lie in stripes with records then.
         self.stripes.writer().retire_segments()?;
         self.commits.sync()?;
-        let misplaced = self.misplaced()?;
+        let (misplaced, is_waiting) = self.misplaced()?;
         if misplaced.is_empty() {
-            if self.has_homes_for_all_classes() {
+            if !is_waiting {
                 self.catalog.finish_rewrite(order)?;
                 self.commits.sync()?;
             }
@@ -62,7 +72,9 @@ impl Rebuild {
     }
 
     /// Returns the stripes with bytes of files of other classes by segment, and how many bytes are written for each segment.
-    fn misplaced(&self) -> Result<Vec<(SegmentId, Vec<StripeId>, u64)>, CommitError> {
+    /// Says also whether others wait for more members.
+    fn misplaced(&self) -> Result<(Vec<Misplaced>, bool), CommitError> {
+        let mut is_waiting = false;
         let mut misplaced = Vec::new();
         let mut segments = self.stripes.segments().records();
         segments.sort_by_key(|(segment, _)| *segment);
@@ -70,8 +82,10 @@ impl Rebuild {
             let mut classes = BTreeMap::new();
             let mut stripes = Vec::new();
             for (stripe, _) in self.catalog.listed_in(segment)?.stripes {
-                if self.is_misplaced(stripe, record.class, &mut classes)? {
-                    stripes.push(stripe);
+                match self.is_misplaced(stripe, record.class, &mut classes)? {
+                    Some(Homes::Suffice) => stripes.push(stripe),
+                    Some(Homes::Lack) => is_waiting = true,
+                    None => {}
                 }
             }
             let bytes = self.copy_out.bytes_of_some(segment, &stripes)?;
@@ -79,17 +93,17 @@ impl Rebuild {
                 misplaced.push((segment, stripes, bytes));
             }
         }
-        Ok(misplaced)
+        Ok((misplaced, is_waiting))
     }
 
-    /// Returns whether a stripe of a class holds bytes of a file of another one that there are members enough for.
-    /// `classes` are those of inodes that were looked up before.
+    /// Returns whether members suffice for another class than that of a stripe, of which it holds bytes of a file; `None`
+    /// if it holds none. `classes` are those of inodes that were looked up before.
     fn is_misplaced(
         &self,
         stripe: StripeId,
         class: StripeClass,
         classes: &mut BTreeMap<Ino, StripeClass>,
-    ) -> Result<bool, CommitError> {
+    ) -> Result<Option<Homes>, CommitError> {
         let mut named = Vec::new();
         let (from, end) = key::backrefs(stripe);
         self.catalog.visit(&from, &end, |key, _| {
@@ -97,19 +111,24 @@ impl Rebuild {
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
         named.dedup();
+        let mut found = None;
         for ino in named {
             let named = if let Some(named) = classes.get(&ino) {
                 *named
             } else {
-                let named = self.catalog.class_of(self.stripes.classes(), ino)?;
+                let code = self.catalog.code_of(self.stripes.classes(), ino)?;
+                let named = code.class();
                 classes.insert(ino, named);
                 named
             };
             if named != class && self.has_homes_for(named) {
-                return Ok(true);
+                return Ok(Some(Homes::Suffice));
+            }
+            if named != class {
+                found = Some(Homes::Lack);
             }
         }
-        Ok(false)
+        Ok(found)
     }
 
     /// Returns whether each shard of a new stripe of a class has a home.
@@ -117,11 +136,5 @@ impl Rebuild {
         let homes = self.members.membership().homes().len();
         let code = self.stripes.classes().get(class);
         code.is_some_and(|code| code.geometry().total_shards() <= homes)
-    }
-
-    fn has_homes_for_all_classes(&self) -> bool {
-        let classes = self.stripes.classes().of_directories();
-        classes.iter().all(|code| self.has_homes_for(code.class()))
-            && self.has_homes_for(StripeClass::VOLUME)
     }
 }

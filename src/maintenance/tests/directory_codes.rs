@@ -8,6 +8,7 @@ use crate::format::record::{FileKind, Inline, Inode, Segment, Timestamp};
 use crate::format::{Cookie, MemberIndex, QuotaId, SegmentId, StripeClass};
 use crate::maintenance::RedundancyRow;
 use crate::membership::{MembersError, StripeCode};
+use crate::stripes::StripeError;
 use crate::transaction::DirectoryCodeError;
 
 mod cuts;
@@ -269,8 +270,16 @@ fn while_members_are_too_few_for_the_code_of_a_directory_its_bytes_get_that_of_t
     let mut files = Classed::default();
     files.write(&fs, 1, wide, 10_000).unwrap();
     fs.lose(&rig, 0);
+    // Six members suffice for the data shards, and new stripes would have no parity.
+    files.fill(&fs, 50, &[wide]);
+    fs.flush();
+    for file in files.classes.keys() {
+        for segment in fs.segments_of(*file) {
+            assert_eq!(segment.class, volume(), "file {file}");
+        }
+    }
+    files.write(&fs, 2, wide, 10_000).unwrap();
     fs.lose(&rig, 1);
-    // The stripe was opened for six data shards, and five members are left.
     fs.sync().unwrap();
     files.fill(&fs, 10, &[wide, volume()]);
     fs.flush();
@@ -292,6 +301,73 @@ fn while_members_are_too_few_for_the_code_of_a_directory_its_bytes_get_that_of_t
     assert!(!fs.maintenance.rebuild().awaits_rewrite().unwrap());
     fs.close();
     files.assert_survives(&rig, wide, 1, "rewritten");
+}
+
+/// Members fail that a directory has too little parity for, before its bytes are durable. All others are.
+#[test]
+fn a_sync_fails_for_files_alone_whose_unsynced_stripes_were_lost() {
+    let rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let thin = fs.class_for(5, 1);
+    let mut files = Classed::default();
+    files.write(&fs, 1, volume(), 20_000).unwrap();
+    fs.write_as(thin, 2, &pattern(2, 20_000)).unwrap();
+    fs.transactions.stripes.writer().seal();
+    fs.transactions.stripes.writer().wait_flushed().unwrap();
+    fs.lose(&rig, 0);
+    fs.lose(&rig, 1);
+    fs.transactions.sync_file(Ino(1)).unwrap();
+    for _ in 0..2 {
+        let synced = fs.transactions.sync_file(Ino(2));
+        let is_told = matches!(
+            &synced,
+            Err(CommitError::Stripes(StripeError::LostUnsynced { .. }))
+        );
+        assert!(is_told, "{synced:?}");
+    }
+    fs.transactions.sync_all().unwrap_err();
+    fs.transactions.sync_all().unwrap();
+    // The volume goes on, and the file can be written again.
+    files.write(&fs, 3, volume(), 20_000).unwrap();
+    fs.remove(2).unwrap();
+    files.write(&fs, 2, thin, 30_000).unwrap();
+    fs.transactions.sync_file(Ino(2)).unwrap();
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    let fs = TestFs::open(rig.fork().stores(&[0, 1]), Access::ReadOnly).unwrap();
+    assert_holds(&fs, &files.model, "after a power cut");
+}
+
+/// A rebuild that looks for files too early ends no order.
+#[test]
+fn an_order_to_rewrite_outlives_rebuilds_until_all_files_have_their_class() {
+    let rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let thin = fs.class_for(5, 1);
+    let mut files = Classed::default();
+    files.fill(&fs, 0, &[volume()]);
+    fs.flush();
+    let all: Vec<u64> = files.classes.keys().copied().collect();
+    let rebuild = fs.maintenance.rebuild();
+    let given = fs.transactions.ordering_rewrite(|| {
+        fs.rebuild().unwrap();
+        assert!(rebuild.awaits_rewrite()?, "no file has the class yet");
+        for file in &all {
+            fs.set_class(*file, thin)?;
+        }
+        Ok::<_, CommitError>(())
+    });
+    given.unwrap();
+    files.classes = all.iter().map(|file| (*file, thin)).collect();
+    fs.rebuild().unwrap();
+    files.assert_in_place(&fs, "rewritten");
+    assert!(!rebuild.awaits_rewrite().unwrap());
+    let failed = fs.transactions.ordering_rewrite(|| {
+        fs.set_class(all[0], volume())?;
+        Err::<(), _>(CommitError::NoSpace)
+    });
+    assert!(matches!(failed, Err(CommitError::NoSpace)));
+    assert!(rebuild.awaits_rewrite().unwrap(), "one file has the class");
 }
 
 #[test]
@@ -324,6 +400,7 @@ fn compaction_leaves_every_file_its_code() {
         fs.maintenance.reaper.free_dead().unwrap();
     }
     assert_holds(&fs, &files.model, "compacted");
+    files.assert_in_place(&fs, "compacted");
     let survives = files.clone();
     fs.transactions.order_rewrite().unwrap();
     fs.rebuild().unwrap();

@@ -67,11 +67,21 @@ impl Writer {
     }
 
     fn write_and_record(&self, sealed: &Sealed) -> Result<(), StripeError> {
+        let mut code = Arc::clone(&sealed.code);
+        let mut reservation = sealed.take_reservation();
+        if self.takes_code_of_volume(sealed) {
+            code = self.code_at_present(&code);
+        }
+        if !Arc::ptr_eq(&code, &sealed.code)
+            && let Some(reserved) = reservation.take()
+        {
+            self.segments.release(reserved)?;
+        }
         let encoded = match sealed.take_encoded() {
-            Some(encoded) => encoded,
-            None => self.encoder.encode(sealed, &sealed.code)?,
+            Some(encoded) if Arc::ptr_eq(&code, &sealed.code) => encoded,
+            _ => self.encoder.encode(sealed, &code)?,
         };
-        let written = self.write(&encoded, sealed.take_reservation());
+        let written = self.write(&encoded, reservation);
         let (encoded, attempt) = match written {
             // Members may have become too few for its code since it was opened.
             Err(StripeError::Failed { .. } | StripeError::NotWritten { .. })
