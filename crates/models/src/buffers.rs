@@ -240,8 +240,8 @@ fn run(circumstances: Circumstances) {
         thread.join().expect("the thread ends well");
     }
     volume.sync();
-    let writes = usize::from(circumstances.writers) * LENGTHS.len();
-    assert_eq!(volume.written.lock().len(), writes);
+    let total = usize::from(circumstances.writers) * LENGTHS.len();
+    assert_eq!(volume.written.lock().len(), total);
     volume.buffers.close();
     for flusher in flushers {
         flusher.join().expect("the thread ends well");
