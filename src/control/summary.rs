@@ -101,7 +101,7 @@ fn report_listing(
         .unwrap_or_else(|error| {
             blank
                 .uncounted
-                .push(UncountedReport::new("rewriting", &error.to_string()));
+                .push(UncountedReport::new("rewriting", error.to_string()));
             false
         });
     let index = index_report(transactions);
