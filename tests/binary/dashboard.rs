@@ -260,8 +260,8 @@ fn a_thousand_connections_and_slow_readers_take_neither_the_page_nor_memory() {
         // Between these, many wait at once.
         if number % 20 == 19 {
             let served = dashboard.connections();
-            // One that lost its place may not be closed yet.
-            assert!(served <= 65, "{served} are served at once");
+            // Those that lost their places to the last 20 may not be closed yet.
+            assert!(served <= 84, "{served} are served at once");
         }
     }
     assert!(crowd.len() > 900, "{}", crowd.len());
