@@ -124,7 +124,7 @@ fn a_daemon_that_hangs_delays_the_display_of_no_other_volume() {
 static SCRAPES: RwLock<()> = RwLock::new(());
 
 /// Has other tests send no more than fits, until the guard is dropped.
-fn scrape_undisturbed() -> RwLockReadGuard<'static, ()> {
+pub(crate) fn scrape_undisturbed() -> RwLockReadGuard<'static, ()> {
     SCRAPES.read().unwrap_or_else(PoisonError::into_inner)
 }
 

@@ -8,7 +8,7 @@ use crate::support::{Shape, TestVolume, eventually, http, said, skip_mounts};
 
 /// Mounts with metrics on a free port, which no other program gets meanwhile. Returns its address.
 #[track_caller]
-fn mount(volume: &TestVolume) -> SocketAddr {
+pub(crate) fn mount(volume: &TestVolume) -> SocketAddr {
     let held = Port::take();
     let port = held.number.to_string();
     let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--metrics", &port]);

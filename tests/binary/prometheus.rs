@@ -1,0 +1,302 @@
+//! A real Prometheus server that scrapes a mount and a dashboard, with the alert rules that are shipped.
+
+use std::fmt::Write;
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::alerts::Port;
+use crate::dashboard::scrape_undisturbed;
+use crate::metrics::mount;
+use crate::support::dashboard::Dashboard;
+use crate::support::{Shape, TestVolume, eventually, http, skip_mounts, text};
+
+/// The alert rules as they are shipped.
+const RULES: &str = include_str!("../../contrib/prometheus/alerts.yml");
+
+/// The job that scrapes the mount. Its name selects it for the alert on targets that are down.
+const OF_MOUNT: &str = "cauchyfs";
+
+/// The job that scrapes the dashboard.
+const OF_DASHBOARD: &str = "cauchyfs-dashboard";
+
+/// A Prometheus server that runs until it is dropped.
+struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+    home: TempDir,
+}
+
+impl Prometheus {
+    /// Starts a server that scrapes jobs each second.
+    #[track_caller]
+    fn start(jobs: &[(&str, SocketAddr)]) -> Self {
+        let home = tempfile::Builder::new()
+            .prefix("cauchyfs-test-")
+            .tempdir()
+            .expect("there is room");
+        let path = |name: &str| home.path().join(name);
+        fs::write(path("shipped.yml"), RULES).expect("there is room");
+        fs::write(path("hurried.yml"), hurried(RULES)).expect("there is room");
+        fs::write(path("prometheus.yml"), configuration(jobs)).expect("there is room");
+        let port = Port::take();
+        let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number));
+        let option = |name: &str, value: &str| format!("--{name}={value}");
+        let log = fs::File::create(path("log")).expect("there is room");
+        let started = Command::new("prometheus")
+            .arg(option("config.file", text(&path("prometheus.yml"))))
+            .arg(option("storage.tsdb.path", text(&path("data"))))
+            .arg(option("web.listen-address", &address.to_string()))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        let child = started.unwrap_or_else(|error| {
+            panic!(
+                "cannot run prometheus: {error}; install it with `apt-get install prometheus`, or run scripts/test.sh"
+            )
+        });
+        let server = Self {
+            child,
+            address,
+            home,
+        };
+        eventually("Prometheus is ready", || {
+            server.ask("/-/ready").is_some_and(|it| it.contains("eady"))
+        });
+        server
+    }
+
+    /// Returns the body of an answer. None unless it is one of success.
+    fn ask(&self, path: &str) -> Option<String> {
+        // Answers of the older version come in one piece, and end with the connection.
+        let answer = http::send(self.address, &format!("GET {path} HTTP/1.0\r\n\r\n")).ok()?;
+        let (head, body) = answer.split_once("\r\n\r\n")?;
+        head.starts_with("HTTP/1.0 200 OK\r\n")
+            .then(|| body.to_owned())
+    }
+
+    /// Returns the data of an answer of the API.
+    #[track_caller]
+    fn data(&self, path: &str) -> Value {
+        let body = self.ask(path).expect("it answers");
+        let mut answer: Value = serde_json::from_str(&body).expect("it is JSON");
+        assert_eq!(answer["status"], "success", "{path}: {body}");
+        answer["data"].take()
+    }
+
+    /// Returns the series that an expression selects: labels and value of each.
+    #[track_caller]
+    fn query(&self, expression: &str) -> Vec<(Value, f64)> {
+        let path = format!("/api/v1/query?query={}", percent_encoded(expression));
+        let data = self.data(&path);
+        assert_eq!(data["resultType"], "vector", "{expression}: {data}");
+        let found = data["result"].as_array().expect("it is a list");
+        let series = found.iter().map(|series| {
+            let value = series["value"][1].as_str().expect("it is text");
+            let value = value.parse().expect("it is a number");
+            (series["metric"].clone(), value)
+        });
+        series.collect()
+    }
+
+    /// Returns the value of the only series that an expression selects. None if it selects none.
+    #[track_caller]
+    fn value(&self, expression: &str) -> Option<f64> {
+        let mut found = self.query(expression);
+        assert!(found.len() < 2, "{expression}: {found:?}");
+        found.pop().map(|(_, value)| value)
+    }
+
+    /// Waits until the only series that an expression selects has a value that fits.
+    #[track_caller]
+    fn wait_for(&self, expression: &str, fits: impl Fn(f64) -> bool) -> f64 {
+        let mut last = None;
+        eventually(expression, || {
+            last = self.value(expression);
+            last.is_some_and(&fits)
+        });
+        last.expect("it was there")
+    }
+
+    /// Returns the rules of a file.
+    #[track_caller]
+    fn rules(&self, file: &str) -> Vec<Value> {
+        let data = self.data("/api/v1/rules?type=alert");
+        let groups = data["groups"].as_array().expect("it is a list");
+        let is_it = |group: &&Value| group["file"] == text(&self.home.path().join(file));
+        let group = groups.iter().find(is_it).expect("the file is loaded");
+        group["rules"].as_array().expect("it is a list").clone()
+    }
+
+    /// Returns the state of an alert of a file, for an instance.
+    #[track_caller]
+    fn alert(&self, file: &str, name: &str, job: &str) -> Option<String> {
+        let rules = self.rules(file);
+        let rule = rules.iter().find(|rule| rule["name"] == name);
+        let rule = rule.unwrap_or_else(|| panic!("no rule {name}: {rules:?}"));
+        let mut alerts = rule["alerts"].as_array().into_iter().flatten();
+        let alert = alerts.find(|alert| alert["labels"]["job"] == job)?;
+        alert["state"].as_str().map(str::to_owned)
+    }
+
+    /// Waits until an alert of a file has a state, for an instance.
+    #[track_caller]
+    fn wait_for_alert(&self, file: &str, name: &str, job: &str, state: Option<&str>) {
+        eventually(&format!("{file}: {name} of {job} is {state:?}"), || {
+            self.alert(file, name, job).as_deref() == state
+        });
+    }
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            let log: PathBuf = self.home.path().join("log");
+            let log = fs::read_to_string(log).unwrap_or_default();
+            eprintln!("--- the log of Prometheus\n{log}");
+        }
+    }
+}
+
+/// Returns rules that wait no longer than a second before they fire.
+fn hurried(rules: &str) -> String {
+    let mut hurried = String::new();
+    let mut waits = 0;
+    for line in rules.lines() {
+        let start = line.trim_start();
+        if start.starts_with("for: ") {
+            let indent = &line[..line.len() - start.len()];
+            writeln!(hurried, "{indent}for: 1s").expect("it is memory");
+            waits += 1;
+        } else {
+            writeln!(hurried, "{line}").expect("it is memory");
+        }
+    }
+    assert!(waits > 0, "the rules wait");
+    hurried
+}
+
+/// Returns the configuration of a server that reads both files of rules, and scrapes jobs.
+fn configuration(jobs: &[(&str, SocketAddr)]) -> String {
+    let mut text = "global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s}\n\
+                    rule_files: [shipped.yml, hurried.yml]\n\
+                    scrape_configs:\n"
+        .to_owned();
+    for (name, address) in jobs {
+        writeln!(
+            text,
+            "  - {{job_name: {name}, static_configs: [{{targets: ['{address}']}}]}}"
+        )
+        .expect("it is memory");
+    }
+    text
+}
+
+fn percent_encoded(text: &str) -> String {
+    let encoded = text.bytes().map(|byte| format!("%{byte:02X}"));
+    encoded.collect()
+}
+
+/// Returns what selects series of the volume from the dashboard, whose labels tell volumes apart.
+fn on_dashboard(labels: &str, mountpoint: &Path) -> String {
+    let place = text(mountpoint);
+    format!("{{job=\"{OF_DASHBOARD}\",mountpoint=\"{place}\",{labels}}}")
+}
+
+#[test]
+fn a_prometheus_server_scrapes_a_mount_and_a_dashboard_and_the_shipped_alerts_fire() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 1024);
+    let at_mount = mount(&volume);
+    let dashboard = Dashboard::start(&[]);
+    dashboard.wait_for(&volume, "healthy");
+    let _undisturbed = scrape_undisturbed();
+    let prometheus = Prometheus::start(&[(OF_MOUNT, at_mount), (OF_DASHBOARD, dashboard.address)]);
+    for job in [OF_MOUNT, OF_DASHBOARD] {
+        prometheus.wait_for(&format!("up{{job=\"{job}\"}}"), |up| up > 0.0);
+    }
+    let of_mount = |name: &str, labels: &str| format!("{name}{{job=\"{OF_MOUNT}\",{labels}}}");
+    let of_dashboard =
+        |name: &str, labels: &str| format!("{name}{}", on_dashboard(labels, &volume.mountpoint));
+    // The dashboard had seen the volume before the first scrape.
+    prometheus.wait_for(&of_dashboard("cauchyfs_up", ""), |up| up > 0.0);
+    check_labels(&prometheus, &volume, at_mount);
+    for rule in ["shipped.yml", "hurried.yml"] {
+        for rule in prometheus.rules(rule) {
+            assert!(rule["lastError"].is_null(), "{rule}");
+        }
+    }
+
+    let writes = "operation=\"write\"";
+    let count = "cauchyfs_operation_duration_seconds_count";
+    let both = [of_mount(count, writes), of_dashboard(count, writes)];
+    let before = both.each_ref().map(|it| prometheus.wait_for(it, |_| true));
+    fs::write(volume.path("f"), vec![7; 1 << 20]).expect("there is room");
+    for (series, before) in both.iter().zip(before) {
+        prometheus.wait_for(series, |count| count > before);
+    }
+    let written = of_mount("cauchyfs_written_bytes_total", "");
+    prometheus.wait_for(&format!("increase({written}[1m])"), |bytes| bytes > 0.0);
+
+    let away = "CauchyfsMemberAway";
+    for job in [OF_MOUNT, OF_DASHBOARD] {
+        assert_eq!(prometheus.alert("hurried.yml", away, job), None);
+    }
+    volume.delete_member(2);
+    let missing = "member=\"2\",state=\"missing\"";
+    for series in [
+        of_mount("cauchyfs_member_state", missing),
+        of_dashboard("cauchyfs_member_state", missing),
+    ] {
+        prometheus.wait_for(&series, |is_missing| is_missing > 0.0);
+    }
+    // As shipped, it waits for a minute.
+    prometheus.wait_for_alert("shipped.yml", away, OF_MOUNT, Some("pending"));
+    prometheus.wait_for_alert("hurried.yml", away, OF_MOUNT, Some("firing"));
+    prometheus.wait_for_alert("hurried.yml", away, OF_DASHBOARD, Some("firing"));
+
+    volume.unmount();
+    prometheus.wait_for(&format!("up{{job=\"{OF_MOUNT}\"}}"), |up| up == 0.0);
+    prometheus.wait_for_alert("hurried.yml", "CauchyfsDown", OF_MOUNT, Some("firing"));
+    prometheus.wait_for_alert("hurried.yml", away, OF_MOUNT, None);
+    assert_eq!(
+        prometheus.alert("hurried.yml", "CauchyfsDown", OF_DASHBOARD),
+        None
+    );
+}
+
+/// Fails unless series have the labels that tell members, operations and volumes apart.
+#[track_caller]
+fn check_labels(prometheus: &Prometheus, volume: &TestVolume, at_mount: SocketAddr) {
+    let members = format!("cauchyfs_member_state{{job=\"{OF_MOUNT}\",state=\"online\"}} == 1");
+    let members = prometheus.query(&members);
+    let mut indices: Vec<&str> = members
+        .iter()
+        .map(|(labels, _)| labels["member"].as_str().expect("it has one"))
+        .collect();
+    indices.sort_unstable();
+    assert_eq!(indices, ["0", "1", "2", "3", "4", "5"], "{members:?}");
+    for (labels, _) in &members {
+        assert_eq!(labels["instance"], at_mount.to_string(), "{labels}");
+    }
+    let labels = "operation=\"read\",le=\"+Inf\"";
+    let series = "cauchyfs_operation_duration_seconds_bucket";
+    let buckets = prometheus.query(&format!(
+        "{series}{}",
+        on_dashboard(labels, &volume.mountpoint)
+    ));
+    let (status, _) = volume.status();
+    let [(labels, _)] = &buckets[..] else {
+        panic!("one of this volume: {buckets:?}");
+    };
+    assert_eq!(labels["volume"], status["volume"], "{labels}\n{status}");
+}
