@@ -15,6 +15,9 @@ use crate::metrics::mount;
 use crate::support::dashboard::Dashboard;
 use crate::support::{Shape, TestVolume, eventually, http, skip_mounts, text};
 
+/// Names the program of the server, if it is not in `PATH`.
+const PROGRAM: &str = "CAUCHYFS_PROMETHEUS";
+
 /// The alert rules as they are shipped.
 const RULES: &str = include_str!("../../contrib/prometheus/alerts.yml");
 
@@ -47,7 +50,8 @@ impl Prometheus {
         let address = SocketAddr::from((Ipv4Addr::LOCALHOST, port.number));
         let option = |name: &str, value: &str| format!("--{name}={value}");
         let log = fs::File::create(path("log")).expect("there is room");
-        let started = Command::new("prometheus")
+        let program = std::env::var_os(PROGRAM).unwrap_or_else(|| "prometheus".into());
+        let started = Command::new(&program)
             .arg(option("config.file", text(&path("prometheus.yml"))))
             .arg(option("storage.tsdb.path", text(&path("data"))))
             .arg(option("web.listen-address", &address.to_string()))
@@ -56,7 +60,8 @@ impl Prometheus {
             .spawn();
         let child = started.unwrap_or_else(|error| {
             panic!(
-                "cannot run prometheus: {error}; install it with `apt-get install prometheus`, or run scripts/test.sh"
+                "cannot run {}: {error}; `scripts/test.sh` fetches it, and `apt-get install prometheus` installs it",
+                program.display()
             )
         });
         let server = Self {
