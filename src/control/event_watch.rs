@@ -134,7 +134,7 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
         events.record_together(std::iter::once(started).chain(told));
     };
     match volume.interlock() {
-        Some(interlock) => drop(interlock.take_changes(record)),
+        Some(interlock) => interlock.take_changes(record),
         None => record(Vec::new()),
     }
     let returned = changes.returned(&seen, now_ms());

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use super::changes::told;
 use crate::control::mounted::MountedVolume;
+use crate::fs::InterlockChange;
 
 /// The time that a member may take for events of the interlock. Removals wait for less.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
@@ -41,20 +42,21 @@ impl InterlockRecorder {
 
 /// Records the changes of the interlock, and lets removals be refused once a member has the events.
 fn record_durably(volume: &MountedVolume) {
-    let refusals = record_changes(volume);
-    if volume.events().flush(FLUSH_TIMEOUT)
-        && let Some(interlock) = volume.interlock()
-    {
-        interlock.note_recorded(refusals);
+    if let Some(interlock) = volume.interlock() {
+        let flush = || volume.events().flush(FLUSH_TIMEOUT);
+        interlock.record_changes(|changes| record(volume, changes), flush);
     }
 }
 
-/// Records the changes of the interlock that no event tells of yet. Returns the number of its refusals so far.
-pub(crate) fn record_changes(volume: &MountedVolume) -> u64 {
-    volume.interlock().map_or(0, |interlock| {
-        interlock.take_changes(|changes| {
-            let told = changes.into_iter().map(told);
-            volume.events().record_together(told);
-        })
-    })
+/// Records the changes of the interlock that no event tells of yet.
+pub(crate) fn record_changes(volume: &MountedVolume) {
+    if let Some(interlock) = volume.interlock() {
+        interlock.take_changes(|changes| record(volume, changes));
+    }
+}
+
+fn record(volume: &MountedVolume, changes: Vec<InterlockChange>) {
+    volume
+        .events()
+        .record_together(changes.into_iter().map(told));
 }
