@@ -186,7 +186,7 @@ mod tests {
     #[test]
     fn more_users_than_rooms_share_them_evenly_and_a_user_that_is_gone_leaves_its_room() {
         let rooms = Rooms::default();
-        let users = 1000..1000 + 2 * OTHER_ROOMS as u32;
+        let users = (1000..).take(2 * OTHER_ROOMS);
         let of: Vec<Arc<Room>> = users.clone().map(|user| rooms.of(user)).collect();
         for (number, room) in of.iter().enumerate() {
             let sharing = of.iter().filter(|other| Arc::ptr_eq(room, other));
