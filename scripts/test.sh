@@ -93,20 +93,31 @@ install() {
         sqlite3=sqlite3 fio=fio setpriv=util-linux unshare=util-linux mount=mount
 }
 
-# A server that scrapes metrics, and its tool that tests alert rules. Its package is unpacked, because an installed one serves
-# at every address of the machine from then on, and pages that no test opens come with it.
+# A server that scrapes metrics, and its tool that tests alert rules. Its package is unpacked and not installed: an installed
+# server would serve at every address of the machine from then on. It also brings pages that no test opens.
 get_prometheus() {
-    [ ! -x "$CAUCHYFS_PROMETHEUS" ] && [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] || return 0
+    [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] || return 0
+    [ ! -x "$CAUCHYFS_PROMETHEUS" ] || [ -z "$(promtool)" ] || return 0
     command -v apt-get >/dev/null ||
         fail "this system has no apt-get; please install Prometheus by hand, with its programs prometheus and promtool"
     say "fetching prometheus"
-    local place
-    place=$(mktemp -d)
+    # What is unpacked is moved as a whole: a part of it would be taken for all later.
+    local place=target/prometheus.part
+    rm -rf "$place"
+    mkdir -p "$place"
     as_root apt-get update -qq || true
     (cd "$place" && apt-get download -qq -o "APT::Sandbox::User=$(id -un)" prometheus) || fail "could not fetch the package prometheus"
-    mkdir -p target/prometheus
-    dpkg-deb --extract "$place"/prometheus_*.deb target/prometheus
+    dpkg-deb --extract "$place"/prometheus_*.deb "$place/unpacked" || fail "could not unpack the package prometheus"
+    rm -rf target/prometheus
+    mv "$place/unpacked" target/prometheus
     rm -r "$place"
+}
+
+# Prints the tool that tests alert rules, if there is one.
+promtool() {
+    local places
+    places=$(dirname "$CAUCHYFS_PROMETHEUS"):$ROOT/target/prometheus/usr/bin
+    PATH="$places:$PATH" type -P promtool || true
 }
 
 check_arm() {
@@ -155,12 +166,14 @@ check_dependencies() {
 }
 
 check_alerts() {
-    local promtool
-    promtool=$(dirname "$CAUCHYFS_PROMETHEUS")/promtool
-    if [ -x "$promtool" ]; then
-        "$promtool" test rules contrib/prometheus/alerts_test.yml
-    else
+    local tool
+    tool=$(promtool)
+    if [ -n "$tool" ]; then
+        "$tool" test rules contrib/prometheus/alerts_test.yml
+    elif [ "${CAUCHYFS_SKIP_MOUNTS:-}" = 1 ]; then
         echo "alert rules were NOT CHECKED: there is no promtool"
+    else
+        fail "there is no promtool, which tests the alert rules"
     fi
 }
 
@@ -196,9 +209,9 @@ if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] && [ "$(id -u)" != 0 ]; then
     export "$(runner)=sudo -E"
 fi
 part "packages" install
-CAUCHYFS_PROMETHEUS=$(command -v prometheus || echo "$ROOT/target/prometheus/usr/bin/prometheus")
+CAUCHYFS_PROMETHEUS=${CAUCHYFS_PROMETHEUS:-$(type -P prometheus || echo "$ROOT/target/prometheus/usr/bin/prometheus")}
 export CAUCHYFS_PROMETHEUS
-part "prometheus" get_prometheus
+start "prometheus" get_prometheus
 # Where there is a browser now, the test of the page must find it.
 ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null || export CAUCHYFS_NEEDS_BROWSER=1
 
@@ -217,12 +230,13 @@ if cargo clippy --version >/dev/null 2>&1; then
 else
     echo "no clippy here: left out"
 fi
+code=0
+finish "prometheus" || code=$?
 say "alert rules"
-part "alert rules" check_alerts
+part "alert rules" check_alerts || code=$?
 say "check for AArch64"
 part "check for AArch64" check_arm
 
-code=0
 say "tests"
 if [ $# -gt 0 ]; then
     part "tests" cargo test --locked --workspace --no-fail-fast "$@" || code=$?
