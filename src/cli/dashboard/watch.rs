@@ -3,7 +3,7 @@
 //! A thread looks for mounts once a second. Each volume has two threads. One asks what costs a daemon nothing, once a
 //! second: events, and counts of bytes. The other asks for the state when there is a new event. Otherwise
 //! it asks at intervals that grow with the time that an answer takes. A daemon that hangs keeps its own two threads alone.
-//! Answers are charged to a `Room`, which bounds what the daemons of a user send together.
+//! Answers are charged to a `Room`, which bounds what the daemons of the users that share it send together.
 
 use std::collections::BTreeMap;
 use std::io;
