@@ -337,9 +337,10 @@ impl Mirror {
     ///
     /// # Errors
     ///
-    /// If no copy is left, or none has space for undoing what was written.
+    /// If no copy is left, none has space for undoing what was written, or the copies are closed.
     pub(super) fn go_back(&self) -> io::Result<()> {
         let mut writer = self.writer.lock();
+        self.mode.check_open()?;
         if self.mode.has_begun() {
             writer.reset()
         } else {
@@ -361,7 +362,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Ends all writing to members. A reader may go on after this, because a member that hangs held it up. It repairs no
+    /// Ends all writing of pages and heads. A reader may go on after this, because a member that hangs held it up. It repairs no
     /// wrong page that it found, and tries no other copies.
     pub(super) fn close(&self) {
         let _writer = self.writer.lock();

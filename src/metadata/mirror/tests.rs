@@ -176,6 +176,17 @@ fn a_reader_that_goes_on_after_the_close_changes_no_copy() {
 }
 
 #[test]
+fn a_reader_that_goes_on_after_the_close_of_what_is_only_read_tries_no_other_copies() {
+    let rig = Rig::new(1, 1, 2);
+    let members = Members::open(rig.stores(&[], None), Access::ReadOnly, inline());
+    let disk = Arc::new(Disk::new(members.expect("members")));
+    let mirror = Mirror::open(&disk).expect("both members have it");
+    let index = RedbIndex::open(Arc::clone(&mirror), 1 << 20).expect("it is sound");
+    index.close().expect("all members answer");
+    assert!(mirror.go_back().is_err());
+}
+
+#[test]
 fn a_new_copy_gets_all_pages_before_a_head_names_it() {
     let fixture = Fixture::new(3);
     let (mut writer, parts) = fixture.writer();

@@ -73,6 +73,14 @@ impl WriteMode {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// Fails once [`WriteMode::close`] was called.
+    pub(super) fn check_open(&self) -> io::Result<()> {
+        if self.is_closed() {
+            return Err(io::Error::other("the copies of the index are closed"));
+        }
+        Ok(())
+    }
+
     /// Notes that a copy had no space, or that what was written for that commit is undone.
     pub(super) fn set_out_of_space(&self, out_of_space: bool) {
         self.out_of_space.store(out_of_space, Ordering::Release);

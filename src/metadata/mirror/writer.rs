@@ -384,9 +384,7 @@ impl CopyWriter {
     ///
     /// If a member that has the space does not answer, or all writing has ended.
     pub(super) fn reset(&mut self) -> io::Result<()> {
-        if self.mode.is_closed() {
-            return Err(io::Error::other("the copies of the index are closed"));
-        }
+        self.mode.check_open()?;
         self.suspend();
         // All writes since the last durable head are given up.
         self.unsynced = false;
