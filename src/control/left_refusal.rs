@@ -1,4 +1,4 @@
-//! The refusal of removals that the interlock of one daemon leaves to the next, by the events of it.
+//! The refusal of removals that the interlock of one daemon leaves to the next, which the log of events carries over.
 
 use std::time::Duration;
 
