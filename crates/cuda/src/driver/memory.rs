@@ -137,6 +137,13 @@ pub(super) fn is_pinned(address: usize, len: usize) -> bool {
     before.is_some_and(|(start, pinned)| address + len <= start + pinned)
 }
 
+/// Returns numbers as the bytes that they are.
+pub(super) fn bytes_of(numbers: &mut [u64]) -> &mut [u8] {
+    let bytes = size_of_val(numbers);
+    // SAFETY: these are the bytes of the numbers, all of them set, and any bytes are numbers.
+    unsafe { slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), bytes) }
+}
+
 /// Locks memory into its pages, for all devices.
 ///
 /// # Errors
