@@ -4,7 +4,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{
-    report::{BulkRow, Pattern},
+    gpu::GpuMessages,
+    report::{BulkRow, GpuRow, Pattern},
     site::{BULK_PACKETS, EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
     timing::median_us,
 };
@@ -125,6 +126,46 @@ impl<'s> Messages<'s> {
         let complete = ranks.iter().copied().filter(|rank| is_complete(rank));
         Ok((time, complete.count()))
     }
+
+    /// Measures the first `messages` on the GPU, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if the GPU fails, or the result is not what was encoded.
+    fn on_gpu(
+        &mut self,
+        site: Site<'_>,
+        messages: usize,
+        base_us: f64,
+    ) -> Result<Vec<GpuRow>, BenchError> {
+        let Some(gpus) = site.gpus else {
+            return Ok(Vec::new());
+        };
+        let numbers = match self.pattern {
+            Pattern::Different => &mut self.numbers[..messages * RECEIVED],
+            Pattern::Equal => &mut self.numbers[..],
+        };
+        let start = self.targets.as_ptr().align_offset(LINE_BYTES);
+        let message_bytes = BULK_PACKETS * PACKET_BYTES;
+        let given = GpuMessages {
+            code: self.codec.code(),
+            pattern: self.pattern,
+            messages,
+            packets_per_message: RECEIVED,
+            packet_bytes: PACKET_BYTES,
+            numbers,
+            packets: &mut self.packets[..messages * RECEIVED * PACKET_BYTES],
+            targets: &mut self.targets[start..start + messages * message_bytes],
+            base_us,
+        };
+        given.measure(site, gpus, |ranks, targets| {
+            let decoded = targets.chunks_exact(message_bytes).zip(ranks);
+            decoded
+                .take(COMPARED)
+                .enumerate()
+                .all(|(message, (found, rank))| *rank != BULK_PACKETS || found == source(message))
+        })
+    }
 }
 
 /// Returns the source packets of a message.
@@ -144,9 +185,9 @@ pub(super) fn measure(
     counts: &[usize],
     base_us: f64,
     progress: impl Fn(usize),
-) -> Result<Vec<BulkRow>, BenchError> {
+) -> Result<(Vec<BulkRow>, Vec<GpuRow>), BenchError> {
     let Some(&most) = counts.iter().max() else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     };
     let needed = most.saturating_mul((RECEIVED + BULK_PACKETS) * PACKET_BYTES);
     let limit = memory_bytes() / MEMORY_SHARE;
@@ -157,7 +198,7 @@ pub(super) fn measure(
     let mut messages = Messages::new(RandomCodec::new(code, site.engine), most)?;
     let mut threads = vec![1, site.workers.width()];
     threads.dedup();
-    let mut rows = Vec::new();
+    let (mut rows, mut gpu_rows) = (Vec::new(), Vec::new());
     for pattern in Pattern::ALL {
         messages.fill(pattern)?;
         for &count in counts {
@@ -179,7 +220,8 @@ pub(super) fn measure(
                     gb_per_s: to_f64(BULK_PACKETS * PACKET_BYTES) / message_us / 1e3,
                 });
             }
+            gpu_rows.extend(messages.on_gpu(site, count, base_us)?);
         }
     }
-    Ok(rows)
+    Ok((rows, gpu_rows))
 }

@@ -4,7 +4,8 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{
-    report::{Decoder, SingleRow},
+    gpu::GpuMessages,
+    report::{Decoder, GpuRow, Pattern, SingleRow},
     site::{EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
     timing::median_us,
 };
@@ -61,6 +62,30 @@ impl<'s> Message<'s> {
         })
     }
 
+    /// Measures the message on the GPU, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if the GPU fails, or the result is not what was encoded.
+    fn on_gpu(&mut self, site: Site<'_>, base_us: f64) -> Result<Vec<GpuRow>, BenchError> {
+        let Some(gpus) = site.gpus else {
+            return Ok(Vec::new());
+        };
+        let mut result = vec![0; self.sources.len()];
+        let given = GpuMessages {
+            code: self.codec.code(),
+            pattern: Pattern::Different,
+            messages: 1,
+            packets_per_message: self.numbers.len(),
+            packet_bytes: PACKET_BYTES,
+            numbers: &mut self.numbers,
+            packets: &mut self.arrived,
+            targets: &mut result,
+            base_us,
+        };
+        given.measure(site, gpus, |_, targets| targets == self.sources)
+    }
+
     /// Returns the packets that arrived.
     fn received(&self) -> Vec<(u64, &[u8])> {
         let arrived = self.arrived.chunks_exact(PACKET_BYTES);
@@ -110,8 +135,11 @@ impl<'s> Message<'s> {
 /// # Errors
 ///
 /// [`BenchError`] if no code has so many source packets, or a decoder gives wrong bytes.
-pub(super) fn measure(site: Site<'_>, packets: usize) -> Result<Vec<SingleRow>, BenchError> {
-    let message = Message::new(site, packets)?;
+pub(super) fn measure(
+    site: Site<'_>,
+    packets: usize,
+) -> Result<(Vec<SingleRow>, Vec<GpuRow>), BenchError> {
+    let mut message = Message::new(site, packets)?;
     let base_us = message.time(site, Decoder::Serial, 1)?;
     let mut rows = Vec::new();
     let all = site.workers.width();
@@ -137,7 +165,7 @@ pub(super) fn measure(site: Site<'_>, packets: usize) -> Result<Vec<SingleRow>, 
             });
         }
     }
-    Ok(rows)
+    Ok((rows, message.on_gpu(site, base_us)?))
 }
 
 /// Returns whether a decoder was measured with so many threads.
