@@ -152,10 +152,9 @@ pub(super) fn bytes_of(numbers: &mut [u64]) -> &mut [u8] {
 pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
     context.enter()?;
     let address = memory.as_mut_ptr().cast();
+    let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
     // SAFETY: the memory is there; the caller promised not to unmap it before it is unpinned.
-    let answer = unsafe {
-        calls::cuMemHostRegister_v2(address, memory.len(), sys::CU_MEMHOSTREGISTER_PORTABLE)
-    };
+    let answer = unsafe { calls::cuMemHostRegister_v2(address, memory.len(), flags) };
     check(answer, "lock memory")?;
     PINNED.write().insert(memory.as_ptr().addr(), memory.len());
     Ok(())
