@@ -1,7 +1,8 @@
 //! A filesystem in memory behind the kernel's protocol: the limit of what any volume can reach over it.
 //!
 //! `cauchyfs bench fs` mounts it beside a volume. Requests take the same way as those of a volume, over the same
-//! transport. Their work is one copy, and nothing is durable. So the time that they take is the time that FUSE takes.
+//! transport. Their work is one copy, into memory in use, and nothing is durable. So the time that they take is the time
+//! that FUSE takes. A file of more than a mebibyte has its length, and not its bytes.
 //! It has files, directories and their attributes, as the benchmark needs them. Other requests get `ENOSYS`.
 
 mod content;

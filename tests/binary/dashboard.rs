@@ -257,9 +257,12 @@ fn a_thousand_connections_and_slow_readers_take_neither_the_page_nor_memory() {
         };
         let _ = client.write_all(sent);
         crowd.push(client);
-        let served = dashboard.connections();
-        // One was just taken, and one that lost its place may not be closed yet.
-        assert!(served <= 66, "{served} are served at once");
+        // Between these, many wait at once.
+        if number % 20 == 19 {
+            let served = dashboard.connections();
+            // One that lost its place may not be closed yet.
+            assert!(served <= 65, "{served} are served at once");
+        }
     }
     assert!(crowd.len() > 900, "{}", crowd.len());
     // All of the crowd stays, and reads nothing.

@@ -1,13 +1,14 @@
-//! A volume that an earlier build wrote is read by this one, with all members and without any one.
+//! Volumes that an earlier build wrote are read by this one, with all members and without as many as may be lost.
 //!
-//! `tests/golden/volume-1.bin` holds the member directories of a 2+1 volume of format version 1, as a
-//! power cut left them: what was written last is in the journals only. It is made by
+//! The files in `tests/golden` hold the member directories of volumes of format version 1, as a power cut left them:
+//! what was written last is in the journals only. `volume-1.bin` is a 2+1 volume. `volume-1-codes.bin` has files of 2+1
+//! and of 2+2 of the random code, to which it was changed while in use. They are made by
 //!
 //! ```text
 //! cargo test --test library golden -- --ignored
 //! ```
 //!
-//! and may be made again only while no build that writes the format has been released. Numbers in it are
+//! and may be made again only while no build that writes the format has been released. Numbers in them are
 //! little-endian, and blocks are 4 KiB without the zeros at their end:
 //!
 //! ```text
@@ -23,16 +24,17 @@ use std::collections::hash_map::Entry;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use cauchyfs::codec::{CodeId, Geometry};
 use cauchyfs::format::Ino;
 use cauchyfs::fs::{
     Caller, Changes, Fs, FsError, FsOptions, OpenFlags, WriteFlags, XattrMode, check, tree,
 };
+use cauchyfs::membership::StripeCode;
 use cauchyfs::store::{CutPolicy, MemDisk, Store};
 
 use crate::volume;
 
 const ROOT: &Caller = &Caller::ROOT;
-const MEMBERS: usize = 3;
 const BLOCK: usize = 4096;
 const MAX_GOLDEN_BYTES: usize = 200 << 10;
 
@@ -42,8 +44,9 @@ const STRIPES: usize = 300_000;
 const SPARSE_AT: u64 = 1 << 30;
 const SPARSE_LEN: u64 = 1 << 40;
 
-fn golden() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden/volume-1.bin")
+fn golden(name: &str) -> PathBuf {
+    let golden = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
+    golden.join(name)
 }
 
 /// Bytes that tell file and block, and are mostly zeros.
@@ -232,8 +235,8 @@ impl<'a> Packed<'a> {
     }
 }
 
-fn unpack(packed: &[u8]) -> Vec<MemDisk> {
-    let disks: Vec<MemDisk> = (0..MEMBERS)
+fn unpack(packed: &[u8], members: usize) -> Vec<MemDisk> {
+    let disks: Vec<MemDisk> = (0..members)
         .map(|member| MemDisk::new(&format!("d{member}"), 1 << 30))
         .collect();
     let mut packed = Packed(packed);
@@ -260,41 +263,106 @@ fn unpack(packed: &[u8]) -> Vec<MemDisk> {
     disks
 }
 
+/// Keeps the members of a volume as a power cut leaves them.
+fn keep(name: &str, disks: &[MemDisk]) {
+    for disk in disks {
+        disk.cut(CutPolicy::Drop);
+    }
+    let packed = pack(disks);
+    assert!(packed.len() <= MAX_GOLDEN_BYTES, "{} bytes", packed.len());
+    std::fs::create_dir_all(golden("")).unwrap();
+    std::fs::write(golden(name), packed).unwrap();
+}
+
 #[test]
 #[ignore = "writes the golden volume"]
 fn make_the_golden_volume() {
-    let disks = volume::disks(MEMBERS, 2, 1);
+    let disks = volume::disks(3, 2, 1);
     let fs = open(&disks);
     write_all(&fs);
     assert_all_there(&fs, "just written");
     // A power cut, as it were: the daemon lets nothing go in order.
-    for disk in &disks {
-        disk.cut(CutPolicy::Drop);
+    keep("volume-1.bin", &disks);
+}
+
+/// The code to which the other volume is changed. It survives the loss of any two.
+fn second_code() -> StripeCode {
+    let geometry = Geometry::new(2, 2).unwrap();
+    StripeCode {
+        geometry,
+        code: CodeId::RANDOM_GF2.for_geometry(geometry).unwrap(),
+        unit_bytes: 64 << 10,
     }
+}
+
+/// Checks what was written before the change of code, and with it.
+fn assert_both_codes_there(fs: &Fs, context: &str) {
+    assert_all_there(fs, context);
+    for (path, file, len) in [("changed", 6, STRIPES), ("late", 7, 5_000)] {
+        assert!(
+            read(fs, path, 0, len) == content(file, len),
+            "{context}: {path}"
+        );
+    }
+    let members = fs.transactions().members();
+    assert_eq!(members.shape().stripe_code(), second_code(), "{context}");
+}
+
+#[test]
+#[ignore = "writes the golden volume of two codes"]
+fn make_the_golden_volume_of_two_codes() {
+    let disks = volume::disks(4, 2, 1);
+    let fs = open(&disks);
+    write_all(&fs);
+    fs.transactions().change_code(second_code()).unwrap();
+    fs.close().unwrap();
+    fs.maintenance().close().unwrap();
     drop(fs);
-    let packed = pack(&disks);
-    assert!(packed.len() <= MAX_GOLDEN_BYTES, "{} bytes", packed.len());
-    std::fs::create_dir_all(golden().parent().unwrap()).unwrap();
-    std::fs::write(golden(), packed).unwrap();
+    let fs = open(&disks);
+    put(&fs, Ino::ROOT, "changed", 0, &content(6, STRIPES));
+    fs.syncfs().unwrap();
+    fs.transactions().checkpoint().unwrap();
+    put(&fs, Ino::ROOT, "late", 0, &content(7, 5_000));
+    fs.syncfs().unwrap();
+    assert_both_codes_there(&fs, "just written");
+    keep("volume-1-codes.bin", &disks);
+}
+
+/// Reads a golden volume without the lost members, uses it, and reads it again.
+fn assert_readable(
+    packed: &[u8],
+    members: usize,
+    lost: &[usize],
+    assert_there: impl Fn(&Fs, &str),
+) {
+    let context = format!("lost {lost:?}");
+    let mut disks = unpack(packed, members);
+    let mut number = 0..;
+    disks.retain(|_| number.next().is_none_or(|number| !lost.contains(&number)));
+    let fs = open(&disks);
+    assert_there(&fs, &context);
+    fs.wait_for_removal();
+    let report = check::check(fs.maintenance(), false).unwrap();
+    assert_eq!(report.findings, [], "{context}");
+    fs.close().unwrap();
+    fs.maintenance().close().unwrap();
+    drop(fs);
+    assert_there(&open(&disks), &format!("{context}, after it was used"));
 }
 
 #[test]
 fn the_golden_volume_of_version_1_is_read_with_all_members_and_without_any_one() {
-    let packed = std::fs::read(golden()).unwrap();
-    for lost in [None, Some(0), Some(1), Some(2)] {
-        let context = format!("lost {lost:?}");
-        let mut disks = unpack(&packed);
-        if let Some(lost) = lost {
-            disks.remove(lost);
-        }
-        let fs = open(&disks);
-        assert_all_there(&fs, &context);
-        fs.wait_for_removal();
-        let report = check::check(fs.maintenance(), false).unwrap();
-        assert_eq!(report.findings, [], "{context}");
-        fs.close().unwrap();
-        fs.maintenance().close().unwrap();
-        drop(fs);
-        assert_all_there(&open(&disks), &format!("{context}, after it was used"));
+    let packed = std::fs::read(golden("volume-1.bin")).unwrap();
+    for lost in [&[][..], &[0], &[1], &[2]] {
+        assert_readable(&packed, 3, lost, assert_all_there);
+    }
+}
+
+/// The files of the first code tolerate one loss, until they are rewritten.
+#[test]
+fn the_golden_volume_of_two_codes_is_read_with_all_members_and_without_any_one() {
+    let packed = std::fs::read(golden("volume-1-codes.bin")).unwrap();
+    for lost in [&[][..], &[0], &[1], &[2], &[3]] {
+        assert_readable(&packed, 4, lost, assert_both_codes_there);
     }
 }

@@ -102,7 +102,8 @@ const MOST_JOBS: u64 = 256;
 
 Random reads bypass the kernel's page cache where the filesystem takes O_DIRECT. Sequential reads begin with
 POSIX_FADV_DONTNEED. Neither empties the cache of a volume's own daemon: choose a --size above its
---cache-size to read from the members. The filesystem in memory needs three times the size.")]
+--cache-size to read from the members. The filesystem in memory keeps the lengths of
+large files, and few of their bytes. The kernel caches up to twice the size of them.")]
 pub(super) struct FsArguments {
     /// Print one JSON document.
     #[arg(long)]

@@ -46,11 +46,22 @@ impl Capacity {
     }
 }
 
+/// The bytes of a file that are kept. A longer file has others in their place: the time for new memory would be no time
+/// that FUSE takes.
+const WINDOW: usize = 1 << 20;
+
 /// The bytes of one file. They keep their room until they are dropped.
 #[derive(Debug)]
 pub(super) struct FileContent {
-    bytes: RwLock<Vec<u8>>,
+    bytes: RwLock<Bytes>,
     space: Arc<Capacity>,
+}
+
+#[derive(Debug, Default)]
+struct Bytes {
+    len: u64,
+    /// The byte at an offset is the one at the rest of its division by [`WINDOW`].
+    window: Vec<u8>,
 }
 
 impl FileContent {
@@ -64,67 +75,72 @@ impl FileContent {
 
     /// Returns the length, in bytes.
     pub(super) fn size(&self) -> u64 {
-        self.bytes.read().len() as u64
+        self.bytes.read().len
     }
 
     /// Reads from `offset` on, and returns how many bytes there were.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> usize {
         let bytes = self.bytes.read();
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let rest = bytes.get(start..).unwrap_or_default();
-        let len = rest.len().min(out.len());
-        out[..len].copy_from_slice(&rest[..len]);
+        let rest = usize::try_from(bytes.len.saturating_sub(offset)).unwrap_or(usize::MAX);
+        let len = rest.min(out.len());
+        let mut done = 0;
+        while done < len {
+            let piece = &bytes.window[place(offset + done as u64)..];
+            let count = piece.len().min(len - done);
+            out[done..done + count].copy_from_slice(&piece[..count]);
+            done += count;
+        }
         len
     }
 
-    /// Writes at `offset`. A gap before it reads as zeros.
+    /// Writes at `offset`. A gap before it reads as zeros if the file is no longer than the bytes that are kept.
     ///
     /// # Errors
     ///
     /// `NoSpace` if there is no room.
     pub(super) fn write(&self, offset: u64, data: &[u8]) -> Result<(), FsError> {
-        let start = usize::try_from(offset).map_err(|_| FsError::FileTooBig)?;
-        let end = start.checked_add(data.len()).ok_or(FsError::FileTooBig)?;
+        let end = offset.checked_add(data.len() as u64);
         let mut bytes = self.bytes.write();
-        self.reserve(&mut bytes, end)?;
-        if bytes.len() < start {
-            bytes.resize(start, 0);
+        let longer = end.ok_or(FsError::FileTooBig)?.max(bytes.len);
+        self.set_len(&mut bytes, longer)?;
+        let mut done = 0;
+        while done < data.len() {
+            let piece = &mut bytes.window[place(offset + done as u64)..];
+            let count = piece.len().min(data.len() - done);
+            piece[..count].copy_from_slice(&data[done..done + count]);
+            done += count;
         }
-        let (old, new) = data.split_at(data.len().min(bytes.len() - start));
-        bytes[start..start + old.len()].copy_from_slice(old);
-        bytes.extend_from_slice(new);
         Ok(())
     }
 
-    /// Cuts the file, or extends it with zeros.
+    /// Cuts the file, or extends it.
     ///
     /// # Errors
     ///
     /// `NoSpace` if there is no room.
     pub(super) fn resize(&self, size: u64) -> Result<(), FsError> {
-        let size = usize::try_from(size).map_err(|_| FsError::FileTooBig)?;
-        let mut bytes = self.bytes.write();
-        self.reserve(&mut bytes, size)?;
-        let cut = bytes.len().saturating_sub(size) as u64;
-        bytes.resize(size, 0);
-        self.space.give_back(cut);
-        Ok(())
+        self.set_len(&mut self.bytes.write(), size)
     }
 
-    /// Takes room for a file of `len` bytes, if it is to grow to that.
-    fn reserve(&self, bytes: &mut Vec<u8>, len: usize) -> Result<(), FsError> {
-        let more = len.saturating_sub(bytes.len());
-        self.space.take(more as u64)?;
-        bytes.try_reserve(more).map_err(|_| {
-            self.space.give_back(more as u64);
-            FsError::NoSpace
-        })
+    /// Takes room for a file of `len` bytes, or gives the rest back.
+    fn set_len(&self, bytes: &mut Bytes, len: u64) -> Result<(), FsError> {
+        self.space.take(len.saturating_sub(bytes.len))?;
+        self.space.give_back(bytes.len.saturating_sub(len));
+        bytes.len = len;
+        let kept = usize::try_from(len).unwrap_or(usize::MAX).min(WINDOW);
+        bytes.window.resize(kept, 0);
+        Ok(())
     }
+}
+
+/// Returns the place of the byte at an offset of a file.
+fn place(offset: u64) -> usize {
+    (offset % WINDOW as u64) as usize
 }
 
 impl Drop for FileContent {
     fn drop(&mut self) {
-        self.space.give_back(self.bytes.get_mut().len() as u64);
+        self.space.give_back(self.bytes.get_mut().len);
     }
 }
 
@@ -150,6 +166,24 @@ mod tests {
         assert_eq!(file.read(0, &mut out), 4);
         assert_eq!(out[..4], *b"ab\0\0");
         assert_eq!(space.free(), 96);
+    }
+
+    #[test]
+    fn a_long_file_keeps_few_bytes_and_all_of_its_length() {
+        const LONG: u64 = 3 * WINDOW as u64 + 5;
+        let space = Arc::new(Capacity::new(LONG));
+        let file = FileContent::new(Arc::clone(&space));
+        let data = vec![7; 2 * WINDOW];
+        file.write(LONG - data.len() as u64, &data).unwrap();
+        assert_eq!((file.size(), space.free()), (LONG, 0));
+        assert_eq!(file.bytes.read().window.len(), WINDOW);
+        let mut out = vec![0; 2 * WINDOW];
+        assert_eq!(file.read(WINDOW as u64 - 1, &mut out), out.len());
+        assert!(out.iter().all(|&byte| byte == 7));
+        assert_eq!(file.read(LONG - 3, &mut out), 3);
+        file.resize(2).unwrap();
+        assert_eq!(space.free(), LONG - 2);
+        assert_eq!(file.read(0, &mut out), 2);
     }
 
     #[test]

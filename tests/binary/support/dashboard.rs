@@ -18,6 +18,15 @@ pub(crate) struct Dashboard {
     _out: BufReader<ChildStdout>,
 }
 
+/// The connections of a dashboard, as the kernel tells of them.
+#[derive(Default)]
+struct Sockets {
+    /// Those that wait to be taken.
+    waiting: usize,
+    /// Those that were taken and not closed. Others have no inode.
+    served: usize,
+}
+
 impl Drop for Dashboard {
     fn drop(&mut self) {
         // It may have ended.
@@ -105,18 +114,43 @@ impl Dashboard {
         shown
     }
 
-    /// Returns the number of connections that it has taken and not closed. Those that wait to be taken, and those that it
-    /// closed, have no inode of a socket.
+    /// Returns the number of connections that it has taken and not closed, once it has taken all that wait.
+    ///
+    /// The kernel tells of one connection after the other. So a table that was read while the dashboard took connections
+    /// may have more of them than there ever were at once.
+    #[track_caller]
     pub(crate) fn connections(&self) -> usize {
+        let mut served = 0;
+        eventually("all that wait are taken", || {
+            let was_quiet = self.sockets().waiting == 0;
+            let sockets = self.sockets();
+            served = sockets.served;
+            was_quiet && sockets.waiting == 0 && self.sockets().waiting == 0
+        });
+        served
+    }
+
+    fn sockets(&self) -> Sockets {
         let table = fs::read_to_string(format!("/proc/{}/net/tcp", self.child.id()));
         let table = table.expect("it runs");
         let port = format!(":{:04X}", self.address.port());
-        let is_served = |line: &&str| {
+        let mut sockets = Sockets::default();
+        for line in table.lines().skip(1) {
             let fields: Vec<&str> = line.split_whitespace().collect();
-            let listens = fields[3] == "0A";
-            fields[1].ends_with(&port) && !listens && fields[9] != "0"
-        };
-        table.lines().skip(1).filter(is_served).count()
+            let [_, local, _, state, queues, _, _, _, _, inode, ..] = fields[..] else {
+                panic!("the kernel tells something else: {line}");
+            };
+            if !local.ends_with(&port) {
+                continue;
+            }
+            if state == "0A" {
+                let (_, waiting) = queues.split_once(':').expect("there are two queues");
+                sockets.waiting += usize::from_str_radix(waiting, 16).expect("it is a number");
+            } else if inode != "0" {
+                sockets.served += 1;
+            }
+        }
+        sockets
     }
 
     /// Returns the memory that it has.

@@ -30,8 +30,8 @@ use crate::fuse::{OnFailure, ServeOptions, Transport, TransportChoice, one_line,
 /// The beginning of the name of a mountpoint.
 const MOUNTPOINT: &str = "cauchyfs-bench-fuse-";
 
-/// The times of the size that the filesystem and the kernel's cache of it take at most.
-const MEMORY_FACTOR: u64 = 3;
+/// The times of the size that the kernel caches of it at most: the large file, and those of the jobs with several threads.
+const MEMORY_FACTOR: u64 = 2;
 
 /// Room beyond what the jobs need, so that no rounding matters.
 const SPARE: u64 = 1 << 20;
