@@ -144,12 +144,15 @@ pub(super) fn bytes_of(numbers: &mut [u64]) -> &mut [u8] {
     unsafe { slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), bytes) }
 }
 
-/// Locks memory into its pages, for all devices.
+/// Locks memory into its pages, for all devices. Empty memory is left alone: no driver takes it.
 ///
 /// # Errors
 ///
 /// If the system does not allow it, or the device is lost.
 pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
+    if memory.is_empty() {
+        return Ok(());
+    }
     context.enter()?;
     let address = memory.as_mut_ptr().cast();
     let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
@@ -166,6 +169,9 @@ pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceErro
 ///
 /// If it was not pinned, or the driver cannot.
 pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
+    if memory.is_empty() {
+        return Ok(());
+    }
     PINNED.write().remove(&memory.as_ptr().addr());
     // Memory is registered for the process: the driver may well unpin it when the device is lost.
     if let Err(error) = context.enter() {

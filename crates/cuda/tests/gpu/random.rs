@@ -99,7 +99,6 @@ impl Messages {
         let mut packets = self.packets.clone();
         for is_pinned in [false, true] {
             let mut targets = self.stale();
-            let is_pinned = is_pinned && !targets.is_empty();
             if is_pinned {
                 gpu.pin(&mut packets).expect("may be pinned");
                 gpu.pin(&mut targets).expect("may be pinned");
