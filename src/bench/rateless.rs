@@ -6,6 +6,7 @@ mod bulk;
 mod completeness;
 mod gpu;
 mod report;
+mod room;
 mod single;
 mod site;
 mod timing;

@@ -6,6 +6,7 @@ use rand::{Rng, SeedableRng};
 use super::{
     gpu::GpuMessages,
     report::{BulkRow, GpuRow, Pattern},
+    room::Room,
     site::{BULK_PACKETS, EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
     timing::median_us,
 };
@@ -15,9 +16,6 @@ use crate::codec::rateless::{Bulk, Form, Numbers, RandomCode, RandomCodec, Ratel
 
 /// Packets that arrive of each message.
 const RECEIVED: usize = BULK_PACKETS + EXTRA_PACKETS;
-
-/// Alignment of targets: a cache line, so that they can be written past the caches.
-const LINE_BYTES: usize = 64;
 
 /// The share of the machine's memory that messages may take.
 const MEMORY_SHARE: usize = 4;
@@ -30,8 +28,8 @@ struct Messages<'s> {
     codec: RandomCodec<'s>,
     pattern: Pattern,
     numbers: Vec<u64>,
-    packets: Vec<u8>,
-    targets: Vec<u8>,
+    packets: Room,
+    targets: Room,
 }
 
 impl<'s> Messages<'s> {
@@ -41,19 +39,12 @@ impl<'s> Messages<'s> {
     ///
     /// [`BenchError::NoRoom`] if the system does not give the memory.
     fn new(codec: RandomCodec<'s>, messages: usize) -> Result<Self, BenchError> {
-        let room = |bytes: usize| {
-            let mut room = Vec::new();
-            let given = room.try_reserve_exact(bytes);
-            given.map_err(|_| BenchError::NoRoom { bytes })?;
-            room.resize(bytes, 0);
-            Ok::<Vec<u8>, BenchError>(room)
-        };
         Ok(Self {
             codec,
             pattern: Pattern::Different,
             numbers: Vec::new(),
-            packets: room(messages * RECEIVED * PACKET_BYTES)?,
-            targets: room(messages * BULK_PACKETS * PACKET_BYTES + LINE_BYTES)?,
+            packets: Room::new(messages * RECEIVED * PACKET_BYTES)?,
+            targets: Room::new(messages * BULK_PACKETS * PACKET_BYTES)?,
         })
     }
 
@@ -105,9 +96,8 @@ impl<'s> Messages<'s> {
             numbers,
             packets: &self.packets[..messages * RECEIVED * PACKET_BYTES],
         };
-        let start = self.targets.as_ptr().align_offset(LINE_BYTES);
         let message_bytes = BULK_PACKETS * PACKET_BYTES;
-        let targets = &mut self.targets[start..start + messages * message_bytes];
+        let targets = &mut self.targets[..messages * message_bytes];
         let mut ranks = Vec::new();
         let time = median_us(site.time, || {
             ranks = codec.decode_bulk(&bulk, targets)?;
@@ -145,7 +135,6 @@ impl<'s> Messages<'s> {
             Pattern::Different => &mut self.numbers[..messages * RECEIVED],
             Pattern::Equal => &mut self.numbers[..],
         };
-        let start = self.targets.as_ptr().align_offset(LINE_BYTES);
         let message_bytes = BULK_PACKETS * PACKET_BYTES;
         let given = GpuMessages {
             code: self.codec.code(),
@@ -155,7 +144,7 @@ impl<'s> Messages<'s> {
             packet_bytes: PACKET_BYTES,
             numbers,
             packets: &mut self.packets[..messages * RECEIVED * PACKET_BYTES],
-            targets: &mut self.targets[start..start + messages * message_bytes],
+            targets: &mut self.targets[..messages * message_bytes],
             base_us,
         };
         given.measure(site, gpus, |ranks, targets| {

@@ -6,14 +6,13 @@ use rand::{Rng, SeedableRng};
 use super::{
     gpu::GpuMessages,
     report::{Decoder, GpuRow, Pattern, SingleRow},
+    room::Room,
     site::{EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
     timing::median_us,
 };
 use crate::bench::{BenchError, row::to_f64};
 use crate::codec::WorkerPool;
-use crate::codec::rateless::{
-    Echelon, Form, IncrementalDecoder, Method, RandomCode, RandomCodec, RatelessError,
-};
+use crate::codec::rateless::{Echelon, Form, IncrementalDecoder, Method, RandomCode, RandomCodec};
 
 /// The parts of the redimensioned decoder.
 const PARTS: usize = 8;
@@ -23,12 +22,12 @@ struct Message<'s> {
     codec: RandomCodec<'s>,
     sources: Vec<u8>,
     numbers: Vec<u64>,
-    arrived: Vec<u8>,
+    arrived: Room,
 }
 
 impl<'s> Message<'s> {
     /// Returns a message of noise, and the first run of packets that completes it.
-    fn new(site: Site<'s>, packets: usize) -> Result<Self, RatelessError> {
+    fn new(site: Site<'s>, packets: usize) -> Result<Self, BenchError> {
         let code = RandomCode::new(Form::Plain, packets, SEED)?;
         let codec = RandomCodec::new(code, site.engine);
         let count = packets + EXTRA_PACKETS;
@@ -50,7 +49,7 @@ impl<'s> Message<'s> {
             .collect();
         let mut sources = vec![0; packets * PACKET_BYTES];
         SmallRng::seed_from_u64(SEED).fill_bytes(&mut sources);
-        let mut arrived = vec![0; count * PACKET_BYTES];
+        let mut arrived = Room::new(count * PACKET_BYTES)?;
         let packets: Vec<&[u8]> = sources.chunks_exact(PACKET_BYTES).collect();
         let mut targets: Vec<&mut [u8]> = arrived.chunks_exact_mut(PACKET_BYTES).collect();
         codec.encode(&numbers, &packets, &mut targets)?;
@@ -71,7 +70,7 @@ impl<'s> Message<'s> {
         let Some(gpus) = site.gpus else {
             return Ok(Vec::new());
         };
-        let mut result = vec![0; self.sources.len()];
+        let mut result = Room::new(self.sources.len())?;
         let given = GpuMessages {
             code: self.codec.code(),
             pattern: Pattern::Different,

@@ -165,10 +165,9 @@ impl RandomDecoder {
     /// Returns whether the device can read the packets of a batch where they lie.
     fn can_read(&self, batch: &Batch<'_>) -> bool {
         let address = batch.packets.as_ptr().addr();
-        let word = size_of::<u32>();
         batch.shape.sources() <= MOST_READ
-            && batch.packet_bytes.is_multiple_of(word)
-            && address.is_multiple_of(word)
+            && batch.packet_bytes.is_multiple_of(STRIP)
+            && address.is_multiple_of(STRIP)
             && self.context.knows_host_addresses()
             && memory::is_pinned(address, batch.packets.len())
     }
@@ -223,6 +222,7 @@ impl OnDevice {
         let product = shape.product();
         let function = &module.functions()[product.kernel];
         let first = self.first_solution.unwrap_or(0);
+        let strips = self.bytes.div_ceil(STRIP);
         let mut parameters = [
             Parameter::Long(self.packets),
             Parameter::Long((shape.packets * self.packet_pitch) as u64),
@@ -233,11 +233,12 @@ impl OnDevice {
             Parameter::Short(short(self.packet_pitch)),
             Parameter::Short(short(pitch(self.bytes))),
             Parameter::Short(short(self.bytes)),
+            Parameter::Short(short(strips)),
             Parameter::Short(short(shape.sources())),
             Parameter::Short(shape.shift()),
             Parameter::Short(u32::from(self.first_solution.is_some())),
         ];
-        let grid = [self.messages, self.bytes.div_ceil(STRIP), product.groups].map(short);
+        let grid = [self.messages * strips, product.groups, 1].map(short);
         let block = (function.threads(), short(product.shared_bytes));
         // SAFETY: these are the parameters of product.ptx, which stays within packets, targets and solutions; the
         // caller promised that they are there.

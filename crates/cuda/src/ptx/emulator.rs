@@ -280,6 +280,7 @@ fn compute(name: &str, inputs: &[u64]) -> u64 {
         "add.u32" | "add.s32" => word(low(a).wrapping_add(low(b))),
         "sub.u32" | "sub.s32" => word(low(a).wrapping_sub(low(b))),
         "add.u64" => a.wrapping_add(b),
+        "div.u32" => word(low(a) / low(b)),
         "mul.lo.u32" => word(low(a).wrapping_mul(low(b))),
         "mul.wide.u32" => word(low(a)) * word(low(b)),
         "mad.lo.u32" => word(low(a).wrapping_mul(low(b)).wrapping_add(low(c))),

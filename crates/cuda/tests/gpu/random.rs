@@ -12,6 +12,9 @@ use super::gpu;
 /// Content of targets before a call.
 const STALE: u8 = 0xEE;
 
+/// Alignment of packets that a GPU reads by itself.
+const ALIGNMENT: usize = 128;
+
 const SEED: u64 = 0x6B02_2026;
 
 /// Messages with their packets, as bulk calls take them.
@@ -96,16 +99,20 @@ impl Messages {
     /// Asserts that a GPU decodes as the CPU does, from memory that is pinned and from memory that is not. Returns how many messages were complete.
     fn check(&self, gpu: &Gpu, decoder: &mut RandomDecoder, what: &str) -> usize {
         let expected = self.expected();
-        let mut packets = self.packets.clone();
+        // Aligned, so that the GPU may read them by itself.
+        let mut room = vec![0; self.packets.len() + ALIGNMENT];
+        let start = room.as_ptr().align_offset(ALIGNMENT);
+        let packets = &mut room[start..][..self.packets.len()];
+        packets.copy_from_slice(&self.packets);
         for is_pinned in [false, true] {
             let mut targets = self.stale();
             if is_pinned {
-                gpu.pin(&mut packets).expect("may be pinned");
+                gpu.pin(packets).expect("may be pinned");
                 gpu.pin(&mut targets).expect("may be pinned");
             }
-            let ranks = decoder.decode(self.code, &self.bulk(&packets), &mut targets);
+            let ranks = decoder.decode(self.code, &self.bulk(packets), &mut targets);
             if is_pinned {
-                gpu.unpin(&mut packets).expect("was pinned");
+                gpu.unpin(packets).expect("was pinned");
                 gpu.unpin(&mut targets).expect("was pinned");
             }
             let what = format!("{what}, pinned: {is_pinned}");
@@ -133,7 +140,13 @@ fn messages_of_every_size_are_decoded_and_short_ranks_are_told() {
     let (mut complete, mut all) = (0, 0);
     for (path, decoder) in &mut decoders(&gpu) {
         for sources in [2, 3, 8, 31, 32, 33, 63, 64, 65, 100, 200, 512] {
-            for (messages, extra, bytes) in [(1, 0, 1024), (9, 2, 36), (70, 1, 7), (33, 40, 129)] {
+            for (messages, extra, bytes) in [
+                (1, 0, 1024),
+                (9, 2, 36),
+                (70, 1, 7),
+                (33, 40, 129),
+                (5, 3, 384),
+            ] {
                 for form in [Form::Plain, Form::Systematic] {
                     let seed = SEED + sources as u64;
                     let size = (messages, sources + extra, bytes);
@@ -179,6 +192,7 @@ fn more_messages_than_fit_the_gpu_at_once_are_decoded() {
         for (messages, sources, bytes, is_equal) in [
             (150_000, 32, 16, false),
             (70_000, 32, 256, true),
+            (20_000, 32, 128, false),
             (3000, 200, 64, false),
         ] {
             let seed = SEED + 2000;

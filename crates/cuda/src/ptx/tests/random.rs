@@ -135,6 +135,7 @@ impl Messages {
         };
         emulator::run(&module.text, &launch, &mut memory);
         let product = ProductShape::new(sources);
+        let strips = self.packet_bytes.div_ceil(STRIP);
         let parameters = [
             ("packets", at(packets_at)),
             ("stride", (self.per_message * pitch) as u64),
@@ -145,15 +146,15 @@ impl Messages {
             ("pitch", pitch as u64),
             ("target_pitch", pitch as u64),
             ("bytes", self.packet_bytes as u64),
+            ("strips", strips as u64),
             ("sources", sources as u64),
             ("shift", u64::from(solve.shift)),
             ("apart", u64::from(!self.is_equal)),
         ];
         let kernel = &module.kernels[product.kernel];
-        let strips = self.packet_bytes.div_ceil(STRIP);
         let launch = Launch {
             kernel: &kernel.name,
-            grid: [self.messages, strips, product.groups].map(short),
+            grid: [self.messages * strips, product.groups, 1].map(short),
             threads: short(kernel.threads),
             shared_bytes: product.shared_bytes,
             is_backwards,
