@@ -16,7 +16,7 @@ use cauchyfs_codec::{
     rateless::{Bulk, RandomCode},
 };
 
-use crate::{Device, DeviceError, Lane, PacketPath, RandomError};
+use crate::{Device, DeviceError, Lane, RandomError};
 
 /// A GPU. There is none.
 #[derive(Clone, Debug)]
@@ -146,11 +146,6 @@ impl Resident {
 pub struct RandomDecoder(Infallible);
 
 impl RandomDecoder {
-    /// Is never called.
-    pub fn with_path(self, _: PacketPath) -> Self {
-        match self.0 {}
-    }
-
     /// Is never called.
     pub fn decode(
         &mut self,

@@ -23,5 +23,5 @@ pub use absent::{Bus, Gpu, RandomDecoder, Resident, ResidentMessages};
 pub use device::{Device, DeviceError, Lane, MatrixBatch, Program};
 #[cfg(feature = "driver")]
 pub use driver::{Bus, Gpu, RandomDecoder, Resident, ResidentMessages};
-pub use random::{PacketPath, RandomError};
+pub use random::RandomError;
 pub use simulated::Simulated;

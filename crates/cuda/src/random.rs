@@ -16,13 +16,3 @@ pub enum RandomError {
     #[error(transparent)]
     Messages(#[from] RatelessError),
 }
-
-/// The way by which packets come to a device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PacketPath {
-    /// All packets are copied to the device.
-    Copied,
-    /// The device reads the packets that it uses from pinned memory by itself, and leaves out those that it does not
-    /// need. Packets that it cannot read so are copied.
-    Read,
-}

@@ -11,16 +11,13 @@ use crate::bench::bus::Gpus;
 use crate::bench::row::{median, to_f64};
 use crate::bench::{BenchError, rateless::Pattern};
 use crate::codec::rateless::{Bulk, Numbers, RandomCode};
-use crate::cuda::{Device, DeviceError, Gpu, PacketPath, RandomError, ResidentMessages};
+use crate::cuda::{Device, DeviceError, Gpu, RandomError, ResidentMessages};
 
 /// The number of turns of kernels.
 const TURNS: u32 = 5;
 
 /// The most that is queued for one turn.
 const MOST_ROUNDS: f64 = 1000.0;
-
-/// The most source packets for which packets can be read where they are.
-const MOST_READ: usize = 64;
 
 /// Messages to be decoded by a GPU.
 pub(super) struct GpuMessages<'m> {
@@ -52,7 +49,7 @@ impl GpuMessages<'_> {
         (bulk, self.targets)
     }
 
-    /// Measures kernels alone, and every way from pinned memory and back. `is_right` looks at ranks and targets.
+    /// Measures kernels alone, and calls from pinned memory and back. `is_right` looks at ranks and targets.
     ///
     /// # Errors
     ///
@@ -64,16 +61,10 @@ impl GpuMessages<'_> {
         is_right: impl Fn(&[usize], &[u8]) -> bool,
     ) -> Result<Vec<GpuRow>, BenchError> {
         let gpu = gpus.first();
-        let mut rows = vec![self.kernels(site, gpu)?];
+        let kernels = self.kernels(site, gpu)?;
         let pinned = PinnedMessages::new(gpu, &mut self)?;
-        for path in [PacketPath::Copied, PacketPath::Read] {
-            let is_read = path == PacketPath::Read;
-            if is_read && pinned.messages.code.source_packets() > MOST_READ {
-                continue;
-            }
-            rows.push(pinned.messages.transported(site, gpus, path, &is_right)?);
-        }
-        Ok(rows)
+        let transported = pinned.messages.transported(site, gpus, is_right)?;
+        Ok(vec![kernels, transported])
     }
 
     /// Measures kernels on messages that lie in the memory of the GPU.
@@ -101,10 +92,9 @@ impl GpuMessages<'_> {
         &mut self,
         site: Site<'_>,
         gpus: &Gpus,
-        path: PacketPath,
         is_right: impl Fn(&[usize], &[u8]) -> bool,
     ) -> Result<GpuRow, BenchError> {
-        let mut decoder = gpus.first().random_decoder()?.with_path(path);
+        let mut decoder = gpus.first().random_decoder()?;
         let sources = self.code.source_packets();
         let code = self.code;
         let (bulk, targets) = self.split();
@@ -119,16 +109,12 @@ impl GpuMessages<'_> {
         if !is_right(&ranks, targets) {
             return Err(BenchError::NotDecoded);
         }
-        let (place, sent) = match path {
-            PacketPath::Copied => (MessagePlace::Copied, self.packets_per_message),
-            PacketPath::Read => (MessagePlace::Read, sources),
-        };
         let time = site.time.max(LEAST_BUS_TIME);
-        let bus = gpus.both_ways_gb_per_s((sent, sources), time)?;
+        let bus = gpus.both_ways_gb_per_s((self.packets_per_message, sources), time)?;
         Ok(GpuRow {
             complete: Some(ranks.iter().filter(|rank| **rank == sources).count()),
             bus_gb_per_s: Some(bus),
-            ..self.row(place, median_us)
+            ..self.row(MessagePlace::Pinned, median_us)
         })
     }
 

@@ -157,10 +157,8 @@ pub struct BulkRow {
 pub enum MessagePlace {
     /// The memory of the GPU: kernels alone.
     Gpu,
-    /// Pinned memory, from where all packets are copied. Results are copied back.
-    Copied,
-    /// Pinned memory, from where the GPU reads those packets that it uses. Results are copied back.
-    Read,
+    /// Pinned memory of the machine, from where all packets are copied to the GPU. Results are copied back.
+    Pinned,
 }
 
 impl MessagePlace {
@@ -168,8 +166,7 @@ impl MessagePlace {
     fn name(self) -> &'static str {
         match self {
             Self::Gpu => "kernels",
-            Self::Copied => "copied",
-            Self::Read => "read",
+            Self::Pinned => "pinned",
         }
     }
 }
@@ -298,7 +295,7 @@ impl RatelessReport {
         }
         writeln!(
             f,
-            "\nkernels: in the memory of the GPU; copied, read: from pinned memory and back; elimination: µs for all messages;\n\
+            "\nkernels: in the memory of the GPU; pinned: from pinned memory and back; elimination: µs for all messages;\n\
              bus: GB/s of source packets if nothing but copies of as many bytes went both ways"
         )
     }

@@ -20,8 +20,6 @@ pub(super) struct Context {
     name: String,
     /// True if several copies can be queued at once.
     takes_batches: AtomicBool,
-    /// True if it takes the addresses that pinned memory has in this process.
-    knows_host_addresses: bool,
     /// The most bytes of shared memory that a block can have.
     most_shared_bytes: usize,
 }
@@ -65,7 +63,6 @@ impl Context {
             device,
             name,
             takes_batches: AtomicBool::new(knows_host_addresses(device)),
-            knows_host_addresses: knows_host_addresses(device),
             most_shared_bytes: most_shared_bytes(device),
         })
     }
@@ -100,11 +97,6 @@ impl Context {
     /// Returns whether copies of pinned memory may be queued as a batch.
     pub(super) fn takes_batches(&self) -> bool {
         self.takes_batches.load(Ordering::Relaxed)
-    }
-
-    /// Returns whether the device reads pinned memory at the addresses that it has in this process.
-    pub(super) fn knows_host_addresses(&self) -> bool {
-        self.knows_host_addresses
     }
 
     /// Returns how many bytes of shared memory a block can have at most.

@@ -155,9 +155,10 @@ pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceErro
     }
     context.enter()?;
     let address = memory.as_mut_ptr().cast();
-    let flags = sys::CU_MEMHOSTREGISTER_PORTABLE | sys::CU_MEMHOSTREGISTER_DEVICEMAP;
     // SAFETY: the memory is there; the caller promised not to unmap it before it is unpinned.
-    let answer = unsafe { calls::cuMemHostRegister_v2(address, memory.len(), flags) };
+    let answer = unsafe {
+        calls::cuMemHostRegister_v2(address, memory.len(), sys::CU_MEMHOSTREGISTER_PORTABLE)
+    };
     check(answer, "lock memory")?;
     PINNED.write().insert(memory.as_ptr().addr(), memory.len());
     Ok(())

@@ -16,11 +16,11 @@ use super::{
     context::Context,
     copy::{Copies, End},
     kernels::Kernels,
-    memory::{self, DeviceMemory},
+    memory::DeviceMemory,
     module::{Module, short},
     stream::{Event, Parameter, Purpose, Stream},
 };
-use crate::{DeviceError, PacketPath, RandomError, cut::Piece, ptx::STRIP};
+use crate::{DeviceError, RandomError, cut::Piece, ptx::STRIP};
 use cauchyfs_codec::rateless::{Bulk, Numbers, RandomCode};
 
 pub use self::resident::ResidentMessages;
@@ -31,9 +31,6 @@ const SLOTS: usize = 3;
 /// Bytes of the solutions that are on the device at once.
 const SOLUTION_BYTES: usize = 64 << 20;
 
-/// The most source packets for which a device reads packets by itself: it reads each of them once then.
-const MOST_READ: usize = 64;
-
 /// The pause before a stream is asked again that could not be waited for.
 const ABANDON_RETRY: Duration = Duration::from_millis(100);
 
@@ -42,7 +39,6 @@ pub struct RandomDecoder {
     context: Arc<Context>,
     solutions: Solutions,
     slots: Vec<MessageSlot>,
-    path: PacketPath,
 }
 
 impl RandomDecoder {
@@ -53,14 +49,7 @@ impl RandomDecoder {
             context: Arc::clone(context),
             solutions: Solutions::new(context, &module)?,
             slots: slots.collect::<Result<_, _>>()?,
-            path: PacketPath::Read,
         })
-    }
-
-    /// Lets packets come to the device by another way. The bytes of the result are the same.
-    #[must_use]
-    pub fn with_path(self, path: PacketPath) -> Self {
-        Self { path, ..self }
     }
 
     /// Decodes many messages into one buffer, source packet after source packet, message after message. Returns the rank
@@ -138,11 +127,10 @@ impl RandomDecoder {
         let shape = batch.shape;
         let rows = shape.packets + shape.sources();
         let pieces = cut_messages(batch.messages, rows, batch.packet_bytes);
-        let is_read = self.path == PacketPath::Read && self.can_read(batch);
         self.solutions.start(&shape, numbers)?;
         // The first pieces are on their way while their rows are eliminated.
         for (slot, piece) in self.slots.iter_mut().zip(&pieces) {
-            slot.send(batch, piece, is_read)?;
+            slot.send(batch, piece)?;
         }
         let mut ranks = self.solutions.finish()?;
         if batch.is_equal {
@@ -153,23 +141,13 @@ impl RandomDecoder {
             slot.multiply(batch, piece, &self.solutions)?;
             slot.fetch(batch, piece, &ranks[piece.items.clone()])?;
             if let Some(next) = pieces.get(index + SLOTS) {
-                slot.send(batch, next, is_read)?;
+                slot.send(batch, next)?;
             }
         }
         for slot in &mut self.slots {
             slot.wait()?;
         }
         Ok(ranks)
-    }
-
-    /// Returns whether the device can read the packets of a batch where they lie.
-    fn can_read(&self, batch: &Batch<'_>) -> bool {
-        let address = batch.packets.as_ptr().addr();
-        batch.shape.sources() <= MOST_READ
-            && batch.packet_bytes.is_multiple_of(STRIP)
-            && address.is_multiple_of(STRIP)
-            && self.context.knows_host_addresses()
-            && memory::is_pinned(address, batch.packets.len())
     }
 }
 
@@ -255,8 +233,6 @@ struct MessageSlot {
     done: Event,
     packets: Option<DeviceMemory>,
     targets: Option<DeviceMemory>,
-    /// The packets of the piece, if the device reads them where they are: their address and distance.
-    read: Option<(u64, usize)>,
     copies: Copies,
     is_used: bool,
 }
@@ -270,14 +246,13 @@ impl MessageSlot {
             done: Event::new(context, Purpose::Sleep)?,
             packets: None,
             targets: None,
-            read: None,
             copies: Copies::default(),
             is_used: false,
         })
     }
 
     /// Queues the way of a piece's packets to the device.
-    fn send(&mut self, batch: &Batch<'_>, piece: &Piece, is_read: bool) -> Result<(), DeviceError> {
+    fn send(&mut self, batch: &Batch<'_>, piece: &Piece) -> Result<(), DeviceError> {
         let per_message = batch.shape.packets;
         let start = piece.items.start * per_message * batch.packet_bytes + piece.columns.start;
         let host = batch.packets[start..].as_ptr().expose_provenance();
@@ -285,11 +260,6 @@ impl MessageSlot {
         let targets = piece.items.len() * batch.shape.sources() * pitch;
         self.is_used = true;
         grow(&self.context, &mut self.targets, targets)?;
-        if is_read {
-            self.read = Some((host as u64, batch.packet_bytes));
-            return Ok(());
-        }
-        self.read = None;
         let rows = piece.items.len() * per_message;
         let address = grow(&self.context, &mut self.packets, rows * pitch)?;
         let from = End::Host {
@@ -312,20 +282,15 @@ impl MessageSlot {
     ) -> Result<(), DeviceError> {
         let there =
             |memory: &Option<DeviceMemory>| memory.as_ref().map_or(0, DeviceMemory::address);
-        let (packets, packet_pitch) = match self.read {
-            Some(read) => read,
-            None => (there(&self.packets), pitch(piece.bytes())),
-        };
         let messages = OnDevice {
-            packets,
-            packet_pitch,
+            packets: there(&self.packets),
+            packet_pitch: pitch(piece.bytes()),
             targets: there(&self.targets),
             messages: piece.items.len(),
             bytes: piece.bytes(),
             first_solution: (!batch.is_equal).then_some(piece.items.start),
         };
-        // SAFETY: `send` made room for both, and the solutions were waited for. Packets that are read where they are are
-        // pinned and borrowed; a word behind the end of one is never read, since pitch and length are whole words.
+        // SAFETY: `send` made room for both, and the solutions were waited for.
         unsafe { messages.multiply(&self.stream, &self.module, solutions) }
     }
 
