@@ -72,14 +72,10 @@ impl GpuMessages<'_> {
         let mut resident = gpu
             .resident_messages(self.code, &self.split().0)
             .map_err(failed)?;
-        let solve_us = match resident.is_solved_on_device() {
-            true => Some(kernel_us(
-                site.time,
-                &mut resident,
-                ResidentMessages::solve,
-            )?),
-            false => None,
-        };
+        let solve_us = resident
+            .is_solved_on_device()
+            .then(|| kernel_us(site.time, &mut resident, ResidentMessages::solve))
+            .transpose()?;
         let median_us = kernel_us(site.time, &mut resident, ResidentMessages::decode)?;
         Ok(GpuRow {
             solve_us,

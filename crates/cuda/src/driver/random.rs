@@ -89,21 +89,21 @@ impl RandomDecoder {
             Numbers::Equal(numbers) => (numbers, true),
             Numbers::Different(numbers) => (numbers, false),
         };
-        let batch = match is_equal {
-            true => bulk.messages,
-            false => (SOLUTION_BYTES / shape.solution_bytes()).max(1),
+        let batch = if is_equal {
+            bulk.messages
+        } else {
+            (SOLUTION_BYTES / shape.solution_bytes()).max(1)
         };
         let packet_bytes = bulk.packets_per_message * bulk.packet_bytes;
         let target_bytes = code.source_packets() * bulk.packet_bytes;
         let mut ranks = Vec::with_capacity(bulk.messages);
         for first in (0..bulk.messages).step_by(batch) {
             let messages = batch.min(bulk.messages - first);
-            let numbers = match is_equal {
-                true => all,
-                false => {
-                    let start = first * bulk.packets_per_message;
-                    &all[start..start + messages * bulk.packets_per_message]
-                }
+            let numbers = if is_equal {
+                all
+            } else {
+                let start = first * bulk.packets_per_message;
+                &all[start..start + messages * bulk.packets_per_message]
             };
             let mut batch = Batch {
                 shape,

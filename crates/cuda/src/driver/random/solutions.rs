@@ -121,17 +121,20 @@ impl Solutions {
 
     /// Returns the address of the inverse of a message.
     pub(super) fn inverse(&self, message: usize) -> u64 {
-        at(&self.inverse, message * self.shape().inverse_words())
+        at(
+            self.inverse.as_ref(),
+            message * self.shape().inverse_words(),
+        )
     }
 
     /// Returns the address of the packets that its columns stand for.
     pub(super) fn order(&self, message: usize) -> u64 {
-        at(&self.order, message * self.shape().sources())
+        at(self.order.as_ref(), message * self.shape().sources())
     }
 
     /// Returns the address of its rank.
     pub(super) fn rank(&self, message: usize) -> u64 {
-        at(&self.ranks, message)
+        at(self.ranks.as_ref(), message)
     }
 
     /// Begins to solve messages with these numbers, message after message.
@@ -166,7 +169,7 @@ impl Solutions {
         self.copies.clear();
         self.copies.add(
             host(numbers.as_ptr().expose_provenance(), size_of_val(numbers)),
-            device(at(&self.numbers, 0), size_of_val(numbers)),
+            device(at(self.numbers.as_ref(), 0), size_of_val(numbers)),
             size_of_val(numbers),
         );
         // SAFETY: the decoder waits before the borrow of the numbers ends; the device has room for them.
@@ -190,7 +193,7 @@ impl Solutions {
             Form::Systematic => shape.sources(),
         };
         let mut parameters = [
-            Parameter::Long(at(&self.numbers, 0)),
+            Parameter::Long(at(self.numbers.as_ref(), 0)),
             Parameter::Long(self.inverse(0)),
             Parameter::Long(self.order(0)),
             Parameter::Long(self.rank(0)),
@@ -298,8 +301,8 @@ impl Drop for Solutions {
 }
 
 /// Returns the address of a word.
-fn at(memory: &Option<DeviceMemory>, word: usize) -> u64 {
-    memory.as_ref().map_or(0, DeviceMemory::address) + (word * WORD_BYTES) as u64
+fn at(memory: Option<&DeviceMemory>, word: usize) -> u64 {
+    memory.map_or(0, DeviceMemory::address) + (word * WORD_BYTES) as u64
 }
 
 fn host(address: usize, pitch: usize) -> End {
