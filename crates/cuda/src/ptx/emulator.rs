@@ -187,10 +187,10 @@ impl Warp<'_> {
         let given = (0..LANES).map(|lane| self.value(&instruction.operands[2], lane));
         let given: Vec<usize> = given.map(|g| usize::try_from(g).expect("a lane")).collect();
         let values: Vec<u64> = (0..LANES).map(|lane| self.register(from, lane)).collect();
-        for lane in 0..LANES {
+        for (lane, given) in given.into_iter().enumerate() {
             let other = match instruction.name {
-                "shfl.sync.idx.b32" => given[lane],
-                _ => lane ^ given[lane],
+                "shfl.sync.idx.b32" => given,
+                _ => lane ^ given,
             };
             self.registers[into][lane] = Some(values[other]);
         }

@@ -20,7 +20,7 @@ struct Messages {
     /// One list of numbers for all messages, or one for each.
     numbers: Vec<u64>,
     is_equal: bool,
-    messages: usize,
+    count: usize,
     per_message: usize,
     packet_bytes: usize,
     packets: Vec<u8>,
@@ -58,7 +58,7 @@ impl Messages {
             code,
             numbers,
             is_equal,
-            messages,
+            count: messages,
             per_message,
             packet_bytes,
             packets,
@@ -69,9 +69,9 @@ impl Messages {
     fn expected(&self) -> (Vec<usize>, Vec<u8>) {
         let codec = RandomCodec::new(self.code, select("scalar").expect("everywhere"));
         let sources = self.code.source_packets();
-        let mut targets = vec![STALE; self.messages * sources * self.packet_bytes];
+        let mut targets = vec![STALE; self.count * sources * self.packet_bytes];
         let bulk = Bulk {
-            messages: self.messages,
+            messages: self.count,
             packets_per_message: self.per_message,
             packet_bytes: self.packet_bytes,
             numbers: if self.is_equal {
@@ -100,8 +100,8 @@ impl Messages {
         let inverse_at = room(4 * lists * words);
         let order_at = room(4 * lists * sources);
         let ranks_at = room(4 * lists);
-        let packets_at = room(self.messages * self.per_message * pitch);
-        let targets_at = room(self.messages * sources * pitch);
+        let packets_at = room(self.count * self.per_message * pitch);
+        let targets_at = room(self.count * sources * pitch);
         for (index, packet) in self.packets.chunks(self.packet_bytes).enumerate() {
             bytes[packets_at + index * pitch..][..packet.len()].copy_from_slice(packet);
         }
@@ -154,7 +154,7 @@ impl Messages {
         let kernel = &module.kernels[product.kernel];
         let launch = Launch {
             kernel: &kernel.name,
-            grid: [self.messages * strips, product.groups, 1].map(short),
+            grid: [self.count * strips, product.groups, 1].map(short),
             threads: short(kernel.threads),
             shared_bytes: product.shared_bytes,
             is_backwards,
@@ -162,7 +162,7 @@ impl Messages {
         };
         emulator::run(&module.text, &launch, &mut memory);
         let word = |at: usize| u32::from_le_bytes(memory.bytes[at..at + 4].try_into().expect("4"));
-        let ranks: Vec<usize> = (0..self.messages)
+        let ranks: Vec<usize> = (0..self.count)
             .map(|message| if self.is_equal { 0 } else { message })
             .map(|list| word(ranks_at + 4 * list) as usize)
             .collect();
@@ -205,7 +205,7 @@ fn messages_of_a_warp_are_decoded_as_by_the_cpu_and_short_ranks_are_told() {
                 assert_eq!(shape.kernel, 0);
                 let what = format!("seed {seed:#x}, k={sources}, {size:?}, {form:?}");
                 complete[0] += messages.check(shape, &what);
-                complete[1] += messages.messages;
+                complete[1] += messages.count;
             }
         }
     }
@@ -225,7 +225,7 @@ fn messages_of_a_block_are_decoded_as_by_the_cpu_and_short_ranks_are_told() {
                 let shape = by_block(sources, size.1);
                 let what = format!("seed {seed:#x}, k={sources}, {size:?}, {form:?}");
                 complete[0] += messages.check(shape, &what);
-                complete[1] += messages.messages;
+                complete[1] += messages.count;
             }
         }
     }
