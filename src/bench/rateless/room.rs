@@ -4,7 +4,7 @@ use std::ops::{Deref, DerefMut};
 
 use crate::bench::BenchError;
 
-/// The alignment: two cache lines. CPUs write these past the caches, and GPUs read them over the bus by one request.
+/// The alignment: two cache lines, which CPUs write past the caches. It is a line of a GPU, too.
 const ALIGNMENT: usize = 128;
 
 /// So many bytes, from a multiple of [`ALIGNMENT`] on.
