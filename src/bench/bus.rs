@@ -195,6 +195,23 @@ impl Gpus {
         Ok(median(rates?) / 1e9)
     }
 
+    /// Returns how fast shares of bytes are copied to all of them together and back, both at once and nothing else: those
+    /// that come back, in 10⁹ a second.
+    ///
+    /// # Errors
+    ///
+    /// If one is lost.
+    pub(super) fn both_ways_gb_per_s(
+        &self,
+        (there, back): (usize, usize),
+        time: Duration,
+    ) -> Result<f64, DeviceError> {
+        let unit = COPY_BYTES / there.max(back);
+        let turn = || self.copy_rate(there * unit, back * unit, time / TURNS);
+        let rates: Result<Vec<f64>, DeviceError> = (0..TURNS).map(|_| turn()).collect();
+        Ok(median(rates?) / to_f64(there) * to_f64(back) / 1e9)
+    }
+
     /// Copies so many bytes to each of them and back, all at once; returns how many a second went there.
     fn copy_rate(&self, there: usize, back: usize, time: Duration) -> Result<f64, DeviceError> {
         let no_thread = |error: std::io::Error| DeviceError::Failed {
@@ -357,4 +374,33 @@ pub(super) fn cpu_seconds() -> f64 {
     let whole = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
     Duration::new(whole, nanoseconds).as_secs_f64()
+}
+
+/// Returns the GPUs, or nothing on a machine without one.
+///
+/// # Errors
+///
+/// If there is one, and it cannot be used: figures without it would be misleading.
+pub(super) fn present<T>(opened: Result<T, DeviceError>) -> Result<Option<T>, DeviceError> {
+    match opened {
+        Ok(opened) => Ok(Some(opened)),
+        Err(error) if error.is_absence() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_machine_without_a_gpu_goes_on_without_it() {
+        assert_eq!(present(Ok(1)), Ok(Some(1)));
+        for absent in [DeviceError::NoDriver, DeviceError::NoDevice] {
+            assert_eq!(present::<()>(Err(absent)), Ok(None));
+        }
+        let reason = "out of order".to_owned();
+        let broken = DeviceError::BadDriver { reason };
+        assert_eq!(present::<()>(Err(broken.clone())), Err(broken));
+    }
 }

@@ -19,9 +19,13 @@ use std::time::Duration;
 pub use report::PapersReport;
 pub use table::{Missing, Ours, Published, Row, Source, Table, Unit};
 
-use crate::bench::{BenchError, Isal, bus::Gpus, lane::Arena, machine::cpu_name};
+use crate::bench::{
+    BenchError, Isal,
+    bus::{Gpus, present},
+    lane::Arena,
+    machine::cpu_name,
+};
 use crate::codec::select;
-use crate::cuda::DeviceError;
 use site::Site;
 
 /// The measurements to make.
@@ -117,19 +121,6 @@ fn in_turn<T>(
     (tables, None)
 }
 
-/// Returns the GPUs, or nothing on a machine without one.
-///
-/// # Errors
-///
-/// If there is one, and it cannot be used: figures without it would be misleading.
-fn present<T>(opened: Result<T, DeviceError>) -> Result<Option<T>, DeviceError> {
-    match opened {
-        Ok(opened) => Ok(Some(opened)),
-        Err(error) if error.is_absence() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::cell::RefCell;
@@ -163,16 +154,5 @@ mod tests {
         };
         let text = "thesis: a decoder gave other bytes than were encoded";
         assert_eq!(error.to_string(), text);
-    }
-
-    #[test]
-    fn only_a_machine_without_a_gpu_goes_on_without_it() {
-        assert_eq!(present(Ok(1)), Ok(Some(1)));
-        for absent in [DeviceError::NoDriver, DeviceError::NoDevice] {
-            assert_eq!(present::<()>(Err(absent)), Ok(None));
-        }
-        let reason = "out of order".to_owned();
-        let broken = DeviceError::BadDriver { reason };
-        assert_eq!(present::<()>(Err(broken.clone())), Err(broken));
     }
 }

@@ -4,16 +4,24 @@
 
 mod bulk;
 mod completeness;
+mod gpu;
 mod report;
+mod room;
 mod single;
 mod site;
 mod timing;
 
 use std::time::Duration;
 
-pub use report::{BulkRow, CompletenessRow, Decoder, Pattern, RatelessReport, SingleRow};
+pub use report::{
+    BulkRow, CompletenessRow, Decoder, GpuRow, MessagePlace, Pattern, RatelessReport, SingleRow,
+};
 
-use crate::bench::{BenchError, machine::cpu_name};
+use crate::bench::{
+    BenchError,
+    bus::{Gpus, present},
+    machine::cpu_name,
+};
 use crate::codec;
 use crate::workers::Workers;
 use site::{BULK_PACKETS, PACKET_BYTES, Site};
@@ -41,8 +49,22 @@ pub const USUAL_MESSAGES: [usize; 6] = [1, 16, 256, 1024, 16_384, 65_536];
 ///
 /// # Errors
 ///
-/// [`BenchError`] if there is no such code, or the system gives no memory or no threads.
+/// [`BenchError`] if there is no such code, the system gives no memory or no threads, or there is a GPU that fails.
 pub fn run(
+    wishes: &RatelessWishes,
+    progress: impl Fn(&str, usize),
+) -> Result<RatelessReport, BenchError> {
+    let gpus = present(Gpus::open_first())?;
+    run_on(gpus.as_ref(), wishes, progress)
+}
+
+/// Measures the same with a GPU that is open already, or without one.
+///
+/// # Errors
+///
+/// As [`run`].
+pub(in crate::bench) fn run_on(
+    gpus: Option<&Gpus>,
     wishes: &RatelessWishes,
     progress: impl Fn(&str, usize),
 ) -> Result<RatelessReport, BenchError> {
@@ -51,6 +73,7 @@ pub fn run(
     let site = Site {
         engine: codec::select("auto")?,
         workers: &workers,
+        gpus,
         time: Duration::try_from_secs_f64(wishes.seconds).unwrap_or(Duration::MAX),
     };
     let total = 2 * wishes.packets.len() + Pattern::ALL.len() * wishes.messages.len();
@@ -61,10 +84,12 @@ pub fn run(
             completeness.extend(completeness::count(packets, wishes.trials)?);
         }
     }
-    let mut single = Vec::new();
+    let (mut single, mut on_gpu) = (Vec::new(), Vec::new());
     for &packets in &wishes.packets {
         progress(&format!("k = {packets}, one message"), total);
-        single.extend(single::measure(site, packets)?);
+        let (rows, gpu_rows) = single::measure(site, packets)?;
+        single.extend(rows);
+        on_gpu.extend(gpu_rows);
     }
     let base = single
         .iter()
@@ -76,7 +101,8 @@ pub fn run(
         None => single::base_us(site, BULK_PACKETS)?,
     };
     let messages = |count: usize| progress(&format!("{count} messages in bulk"), total);
-    let bulk = bulk::measure(site, &wishes.messages, base, messages)?;
+    let (bulk, gpu_rows) = bulk::measure(site, &wishes.messages, base, messages)?;
+    on_gpu.extend(gpu_rows);
     Ok(RatelessReport {
         cpu: cpu_name(),
         threads,
@@ -85,5 +111,7 @@ pub fn run(
         completeness,
         single,
         bulk,
+        gpu: gpus.map(|gpus| gpus.name().to_owned()),
+        on_gpu,
     })
 }

@@ -176,6 +176,21 @@ fn the_random_code_is_measured_beside_the_exact_probability_and_the_base_case() 
             assert!(rows[0]["speed_up"].as_f64() > Some(0.0), "{rows:?}");
         }
     }
+
+    let on_gpu = report["on_gpu"].as_array().expect("rows");
+    if report["gpu"].is_null() {
+        assert!(on_gpu.is_empty(), "{on_gpu:?}");
+        return;
+    }
+    for (packets, messages) in [(300, 1), (32, 9)] {
+        let is_row = |row: &&Value| {
+            (&row["packets"], &row["messages"]) == (&packets.into(), &messages.into())
+                && row["numbers"] == "different"
+        };
+        let rows = on_gpu.iter().filter(is_row);
+        let found: Vec<&Value> = rows.map(|row| &row["place"]).collect();
+        assert_eq!(found, ["gpu", "pinned"], "{packets} {messages}");
+    }
 }
 
 #[test]
@@ -188,6 +203,8 @@ fn the_tables_of_the_random_code_have_a_line_per_row() {
         "{table}"
     );
     assert_eq!(lines("messages  complete     exact"), 1, "{table}");
+    let has_gpu = lines("  kernels  ") > 0;
+    assert_eq!(lines("no GPU"), usize::from(!has_gpu), "{table}");
 }
 
 /// A run of the literature's figures that ends within seconds. The thesis is left out: it takes gigabytes.

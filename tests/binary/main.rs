@@ -40,6 +40,7 @@ mod owners;
 mod packages;
 mod posix;
 mod privileges;
+mod prometheus;
 mod quota;
 mod rebuild;
 mod receivers;

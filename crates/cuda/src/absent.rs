@@ -11,9 +11,12 @@
 use std::convert::Infallible;
 use std::time::Duration;
 
-use cauchyfs_codec::Matrix;
+use cauchyfs_codec::{
+    Matrix,
+    rateless::{Bulk, RandomCode},
+};
 
-use crate::{Device, DeviceError, Lane};
+use crate::{Device, DeviceError, Lane, RandomError};
 
 /// A GPU. There is none.
 #[derive(Clone, Debug)]
@@ -43,6 +46,32 @@ impl Gpu {
         _: usize,
         _: usize,
     ) -> Result<Resident, DeviceError> {
+        match self.0 {}
+    }
+}
+
+impl Gpu {
+    /// Is never called.
+    pub fn random_decoder(&self) -> Result<RandomDecoder, DeviceError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn resident_messages(
+        &self,
+        _: RandomCode,
+        _: &Bulk<'_>,
+    ) -> Result<ResidentMessages, RandomError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn pin_numbers(&self, _: &mut [u64]) -> Result<(), DeviceError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn unpin_numbers(&self, _: &mut [u64]) -> Result<(), DeviceError> {
         match self.0 {}
     }
 }
@@ -108,6 +137,43 @@ impl Resident {
 
     /// Is never called.
     pub fn copied_bytes(&self) -> usize {
+        match self.0 {}
+    }
+}
+
+/// A decoder of the random code on a GPU. There is none.
+#[derive(Debug)]
+pub struct RandomDecoder(Infallible);
+
+impl RandomDecoder {
+    /// Is never called.
+    pub fn decode(
+        &mut self,
+        _: RandomCode,
+        _: &Bulk<'_>,
+        _: &mut [u8],
+    ) -> Result<Vec<usize>, RandomError> {
+        match self.0 {}
+    }
+}
+
+/// Messages of the random code on a GPU. There are none.
+#[derive(Debug)]
+pub struct ResidentMessages(Infallible);
+
+impl ResidentMessages {
+    /// Is never called.
+    pub fn is_solved_on_device(&self) -> bool {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn solve(&mut self, _: u32) -> Result<Duration, DeviceError> {
+        match self.0 {}
+    }
+
+    /// Is never called.
+    pub fn decode(&mut self, _: u32) -> Result<Duration, DeviceError> {
         match self.0 {}
     }
 }

@@ -110,7 +110,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn lane(&self) -> Result<Box<dyn Lane>, DeviceError>;
 
     /// Lets the device read and write this memory by itself from now on. It must not be unmapped
-    /// before [`Self::unpin`].
+    /// before [`Self::unpin`]. Empty memory needs none of it and is accepted.
     ///
     /// # Errors
     ///

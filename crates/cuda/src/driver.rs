@@ -16,6 +16,7 @@ mod lane;
 mod launch;
 mod memory;
 mod module;
+mod random;
 mod resident;
 mod stream;
 
@@ -23,10 +24,17 @@ use std::fmt;
 use std::sync::Arc;
 
 use self::{context::Context, kernels::Kernels, lane::GpuLane};
-use super::{Device, DeviceError, Lane, ptx::Kind};
-use cauchyfs_codec::Matrix;
+use super::{Device, DeviceError, Lane, RandomError, ptx::Kind};
+use cauchyfs_codec::{
+    Matrix,
+    rateless::{Bulk, RandomCode},
+};
 
-pub use self::{bus::Bus, resident::Resident};
+pub use self::{
+    bus::Bus,
+    random::{RandomDecoder, ResidentMessages},
+    resident::Resident,
+};
 
 /// A GPU.
 #[derive(Clone)]
@@ -68,6 +76,46 @@ impl Gpu {
     /// If the device is lost or has too little memory.
     pub fn bus(&self, most_bytes: usize) -> Result<Bus, DeviceError> {
         Bus::new(&self.context, most_bytes)
+    }
+
+    /// Returns a decoder of the random code.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost or out of memory, or its driver cannot compile the kernels.
+    pub fn random_decoder(&self) -> Result<RandomDecoder, DeviceError> {
+        RandomDecoder::new(&self.context, &self.kernels)
+    }
+
+    /// Puts messages of the random code on the device, to measure how fast it decodes them there.
+    ///
+    /// # Errors
+    ///
+    /// If a buffer has another length than the messages need, or the device is lost or has too little memory.
+    pub fn resident_messages(
+        &self,
+        code: RandomCode,
+        bulk: &Bulk<'_>,
+    ) -> Result<ResidentMessages, RandomError> {
+        ResidentMessages::new(&self.context, &self.kernels, code, bulk)
+    }
+
+    /// Lets the device read these numbers by itself, as [`Device::pin`] does bytes.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::pin`].
+    pub fn pin_numbers(&self, numbers: &mut [u64]) -> Result<(), DeviceError> {
+        memory::pin(&self.context, memory::bytes_of(numbers))
+    }
+
+    /// Takes [`Self::pin_numbers`] of the same numbers back.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Device::unpin`].
+    pub fn unpin_numbers(&self, numbers: &mut [u64]) -> Result<(), DeviceError> {
+        memory::unpin(&self.context, memory::bytes_of(numbers))
     }
 
     /// Puts stripes on the device, to measure how fast it applies a matrix to them: as many as `total_bytes`

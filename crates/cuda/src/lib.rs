@@ -15,11 +15,13 @@ mod device;
 mod driver;
 #[cfg(feature = "driver")]
 mod ptx;
+mod random;
 mod simulated;
 
 #[cfg(not(feature = "driver"))]
-pub use absent::{Bus, Gpu, Resident};
+pub use absent::{Bus, Gpu, RandomDecoder, Resident, ResidentMessages};
 pub use device::{Device, DeviceError, Lane, MatrixBatch, Program};
 #[cfg(feature = "driver")]
-pub use driver::{Bus, Gpu, Resident};
+pub use driver::{Bus, Gpu, RandomDecoder, Resident, ResidentMessages};
+pub use random::RandomError;
 pub use simulated::Simulated;

@@ -12,6 +12,7 @@ mod emulator;
 mod generic;
 mod kernel;
 mod program;
+mod random;
 mod writer;
 
 use std::ops::Range;
@@ -23,6 +24,7 @@ pub(super) use self::{
     checksum::start_of_length,
     generic::coefficients,
     kernel::{Kernel, Kind},
+    random::{ProductShape, STRIP, SolveShape, mix, row_shift},
 };
 
 /// The text of a module, and the kernels to run one after the other.
@@ -35,6 +37,9 @@ pub(super) struct Module {
 }
 
 const HEADER: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
+
+/// Shared memory, as long as a launch says.
+const SHARED: &str = ".extern .shared .align 16 .b8 room[];\n";
 
 /// The most targets of a kernel for one matrix: the accumulators of so many fit the registers.
 const MOST_ROWS: usize = 16;
@@ -57,6 +62,13 @@ impl Module {
     /// Returns the kernel that computes checksums.
     pub(super) fn for_checksums() -> Self {
         Self::new(std::iter::once(checksum::print()))
+    }
+
+    /// Returns the kernels of the random code, in the order of the indices that shapes have.
+    pub(super) fn for_random_code() -> Self {
+        let mut module = Self::new(random::print().into_iter());
+        module.text.insert_str(HEADER.len(), SHARED);
+        module
     }
 
     /// The number of targets that a block of the kernel for all matrices computes.

@@ -1,5 +1,8 @@
 //! Real GPUs against the scalar engine. Without one, these tests say so and pass.
 
+#[path = "gpu/random.rs"]
+mod random;
+
 use std::ops::Range;
 
 use cauchyfs_codec::{

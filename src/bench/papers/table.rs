@@ -45,8 +45,8 @@ impl Source {
     /// Returns whether some of its figures need a GPU.
     pub(super) fn needs_gpu(self) -> bool {
         match self {
-            Self::GCrs | Self::GpuRscode | Self::Opencl => true,
-            Self::Fast19 | Self::Thesis => false,
+            Self::GCrs | Self::Thesis | Self::GpuRscode | Self::Opencl => true,
+            Self::Fast19 => false,
         }
     }
 }

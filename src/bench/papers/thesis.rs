@@ -1,11 +1,12 @@
 //! The thesis on the random code: how long it takes to decode one message, and many.
 
-use std::time::Duration;
-
 use super::site::Site;
 use super::table::{Missing, Row, Source, Table, Unit};
 use crate::bench::BenchError;
-use crate::bench::rateless::{self, BulkRow, Decoder, Pattern, RatelessWishes, SingleRow};
+use crate::bench::rateless::{
+    self, BulkRow, Decoder, GpuRow, MessagePlace, Pattern, RatelessReport, RatelessWishes,
+    SingleRow,
+};
 
 /// Source packets of one message, and the thesis's milliseconds of serial elimination.
 const SERIAL: [(usize, f64); 3] = [(32, 4.99), (512, 527.0), (1024, 2057.0)];
@@ -18,6 +19,9 @@ const BEST: (usize, f64) = (1024, 26.0);
 
 /// Messages of 32 packets, and the same for these.
 const BEST_OF_MANY: (usize, f64) = (1024, 60.0);
+
+/// Source packets of each of many messages.
+const BULK: usize = 32;
 
 /// The most messages.
 const MOST_MESSAGES: usize = 65_536;
@@ -32,17 +36,32 @@ const GPU: &str = "Quadro K620";
 /// [`BenchError`] if this machine cannot measure it.
 pub(super) fn measure(site: &Site) -> Result<Table, BenchError> {
     let packets = SERIAL.map(|(packets, _)| packets);
-    let report = run(site.time, &packets, BEST_OF_MANY.0)?;
-    let most = match run(site.time, &[], MOST_MESSAGES) {
-        Ok(report) => Ok(report.bulk),
+    let report = run(site, &packets, BEST_OF_MANY.0)?;
+    let most = match run(site, &[], MOST_MESSAGES) {
+        Ok(report) => Ok(report),
         Err(BenchError::MessageMemory { .. } | BenchError::NoRoom { .. }) => Err(Missing::NoMemory),
         Err(error) => return Err(error),
     };
     let mut rows = one_message(&report.single);
-    let some = Ok(&report.bulk[..]);
-    rows.extend(many_messages(BEST_OF_MANY.0, some));
-    let most = most.as_deref().map_err(|missing| *missing);
-    rows.extend(many_messages(MOST_MESSAGES, most));
+    for (packets, _) in SERIAL {
+        rows.extend(on_gpu(
+            (packets, 1),
+            Pattern::Different,
+            gpu_rows(Ok(&report)),
+        ));
+    }
+    for (messages, report) in [
+        (BEST_OF_MANY.0, Ok(&report)),
+        (MOST_MESSAGES, most.as_ref().map_err(|missing| *missing)),
+    ] {
+        rows.extend(many_messages(
+            messages,
+            report.map(|report| &report.bulk[..]),
+        ));
+        for pattern in Pattern::ALL {
+            rows.extend(on_gpu((BULK, messages), pattern, gpu_rows(report)));
+        }
+    }
     Ok(Table {
         source: Source::Thesis,
         title: "S. R. Chong, Studies to improve the process of decoding rateless erasure code with highly-parallel \
@@ -50,14 +69,14 @@ pub(super) fn measure(site: &Site) -> Result<Table, BenchError> {
         rows,
         notes: vec![
             "Packets of 8,192 bits, ten more than k. Times: over serial elimination, one bit a step, in the same run.",
-            "The thesis's best decoders run on a GPU, and ours on the CPU.",
+            "The thesis's best decoders run on a GPU; ours on the CPU, and in other rows on a GPU.",
             "Not found: tables 2.1 and 4.1, so its best decoder for k=32 and k=512, and for 65,536 messages.",
         ],
     })
 }
 
 fn run(
-    time: Duration,
+    site: &Site,
     packets: &[usize],
     messages: usize,
 ) -> Result<rateless::RatelessReport, BenchError> {
@@ -65,9 +84,9 @@ fn run(
         packets: packets.to_vec(),
         messages: vec![messages],
         trials: 1,
-        seconds: time.as_secs_f64(),
+        seconds: site.time.as_secs_f64(),
     };
-    rateless::run(&wishes, |_, _| ())
+    rateless::run_on(site.gpus.as_ref(), &wishes, |_, _| ())
 }
 
 /// Returns the rows of one message.
@@ -115,6 +134,53 @@ fn many_messages(messages: usize, measured: Result<&[BulkRow], Missing>) -> Vec<
         });
     }
     all
+}
+
+/// Returns the rows of a GPU in a report, or the reason why there are none.
+fn gpu_rows(report: Result<&RatelessReport, Missing>) -> Result<&[GpuRow], Missing> {
+    let report = report?;
+    match report.gpu {
+        Some(_) => Ok(&report.on_gpu),
+        None => Err(Missing::NoGpu),
+    }
+}
+
+/// Returns the rows of a GPU for so many messages of so many source packets: kernels alone, and from pinned memory.
+fn on_gpu(
+    (packets, messages): (usize, usize),
+    pattern: Pattern,
+    measured: Result<&[GpuRow], Missing>,
+) -> Vec<Row> {
+    let of = match messages {
+        1 => format!("one message, k={packets}"),
+        _ => format!(
+            "{messages} messages, k={packets}, {} numbers",
+            pattern.name()
+        ),
+    };
+    let published = match (messages, pattern) {
+        (1, _) => (packets == BEST.0).then_some((BEST.1, GPU)),
+        (_, Pattern::Different) => (messages == BEST_OF_MANY.0).then_some((BEST_OF_MANY.1, "GPU")),
+        (_, Pattern::Equal) => None,
+    };
+    let mut rows = Vec::new();
+    for (is_kernel, name) in [(true, "kernels alone"), (false, "from pinned memory")] {
+        let fits = |row: &&GpuRow| {
+            (row.packets, row.messages, row.numbers) == (packets, messages, pattern)
+                && (row.place == MessagePlace::Gpu) == is_kernel
+        };
+        let rates = measured.map(|rows| rows.iter().filter(fits).map(|row| row.speed_up));
+        let best = rates.map(|rates| rates.max_by(f64::total_cmp));
+        let Some(best) = best.transpose() else {
+            continue;
+        };
+        let row = Row::new(format!("{of}: GPU, {name}"), Unit::Times, best);
+        rows.push(match published {
+            Some((figure, hardware)) if !is_kernel => row.beside(figure, hardware),
+            _ => row,
+        });
+    }
+    rows
 }
 
 #[cfg(test)]
@@ -169,6 +235,50 @@ mod tests {
         );
         assert_eq!(best.published.map(|published| published.figure), Some(26.0));
         assert!((best.ours.expect("measured") - 1000.0).abs() < 1e-9);
+    }
+
+    fn gpu(place: MessagePlace, (packets, messages): (usize, usize), speed_up: f64) -> GpuRow {
+        GpuRow {
+            packets,
+            received: packets + 10,
+            messages,
+            numbers: Pattern::Different,
+            place,
+            complete: None,
+            median_us: 1.0,
+            message_us: 1.0,
+            solve_us: None,
+            base_us: 1.0,
+            speed_up,
+            gb_per_s: 1.0,
+            bus_gb_per_s: None,
+        }
+    }
+
+    #[test]
+    fn the_way_from_pinned_memory_stands_beside_the_source_s_gpu() {
+        let measured = [
+            gpu(MessagePlace::Gpu, (1024, 1), 9000.0),
+            gpu(MessagePlace::Pinned, (1024, 1), 2600.0),
+            gpu(MessagePlace::Gpu, (32, 1024), 90_000.0),
+            gpu(MessagePlace::Pinned, (32, 1024), 3000.0),
+        ];
+        let figures = |size, pattern, measured| {
+            let rows = on_gpu(size, pattern, measured).into_iter();
+            let figures = rows.map(|row| (row.ours, row.ratio()));
+            figures.collect::<Vec<_>>()
+        };
+        let some = Ok(&measured[..]);
+        let of_one = [(Ok(9000.0), None), (Ok(2600.0), Some(100.0))];
+        assert_eq!(figures((1024, 1), Pattern::Different, some), of_one);
+        let of_many = [(Ok(90_000.0), None), (Ok(3000.0), Some(50.0))];
+        assert_eq!(figures((32, 1024), Pattern::Different, some), of_many);
+        assert_eq!(figures((32, 1024), Pattern::Equal, some), []);
+        let none = [(Err(Missing::NoGpu), None); 2];
+        assert_eq!(
+            figures((512, 1), Pattern::Different, Err(Missing::NoGpu)),
+            none
+        );
     }
 
     #[test]

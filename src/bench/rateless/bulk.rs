@@ -4,7 +4,9 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{
-    report::{BulkRow, Pattern},
+    gpu::GpuMessages,
+    report::{BulkRow, GpuRow, Pattern},
+    room::Room,
     site::{BULK_PACKETS, EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
     timing::median_us,
 };
@@ -14,9 +16,6 @@ use crate::codec::rateless::{Bulk, Form, Numbers, RandomCode, RandomCodec, Ratel
 
 /// Packets that arrive of each message.
 const RECEIVED: usize = BULK_PACKETS + EXTRA_PACKETS;
-
-/// Alignment of targets: a cache line, so that they can be written past the caches.
-const LINE_BYTES: usize = 64;
 
 /// The share of the machine's memory that messages may take.
 const MEMORY_SHARE: usize = 4;
@@ -29,8 +28,8 @@ struct Messages<'s> {
     codec: RandomCodec<'s>,
     pattern: Pattern,
     numbers: Vec<u64>,
-    packets: Vec<u8>,
-    targets: Vec<u8>,
+    packets: Room,
+    targets: Room,
 }
 
 impl<'s> Messages<'s> {
@@ -40,19 +39,12 @@ impl<'s> Messages<'s> {
     ///
     /// [`BenchError::NoRoom`] if the system does not give the memory.
     fn new(codec: RandomCodec<'s>, messages: usize) -> Result<Self, BenchError> {
-        let room = |bytes: usize| {
-            let mut room = Vec::new();
-            let given = room.try_reserve_exact(bytes);
-            given.map_err(|_| BenchError::NoRoom { bytes })?;
-            room.resize(bytes, 0);
-            Ok::<Vec<u8>, BenchError>(room)
-        };
         Ok(Self {
             codec,
             pattern: Pattern::Different,
             numbers: Vec::new(),
-            packets: room(messages * RECEIVED * PACKET_BYTES)?,
-            targets: room(messages * BULK_PACKETS * PACKET_BYTES + LINE_BYTES)?,
+            packets: Room::new(messages * RECEIVED * PACKET_BYTES)?,
+            targets: Room::new(messages * BULK_PACKETS * PACKET_BYTES)?,
         })
     }
 
@@ -104,9 +96,8 @@ impl<'s> Messages<'s> {
             numbers,
             packets: &self.packets[..messages * RECEIVED * PACKET_BYTES],
         };
-        let start = self.targets.as_ptr().align_offset(LINE_BYTES);
         let message_bytes = BULK_PACKETS * PACKET_BYTES;
-        let targets = &mut self.targets[start..start + messages * message_bytes];
+        let targets = &mut self.targets[..messages * message_bytes];
         let mut ranks = Vec::new();
         let time = median_us(site.time, || {
             ranks = codec.decode_bulk(&bulk, targets)?;
@@ -124,6 +115,45 @@ impl<'s> Messages<'s> {
         }
         let complete = ranks.iter().copied().filter(|rank| is_complete(rank));
         Ok((time, complete.count()))
+    }
+
+    /// Measures the first `messages` on the GPU, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if the GPU fails, or the result is not what was encoded.
+    fn on_gpu(
+        &mut self,
+        site: Site<'_>,
+        messages: usize,
+        base_us: f64,
+    ) -> Result<Vec<GpuRow>, BenchError> {
+        let Some(gpus) = site.gpus else {
+            return Ok(Vec::new());
+        };
+        let numbers = match self.pattern {
+            Pattern::Different => &mut self.numbers[..messages * RECEIVED],
+            Pattern::Equal => &mut self.numbers[..],
+        };
+        let message_bytes = BULK_PACKETS * PACKET_BYTES;
+        let given = GpuMessages {
+            code: self.codec.code(),
+            pattern: self.pattern,
+            messages,
+            packets_per_message: RECEIVED,
+            packet_bytes: PACKET_BYTES,
+            numbers,
+            packets: &mut self.packets[..messages * RECEIVED * PACKET_BYTES],
+            targets: &mut self.targets[..messages * message_bytes],
+            base_us,
+        };
+        given.measure(site, gpus, |ranks, targets| {
+            let decoded = targets.chunks_exact(message_bytes).zip(ranks);
+            decoded
+                .take(COMPARED)
+                .enumerate()
+                .all(|(message, (found, rank))| *rank != BULK_PACKETS || found == source(message))
+        })
     }
 }
 
@@ -144,9 +174,9 @@ pub(super) fn measure(
     counts: &[usize],
     base_us: f64,
     progress: impl Fn(usize),
-) -> Result<Vec<BulkRow>, BenchError> {
+) -> Result<(Vec<BulkRow>, Vec<GpuRow>), BenchError> {
     let Some(&most) = counts.iter().max() else {
-        return Ok(Vec::new());
+        return Ok((Vec::new(), Vec::new()));
     };
     let needed = most.saturating_mul((RECEIVED + BULK_PACKETS) * PACKET_BYTES);
     let limit = memory_bytes() / MEMORY_SHARE;
@@ -157,7 +187,7 @@ pub(super) fn measure(
     let mut messages = Messages::new(RandomCodec::new(code, site.engine), most)?;
     let mut threads = vec![1, site.workers.width()];
     threads.dedup();
-    let mut rows = Vec::new();
+    let (mut rows, mut gpu_rows) = (Vec::new(), Vec::new());
     for pattern in Pattern::ALL {
         messages.fill(pattern)?;
         for &count in counts {
@@ -179,7 +209,8 @@ pub(super) fn measure(
                     gb_per_s: to_f64(BULK_PACKETS * PACKET_BYTES) / message_us / 1e3,
                 });
             }
+            gpu_rows.extend(messages.on_gpu(site, count, base_us)?);
         }
     }
-    Ok(rows)
+    Ok((rows, gpu_rows))
 }

@@ -21,6 +21,10 @@ pub struct RatelessReport {
     pub single: Vec<SingleRow>,
     /// Many messages by one call.
     pub bulk: Vec<BulkRow>,
+    /// The name of the GPU, if there is one.
+    pub gpu: Option<String>,
+    /// One message and many on the GPU.
+    pub on_gpu: Vec<GpuRow>,
 }
 
 /// The share of messages that so many packets complete.
@@ -147,7 +151,58 @@ pub struct BulkRow {
     pub gb_per_s: f64,
 }
 
-/// Three tables.
+/// The place of messages that a GPU decodes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum MessagePlace {
+    /// The memory of the GPU: kernels alone.
+    Gpu,
+    /// Pinned memory of the machine, from where all packets are copied to the GPU. Results are copied back.
+    Pinned,
+}
+
+impl MessagePlace {
+    /// Returns the name for people.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Gpu => "kernels",
+            Self::Pinned => "pinned",
+        }
+    }
+}
+
+/// The time of one call of the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct GpuRow {
+    /// Source packets of a message.
+    pub packets: usize,
+    /// Packets that arrived of each.
+    pub received: usize,
+    /// Messages of the call.
+    pub messages: usize,
+    /// The numbers of their packets.
+    pub numbers: Pattern,
+    /// The place of packets and results.
+    pub place: MessagePlace,
+    /// Messages that could be decoded, where results come back.
+    pub complete: Option<usize>,
+    /// Median time of a call, in microseconds.
+    pub median_us: f64,
+    /// The same for one message.
+    pub message_us: f64,
+    /// The part of it that eliminates the rows of all messages, where the GPU does so and kernels are measured alone.
+    pub solve_us: Option<f64>,
+    /// Median time of the base case for one message.
+    pub base_us: f64,
+    /// The time of the base case, divided by that of one message here.
+    pub speed_up: f64,
+    /// Bytes of source packets, in 10⁹ a second.
+    pub gb_per_s: f64,
+    /// The same of copies of as many bytes both ways, and nothing else.
+    pub bus_gb_per_s: Option<f64>,
+}
+
+/// Four tables.
 impl fmt::Display for RatelessReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let cpu = self.cpu.as_deref().unwrap_or("unknown CPU");
@@ -202,9 +257,46 @@ impl fmt::Display for RatelessReport {
                 row.gb_per_s
             )?;
         }
+        self.write_gpu(f)?;
         writeln!(
             f,
             "\nmedians; speed-up: over serial elimination on (G|X), one bit a step, in this run; GB/s of source packets"
+        )
+    }
+}
+
+impl RatelessReport {
+    /// Writes the table of the GPU.
+    fn write_gpu(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(gpu) = &self.gpu else {
+            return writeln!(f, "\nno GPU");
+        };
+        writeln!(
+            f,
+            "\n{gpu}\n     k      n  messages  numbers    from          µs each  elimination  speed-up      GB/s     bus"
+        )?;
+        for row in &self.on_gpu {
+            let or_blank =
+                |figure: Option<f64>| figure.map_or(String::new(), |f| format!("{f:.1}"));
+            writeln!(
+                f,
+                "{:>6} {:>6} {:>9}  {:<9}  {:<7} {:>13.4} {:>12} {:>8.1}× {:>9.3} {:>7}",
+                row.packets,
+                row.received,
+                row.messages,
+                row.numbers.name(),
+                row.place.name(),
+                row.message_us,
+                or_blank(row.solve_us),
+                row.speed_up,
+                row.gb_per_s,
+                or_blank(row.bus_gb_per_s)
+            )?;
+        }
+        writeln!(
+            f,
+            "\nkernels: in the memory of the GPU; pinned: from pinned memory and back; elimination: µs for all messages;\n\
+             bus: GB/s of source packets if nothing but copies of as many bytes went both ways"
         )
     }
 }

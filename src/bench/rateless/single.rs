@@ -4,15 +4,15 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
 use super::{
-    report::{Decoder, SingleRow},
+    gpu::GpuMessages,
+    report::{Decoder, GpuRow, Pattern, SingleRow},
+    room::Room,
     site::{EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
     timing::median_us,
 };
 use crate::bench::{BenchError, row::to_f64};
 use crate::codec::WorkerPool;
-use crate::codec::rateless::{
-    Echelon, Form, IncrementalDecoder, Method, RandomCode, RandomCodec, RatelessError,
-};
+use crate::codec::rateless::{Echelon, Form, IncrementalDecoder, Method, RandomCode, RandomCodec};
 
 /// The parts of the redimensioned decoder.
 const PARTS: usize = 8;
@@ -22,12 +22,12 @@ struct Message<'s> {
     codec: RandomCodec<'s>,
     sources: Vec<u8>,
     numbers: Vec<u64>,
-    arrived: Vec<u8>,
+    arrived: Room,
 }
 
 impl<'s> Message<'s> {
     /// Returns a message of noise, and the first run of packets that completes it.
-    fn new(site: Site<'s>, packets: usize) -> Result<Self, RatelessError> {
+    fn new(site: Site<'s>, packets: usize) -> Result<Self, BenchError> {
         let code = RandomCode::new(Form::Plain, packets, SEED)?;
         let codec = RandomCodec::new(code, site.engine);
         let count = packets + EXTRA_PACKETS;
@@ -49,7 +49,7 @@ impl<'s> Message<'s> {
             .collect();
         let mut sources = vec![0; packets * PACKET_BYTES];
         SmallRng::seed_from_u64(SEED).fill_bytes(&mut sources);
-        let mut arrived = vec![0; count * PACKET_BYTES];
+        let mut arrived = Room::new(count * PACKET_BYTES)?;
         let packets: Vec<&[u8]> = sources.chunks_exact(PACKET_BYTES).collect();
         let mut targets: Vec<&mut [u8]> = arrived.chunks_exact_mut(PACKET_BYTES).collect();
         codec.encode(&numbers, &packets, &mut targets)?;
@@ -59,6 +59,30 @@ impl<'s> Message<'s> {
             numbers,
             arrived,
         })
+    }
+
+    /// Measures the message on the GPU, if there is one.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError`] if the GPU fails, or the result is not what was encoded.
+    fn on_gpu(&mut self, site: Site<'_>, base_us: f64) -> Result<Vec<GpuRow>, BenchError> {
+        let Some(gpus) = site.gpus else {
+            return Ok(Vec::new());
+        };
+        let mut result = Room::new(self.sources.len())?;
+        let given = GpuMessages {
+            code: self.codec.code(),
+            pattern: Pattern::Different,
+            messages: 1,
+            packets_per_message: self.numbers.len(),
+            packet_bytes: PACKET_BYTES,
+            numbers: &mut self.numbers,
+            packets: &mut self.arrived,
+            targets: &mut result,
+            base_us,
+        };
+        given.measure(site, gpus, |_, targets| targets == self.sources)
     }
 
     /// Returns the packets that arrived.
@@ -110,8 +134,11 @@ impl<'s> Message<'s> {
 /// # Errors
 ///
 /// [`BenchError`] if no code has so many source packets, or a decoder gives wrong bytes.
-pub(super) fn measure(site: Site<'_>, packets: usize) -> Result<Vec<SingleRow>, BenchError> {
-    let message = Message::new(site, packets)?;
+pub(super) fn measure(
+    site: Site<'_>,
+    packets: usize,
+) -> Result<(Vec<SingleRow>, Vec<GpuRow>), BenchError> {
+    let mut message = Message::new(site, packets)?;
     let base_us = message.time(site, Decoder::Serial, 1)?;
     let mut rows = Vec::new();
     let all = site.workers.width();
@@ -137,7 +164,7 @@ pub(super) fn measure(site: Site<'_>, packets: usize) -> Result<Vec<SingleRow>, 
             });
         }
     }
-    Ok(rows)
+    Ok((rows, message.on_gpu(site, base_us)?))
 }
 
 /// Returns whether a decoder was measured with so many threads.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::bench::bus::Gpus;
 use crate::codec::Engine;
 use crate::workers::Workers;
 
@@ -23,6 +24,8 @@ pub(super) struct Site<'s> {
     pub(super) engine: &'static dyn Engine,
     /// All threads of the machine.
     pub(super) workers: &'s Workers,
+    /// Nothing without a GPU.
+    pub(super) gpus: Option<&'s Gpus>,
     /// How long to repeat a measurement.
     pub(super) time: Duration,
 }

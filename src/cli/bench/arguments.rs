@@ -135,8 +135,9 @@ const MOST_MESSAGES: u64 = 10_000_000;
 
 /// Measure the random code over GF(2): which share of messages is complete after so many packets, next to the exact
 /// probability; how long each decoder takes for one message, with packets of 8192 bits and ten more than needed; and
-/// the same for many messages of 32 packets by one call. Speed-ups are over serial elimination on rows and packets, one
-/// bit a step, in the same run. With the defaults this takes about two minutes, and 5 GB of memory.
+/// the same for many messages of 32 packets by one call. If there is a GPU, it is measured, too: kernels alone, and from
+/// pinned memory and back, next to the bus. Speed-ups are over serial elimination on rows and packets, one bit a step, in
+/// the same run. With the defaults this takes about two minutes, and 5 GB of memory.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench rateless

@@ -41,8 +41,12 @@ pub struct Bulk<'a> {
 }
 
 impl Bulk<'_> {
-    /// Checks the lengths of all buffers.
-    fn check(&self, source_packets: usize, target_bytes: usize) -> Result<(), RatelessError> {
+    /// Checks that all buffers are as long as messages of so many source packets need, and targets of so many bytes.
+    ///
+    /// # Errors
+    ///
+    /// [`RatelessError::BulkLength`] if one is not.
+    pub fn check(&self, source_packets: usize, target_bytes: usize) -> Result<(), RatelessError> {
         let overflow = |kind, unit, seen| RatelessError::BulkLength {
             kind,
             unit,

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     self, CUDA_MEMCPY2D, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction,
-    CUjit_option, CUmemcpyAttributes, CUmodule, CUresult, CUstream,
+    CUfunction_attribute, CUjit_option, CUmemcpyAttributes, CUmodule, CUresult, CUstream,
 };
 
 use crate::DeviceError;
@@ -114,6 +114,7 @@ functions! {
         cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
         cuEventRecord(event: CUevent, stream: CUstream);
         cuEventSynchronize(event: CUevent);
+        cuFuncSetAttribute(function: CUfunction, attribute: CUfunction_attribute, value: c_int);
         cuGetErrorName(answer: DriverResult, name: *mut *const c_char);
         cuGetErrorString(answer: DriverResult, text: *mut *const c_char);
         cuInit(flags: c_uint);

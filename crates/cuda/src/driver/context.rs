@@ -20,6 +20,8 @@ pub(super) struct Context {
     name: String,
     /// True if several copies can be queued at once.
     takes_batches: AtomicBool,
+    /// The most bytes of shared memory that a block can have.
+    most_shared_bytes: usize,
 }
 
 // SAFETY: the driver's functions may be called from any thread; a context is made current in the calling one
@@ -61,6 +63,7 @@ impl Context {
             device,
             name,
             takes_batches: AtomicBool::new(knows_host_addresses(device)),
+            most_shared_bytes: most_shared_bytes(device),
         })
     }
 
@@ -94,6 +97,11 @@ impl Context {
     /// Returns whether copies of pinned memory may be queued as a batch.
     pub(super) fn takes_batches(&self) -> bool {
         self.takes_batches.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many bytes of shared memory a block can have at most.
+    pub(super) fn most_shared_bytes(&self) -> usize {
+        self.most_shared_bytes
     }
 
     /// Takes note that the driver does not take batches.
@@ -158,6 +166,20 @@ fn knows_host_addresses(device: sys::CUdevice) -> bool {
     // SAFETY: the pointer is written to; the device exists.
     let answer = unsafe { calls::cuDeviceGetAttribute(&raw mut value, attribute, device) };
     check(answer, "ask what a device can do").is_ok() && value == 1
+}
+
+/// Bytes of shared memory that a block of any device can have.
+const LEAST_SHARED_BYTES: usize = 48 << 10;
+
+/// Returns how many bytes of shared memory a block can have, if its kernel is allowed to.
+fn most_shared_bytes(device: sys::CUdevice) -> usize {
+    let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    let mut value: c_int = 0;
+    // SAFETY: the pointer is written to; the device exists.
+    let answer = unsafe { calls::cuDeviceGetAttribute(&raw mut value, attribute, device) };
+    let asked = check(answer, "ask what a device can do");
+    let found = asked.ok().and_then(|()| usize::try_from(value).ok());
+    found.unwrap_or(0).max(LEAST_SHARED_BYTES)
 }
 
 fn name_of(device: sys::CUdevice) -> Result<String, DeviceError> {

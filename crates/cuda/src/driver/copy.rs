@@ -153,6 +153,16 @@ impl Copies {
         });
     }
 
+    /// Adds rows of bytes as one copy.
+    pub(super) fn add_rows(&mut self, from: End, to: End, width: usize, rows: usize) {
+        self.all.push(Copy {
+            from,
+            to,
+            width,
+            rows,
+        });
+    }
+
     /// Returns all of them, each to be queued by itself.
     pub(super) fn all(&self) -> &[Copy] {
         &self.all

@@ -25,6 +25,7 @@ const WORTH_COMPILING: u64 = 1 << 30;
 pub(super) struct Kernels {
     context: Arc<Context>,
     checksums: OnceLock<Arc<Module>>,
+    random_code: OnceLock<Arc<Module>>,
     /// Those for all matrices: that writes targets, and that compares them.
     for_any: [OnceLock<Arc<Module>>; 2],
     by_matrix: Mutex<LruCache<(Matrix, Kind), KernelEntry>>,
@@ -93,6 +94,7 @@ impl Kernels {
         Self {
             context: Arc::clone(context),
             checksums: OnceLock::new(),
+            random_code: OnceLock::new(),
             for_any: [OnceLock::new(), OnceLock::new()],
             by_matrix: Mutex::new(LruCache::new(KEPT)),
         }
@@ -105,6 +107,15 @@ impl Kernels {
     /// If it must be compiled first and cannot be.
     pub(super) fn checksums(&self) -> Result<Arc<Module>, DeviceError> {
         self.compiled(&self.checksums, ptx::Module::for_checksums)
+    }
+
+    /// Returns the kernels of the random code.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::checksums`].
+    pub(super) fn random_code(&self) -> Result<Arc<Module>, DeviceError> {
+        self.compiled(&self.random_code, ptx::Module::for_random_code)
     }
 
     /// Returns what applies a matrix best, now that it is to be applied to so many bytes more.

@@ -137,12 +137,22 @@ pub(super) fn is_pinned(address: usize, len: usize) -> bool {
     before.is_some_and(|(start, pinned)| address + len <= start + pinned)
 }
 
-/// Locks memory into its pages, for all devices.
+/// Returns numbers as the bytes that they are.
+pub(super) fn bytes_of(numbers: &mut [u64]) -> &mut [u8] {
+    let bytes = size_of_val(numbers);
+    // SAFETY: these are the bytes of the numbers, all of them set, and any bytes are numbers.
+    unsafe { slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), bytes) }
+}
+
+/// Locks memory into its pages, for all devices. Empty memory is left alone: no driver takes it.
 ///
 /// # Errors
 ///
 /// If the system does not allow it, or the device is lost.
 pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
+    if memory.is_empty() {
+        return Ok(());
+    }
     context.enter()?;
     let address = memory.as_mut_ptr().cast();
     // SAFETY: the memory is there; the caller promised not to unmap it before it is unpinned.
@@ -160,6 +170,9 @@ pub(super) fn pin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceErro
 ///
 /// If it was not pinned, or the driver cannot.
 pub(super) fn unpin(context: &Context, memory: &mut [u8]) -> Result<(), DeviceError> {
+    if memory.is_empty() {
+        return Ok(());
+    }
     PINNED.write().remove(&memory.as_ptr().addr());
     // Memory is registered for the process: the driver may well unpin it when the device is lost.
     if let Err(error) = context.enter() {

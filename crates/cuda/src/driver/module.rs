@@ -1,6 +1,6 @@
 //! Kernels that the driver has compiled.
 
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 
@@ -38,6 +38,19 @@ impl Function {
     /// Returns how many threads a block has.
     pub(super) fn threads(&self) -> u32 {
         short(self.kernel.threads)
+    }
+
+    /// Lets blocks of this kernel have up to so many bytes of shared memory.
+    ///
+    /// # Errors
+    ///
+    /// If the device has less.
+    pub(super) fn allow_shared(&self, bytes: usize) -> Result<(), DeviceError> {
+        let attribute = sys::CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        // SAFETY: the function belongs to a module that is loaded.
+        let answer = unsafe { calls::cuFuncSetAttribute(self.raw, attribute, bytes) };
+        check(answer, "set up a kernel")
     }
 
     /// Returns how many blocks go over so many bytes.

@@ -192,6 +192,26 @@ impl Stream {
         grid: [u32; 3],
         parameters: &mut [Parameter],
     ) -> Result<(), DeviceError> {
+        // SAFETY: the caller promised it.
+        unsafe { self.launch_blocks(function, grid, (function.threads(), 0), parameters) }
+    }
+
+    /// Queues a kernel with blocks of so many threads and bytes of shared memory.
+    ///
+    /// # Errors
+    ///
+    /// If the device is lost.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Self::launch`], and the kernel must use no more shared memory than it gets.
+    pub(super) unsafe fn launch_blocks(
+        &self,
+        function: &Function,
+        grid: [u32; 3],
+        (threads, shared_bytes): (u32, u32),
+        parameters: &mut [Parameter],
+    ) -> Result<(), DeviceError> {
         let mut pointers: Vec<*mut c_void> =
             parameters.iter_mut().map(Parameter::pointer).collect();
         let [x, y, z] = grid;
@@ -202,10 +222,10 @@ impl Stream {
                 x,
                 y,
                 z,
-                function.threads(),
+                threads,
                 1,
                 1,
-                0,
+                shared_bytes,
                 self.raw,
                 pointers.as_mut_ptr(),
                 ptr::null_mut(),

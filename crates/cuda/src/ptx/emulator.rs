@@ -1,5 +1,8 @@
 //! Runs PTX on the CPU, warp after warp, so that tests need no GPU.
 //!
+//! The warps of a block take turns at its barriers, in an order that the caller chooses: a barrier that is missing shows in
+//! one of two opposite orders.
+//!
 //! It knows the instructions that the kernels use, and is strict: a register that is not declared, or
 //! declared twice, an unknown instruction, an access outside of memory or one that is not aligned all
 //! panic.
@@ -21,6 +24,10 @@ pub(super) struct Launch<'l> {
     pub(super) grid: [u32; 3],
     /// Threads of a block.
     pub(super) threads: u32,
+    /// Bytes of shared memory of a block.
+    pub(super) shared_bytes: usize,
+    /// True if the last warp of a block runs first.
+    pub(super) is_backwards: bool,
     /// Values of parameters, by name.
     pub(super) parameters: &'l [(&'l str, u64)],
 }
@@ -36,25 +43,38 @@ pub(super) fn run(module: &str, launch: &Launch<'_>, memory: &mut Memory) {
     for z in 0..layers {
         for y in 0..rows {
             for x in 0..columns {
-                for first in (0..launch.threads).step_by(LANES) {
-                    let special = HashMap::from([
-                        ("%ctaid.x", x),
-                        ("%ctaid.y", y),
-                        ("%ctaid.z", z),
-                        ("%nctaid.y", rows),
-                        ("%ntid.x", launch.threads),
-                    ]);
-                    Warp {
-                        function: &function,
-                        parameters: &parameters,
-                        special,
-                        first,
-                        registers: vec![[None; LANES]; function.registers.len()],
-                        memory,
-                    }
-                    .run();
+                memory.start_block(launch.shared_bytes);
+                let special = HashMap::from([
+                    ("%ctaid.x", x),
+                    ("%ctaid.y", y),
+                    ("%ctaid.z", z),
+                    ("%nctaid.y", rows),
+                    ("%ntid.x", launch.threads),
+                ]);
+                let starts = (0..launch.threads).step_by(LANES);
+                let warps = starts.map(|first| Warp {
+                    function: &function,
+                    parameters: &parameters,
+                    special: &special,
+                    first,
+                    at: [Some(0); LANES],
+                    registers: vec![[None; LANES]; function.registers.len()],
+                });
+                let mut warps: Vec<Warp<'_>> = warps.collect();
+                if launch.is_backwards {
+                    warps.reverse();
                 }
+                run_block(&mut warps, memory);
             }
+        }
+    }
+}
+
+/// Runs the warps of a block to their end, from barrier to barrier.
+fn run_block(warps: &mut [Warp<'_>], memory: &mut Memory) {
+    while warps.iter().any(Warp::is_running) {
+        for warp in warps.iter_mut() {
+            warp.run(memory);
         }
     }
 }
@@ -63,17 +83,23 @@ pub(super) fn run(module: &str, launch: &Launch<'_>, memory: &mut Memory) {
 struct Warp<'w> {
     function: &'w Function<'w>,
     parameters: &'w HashMap<&'w str, u64>,
-    special: HashMap<&'static str, u32>,
+    special: &'w HashMap<&'static str, u32>,
     first: u32,
+    /// The next instruction of each lane that has not returned.
+    at: [Option<usize>; LANES],
     registers: Vec<[Option<u64>; LANES]>,
-    memory: &'w mut Memory,
 }
 
 impl Warp<'_> {
-    /// Runs all lanes until each has returned; those that lag behind first, so that they meet again.
-    fn run(&mut self) {
-        let mut at = [Some(0); LANES];
-        while let Some(now) = at.iter().flatten().min().copied() {
+    fn is_running(&self) -> bool {
+        self.at.iter().any(Option::is_some)
+    }
+
+    /// Runs all lanes until each has returned, or all are at a barrier; those that lag behind first, so that they meet
+    /// again.
+    fn run(&mut self, memory: &mut Memory) {
+        while let Some(now) = self.at.iter().flatten().min().copied() {
+            let at = self.at;
             let lanes: Vec<usize> = (0..LANES).filter(|&lane| at[lane] == Some(now)).collect();
             let instruction = &self.function.instructions[now];
             let lanes_on: Vec<usize> = lanes
@@ -82,25 +108,34 @@ impl Warp<'_> {
                 .filter(|&lane| self.is_on(instruction, lane))
                 .collect();
             for &lane in &lanes {
-                at[lane] = Some(now + 1);
+                self.at[lane] = Some(now + 1);
             }
             match instruction.name {
-                "ret" => lanes_on.iter().for_each(|&lane| at[lane] = None),
+                "ret" => lanes_on.iter().for_each(|&lane| self.at[lane] = None),
+                "bar.sync" => {
+                    assert_eq!(lanes_on.len(), LANES, "all lanes are at the barrier");
+                    return;
+                }
+                "bar.warp.sync" => assert_eq!(lanes_on.len(), LANES, "all lanes meet"),
+                "vote.sync.ballot.b32" => {
+                    assert_eq!(lanes_on.len(), LANES, "all lanes take part");
+                    self.vote(instruction);
+                }
                 "bra" => {
                     let Operand::Label(target) = instruction.operands[0] else {
                         panic!("{instruction:?}");
                     };
                     for lane in lanes_on {
-                        at[lane] = Some(target);
+                        self.at[lane] = Some(target);
                     }
                 }
-                "shfl.sync.bfly.b32" => {
+                "shfl.sync.bfly.b32" | "shfl.sync.idx.b32" => {
                     assert_eq!(lanes_on.len(), LANES, "all lanes take part");
                     self.exchange(instruction);
                 }
                 _ => {
                     for lane in lanes_on {
-                        self.execute(instruction, lane);
+                        self.execute(instruction, lane, memory);
                     }
                 }
             }
@@ -128,38 +163,71 @@ impl Warp<'_> {
             Operand::Address(register, offset) => self.register(register, lane) + offset,
             Operand::Parameter(name) => self.parameters[name],
             Operand::Constants => Memory::CONSTANTS,
+            Operand::Shared => Memory::SHARED,
             Operand::Label(_) | Operand::Vector(_) => panic!("{operand:?} has no value"),
         }
     }
 
-    /// Hands each lane what the lane has whose number differs in the bits given.
+    /// Tells all lanes of which ones a predicate is true.
+    fn vote(&mut self, instruction: &Instruction<'_>) {
+        let [Operand::Register(into), Operand::Register(from), ..] = instruction.operands[..]
+        else {
+            panic!("{instruction:?}");
+        };
+        let votes = (0..LANES).map(|lane| self.register(from, lane) << lane);
+        self.registers[into] = [Some(votes.sum()); LANES];
+    }
+
+    /// Hands each lane what another lane has: that of the number given, or whose number differs in the bits given.
     fn exchange(&mut self, instruction: &Instruction<'_>) {
         let [Operand::Register(into), Operand::Register(from), ..] = instruction.operands[..]
         else {
             panic!("{instruction:?}");
         };
-        let bits = usize::try_from(self.value(&instruction.operands[2], 0)).expect("a lane");
+        let given = (0..LANES).map(|lane| self.value(&instruction.operands[2], lane));
+        let given: Vec<usize> = given.map(|g| usize::try_from(g).expect("a lane")).collect();
         let values: Vec<u64> = (0..LANES).map(|lane| self.register(from, lane)).collect();
-        for lane in 0..LANES {
-            self.registers[into][lane] = Some(values[lane ^ bits]);
+        for (lane, given) in given.into_iter().enumerate() {
+            let other = match instruction.name {
+                "shfl.sync.idx.b32" => given,
+                _ => lane ^ given,
+            };
+            self.registers[into][lane] = Some(values[other]);
         }
     }
 
-    fn execute(&mut self, instruction: &Instruction<'_>, lane: usize) {
+    fn execute(&mut self, instruction: &Instruction<'_>, lane: usize, memory: &mut Memory) {
         let operands = &instruction.operands[..];
         let name = instruction.name;
         if name.starts_with("ld.param") || name.starts_with("mov.") {
             let value = self.value(&operands[1], lane);
             self.write(&operands[0], lane, value);
+        } else if name.starts_with("ld.shared") {
+            let at = self.value(&operands[1], lane);
+            let value = memory.shared(at, width(name));
+            self.write(&operands[0], lane, u64::from(value));
+        } else if name.starts_with("st.shared") || name.starts_with("red.shared.min") {
+            let at = self.value(&operands[0], lane);
+            let new = low(self.value(&operands[1], lane));
+            let new = match name.strip_prefix("red.") {
+                Some(_) => new.min(memory.shared(at, width(name))),
+                None => new,
+            };
+            memory.store_shared(at, width(name), new);
+        } else if name == "ld.global.nc.u64" {
+            let at = self.value(&operands[1], lane);
+            let words = memory.words(at, 2);
+            let value = u64::from(words[1]) << 32 | u64::from(words[0]);
+            self.write(&operands[0], lane, value);
         } else if name.starts_with("ld.") {
             let at = self.value(&operands[1], lane);
             if name.split('.').next_back() == Some("u8") {
-                let value = u64::from(self.memory.byte(at));
+                let value = u64::from(memory.byte(at));
                 self.write(&operands[0], lane, value);
                 return;
             }
             let targets = operands[0].registers();
-            let words = self.memory.words(at, targets.len());
+            let words = memory.words(at, targets.len());
             for (target, word) in targets.into_iter().zip(words) {
                 self.registers[target][lane] = Some(u64::from(word));
             }
@@ -168,7 +236,7 @@ impl Warp<'_> {
             let sources = operands[1].registers();
             let words = sources.into_iter().map(|r| low(self.register(r, lane)));
             let words: Vec<u32> = words.collect();
-            self.memory.store(at, &words);
+            memory.store(at, &words);
         } else {
             let inputs: Vec<u64> = operands[1..]
                 .iter()
@@ -183,6 +251,15 @@ impl Warp<'_> {
             panic!("{operand:?} cannot be written");
         };
         self.registers[index][lane] = Some(value);
+    }
+}
+
+/// Returns how many bytes an access to shared memory takes.
+fn width(name: &str) -> usize {
+    match name.split('.').next_back() {
+        Some("u8") => 1,
+        Some("u32") => 4,
+        _ => panic!("unknown instruction {name}"),
     }
 }
 
@@ -203,12 +280,17 @@ fn compute(name: &str, inputs: &[u64]) -> u64 {
         "add.u32" | "add.s32" => word(low(a).wrapping_add(low(b))),
         "sub.u32" | "sub.s32" => word(low(a).wrapping_sub(low(b))),
         "add.u64" => a.wrapping_add(b),
+        "div.u32" => word(low(a) / low(b)),
         "mul.lo.u32" => word(low(a).wrapping_mul(low(b))),
         "mul.wide.u32" => word(low(a)) * word(low(b)),
         "mad.lo.u32" => word(low(a).wrapping_mul(low(b)).wrapping_add(low(c))),
         "mad.wide.u32" => (word(low(a)) * word(low(b))).wrapping_add(c),
         "mad.lo.u64" => a.wrapping_mul(b).wrapping_add(c),
-        "cvt.u64.u32" => word(low(a)),
+        "mul.lo.u64" => a.wrapping_mul(b),
+        "xor.b64" => a ^ b,
+        "shl.b64" => a.checked_shl(low(b)).unwrap_or(0),
+        "shr.u64" => a.checked_shr(low(b)).unwrap_or(0),
+        "cvt.u64.u32" | "cvt.u32.u64" => word(low(a)),
         "cvt.s64.s32" => i64::from(signed(a)).cast_unsigned(),
         "and.b32" => word(low(a) & low(b)),
         "or.b32" => word(low(a) | low(b)),
@@ -224,6 +306,12 @@ fn compute(name: &str, inputs: &[u64]) -> u64 {
         "setp.ge.u32" => u64::from(low(a) >= low(b)),
         "setp.lt.u32" => u64::from(low(a) < low(b)),
         "setp.ne.u32" => u64::from(low(a) != low(b)),
+        "setp.eq.u32" => u64::from(low(a) == low(b)),
+        "setp.lt.u64" => u64::from(a < b),
+        "and.pred" => a & b,
+        "brev.b32" => word(low(a).reverse_bits()),
+        "clz.b32" => word(low(a).leading_zeros()),
+        "bfe.u32" => word(low(a) >> low(b) & ((1 << low(c)) - 1)),
         "setp.ge.s32" => u64::from(signed(a) >= signed(b)),
         "selp.b32" => {
             if c == 1 {

@@ -7,6 +7,8 @@ use super::{
 };
 use cauchyfs_codec::{BLOCK_BYTES, Geometry, Job, Matrix, Mode, Plan, select};
 
+mod random;
+
 /// Bytes that never belong to a shard.
 const GAP: u8 = 0xA5;
 
@@ -110,6 +112,8 @@ impl Layout {
                 kernel: &kernel.name,
                 grid: [columns, self.stripes, layers].map(|n| u32::try_from(n).expect("few")),
                 threads: u32::try_from(kernel.threads).expect("few"),
+                shared_bytes: 0,
+                is_backwards: false,
                 parameters: &parameters,
             };
             emulator::run(&module.text, &launch, &mut memory);
@@ -282,6 +286,8 @@ fn checksums_are_those_of_the_cpu_for_every_sort_of_last_block() {
             kernel: &kernel.name,
             grid: [kernel.blocks(bytes), shards, 2].map(|n| u32::try_from(n).expect("few")),
             threads: u32::try_from(kernel.threads).expect("few"),
+            shared_bytes: 0,
+            is_backwards: false,
             parameters: &parameters,
         };
         emulator::run(&module.text, &launch, &mut memory);

@@ -1,9 +1,11 @@
 //! Memory of the emulator, with an end.
 
-/// Bytes from [`Memory::START`] on, and constants elsewhere.
+/// Bytes from [`Memory::START`] on, and constants and the shared memory of a block elsewhere.
 pub(crate) struct Memory {
     pub(crate) bytes: Vec<u8>,
     constants: Vec<u8>,
+    /// Nothing where nothing was written yet.
+    shared: Vec<Option<u8>>,
 }
 
 impl Memory {
@@ -11,11 +13,39 @@ impl Memory {
     pub(crate) const START: u64 = 0x7000_0000_0000;
     /// Address of the constants of a module.
     pub(super) const CONSTANTS: u64 = 0x100;
+    /// Address of the first byte of shared memory.
+    pub(super) const SHARED: u64 = 0x400;
 
     pub(crate) fn new(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
             constants: Vec::new(),
+            shared: Vec::new(),
+        }
+    }
+
+    /// Gives a block so many bytes of shared memory, with nothing in them.
+    pub(super) fn start_block(&mut self, shared_bytes: usize) {
+        self.shared = vec![None; shared_bytes];
+    }
+
+    /// Reads a byte or a word of shared memory.
+    pub(super) fn shared(&self, at: u64, bytes: usize) -> u32 {
+        assert!(at.is_multiple_of(bytes as u64), "{at:#x} is not aligned");
+        let range = &self.shared[shared_offset(at)..][..bytes];
+        let read = range
+            .iter()
+            .rev()
+            .map(|byte| byte.unwrap_or_else(|| panic!("{at:#x} is read, but never written")));
+        read.fold(0, |word, byte| word << 8 | u32::from(byte))
+    }
+
+    /// Writes a byte or a word of shared memory.
+    pub(super) fn store_shared(&mut self, at: u64, bytes: usize, word: u32) {
+        assert!(at.is_multiple_of(bytes as u64), "{at:#x} is not aligned");
+        let range = &mut self.shared[shared_offset(at)..][..bytes];
+        for (byte, new) in range.iter_mut().zip(word.to_le_bytes()) {
+            *byte = Some(new);
         }
     }
 
@@ -55,4 +85,8 @@ impl Memory {
 
 fn offset(at: u64) -> usize {
     usize::try_from(at - Memory::START).expect("an address that was handed out")
+}
+
+fn shared_offset(at: u64) -> usize {
+    usize::try_from(at - Memory::SHARED).expect("an address in shared memory")
 }

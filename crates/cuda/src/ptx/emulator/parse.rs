@@ -14,6 +14,8 @@ pub(super) enum Operand<'t> {
     Vector(Vec<usize>),
     /// The address of the module's constants.
     Constants,
+    /// The address of the shared memory of a block.
+    Shared,
 }
 
 impl Operand<'_> {
@@ -193,6 +195,9 @@ impl<'t> Names<'t> {
         }
         if self.constants == Some(text) {
             return Operand::Constants;
+        }
+        if text == "room" {
+            return Operand::Shared;
         }
         let is_special = ["%tid", "%ntid", "%ctaid", "%nctaid"]
             .iter()
