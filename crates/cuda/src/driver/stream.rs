@@ -1,9 +1,9 @@
 //! Queues of work for a device, and moments in them.
 
 use std::ffi::{c_uint, c_void};
-use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{ptr, thread};
 
 use cudarc::driver::sys;
 
@@ -16,6 +16,9 @@ use super::{
     module::Function,
 };
 use crate::DeviceError;
+
+/// The pause before a stream is asked again that could not be waited for.
+const ABANDON_RETRY: Duration = Duration::from_millis(100);
 
 /// Work that a device does one after the other, beside that of other streams.
 pub(super) struct Stream {
@@ -259,6 +262,18 @@ impl Stream {
             unsafe { calls::cuStreamSynchronize(self.raw) },
             "wait for a stream",
         )
+    }
+
+    /// Waits, after something failed, until all is done or the device is lost. Nothing uses the memory of the caller then.
+    pub(super) fn abandon(&self) {
+        while let Err(error) = self.finish() {
+            // The first failure is the one that is reported.
+            tracing::debug!("after a failure: {error}");
+            if error.is_final() {
+                break; // a lost device uses nothing
+            }
+            thread::sleep(ABANDON_RETRY);
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    OnDevice, pitch,
+    product::{OnDevice, pitch},
     solutions::{MessageShape, Solutions},
 };
 use crate::{

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{abandon, grow};
 use crate::{
     DeviceError,
     driver::{
         context::Context,
         copy::{Copies, End},
-        memory::{DeviceMemory, Staged},
+        memory::{DeviceMemory, Staged, grow},
         module::{Module, short},
         stream::{Event, Parameter, Purpose, Stream},
     },
@@ -290,7 +289,10 @@ impl Solutions {
 
     /// Waits until the device uses no memory of the caller any more, after something failed.
     pub(super) fn abandon(&mut self) {
-        abandon(&self.stream, &mut self.is_used);
+        if self.is_used {
+            self.stream.abandon();
+            self.is_used = false;
+        }
     }
 }
 
