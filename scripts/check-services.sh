@@ -231,10 +231,25 @@ reader=$!
 chroot "$root" dpkg-deb --raw-extract /cauchyfs.deb /newer
 sed -i 's/^Version: .*/&+check/' "$root/newer/DEBIAN/control"
 chroot "$root" dpkg-deb --root-owner-group --build /newer /newer.deb
-# As before a version with this unit.
-in_system systemctl disable cauchyfs-dashboard.socket
+# A version without the socket unit, whose service takes the port itself.
+chroot "$root" dpkg-deb --raw-extract /cauchyfs.deb /earlier
+rm "$(find "$root/earlier" -name cauchyfs-dashboard.socket)"
+sed -i -e '/^Requires=cauchyfs-dashboard.socket/d; /^Also=/d; /^PrivateNetwork=/d' \
+    -e 's/^After=.*/After=network.target/; s/^IPAddressDeny=any/&\nIPAddressAllow=localhost/' \
+    -e 's/^RestrictAddressFamilies=.*/& AF_INET AF_INET6/' "$(find "$root/earlier" -name cauchyfs-dashboard.service)"
+chroot "$root" dpkg-deb --root-owner-group --build /earlier /earlier.deb
+in_system systemctl disable --now cauchyfs-dashboard.socket
+in_system dpkg --install /earlier.deb
+! in_system systemctl cat cauchyfs-dashboard.socket >/dev/null 2>&1 || fail "the earlier version has the socket unit"
+in_system systemctl restart cauchyfs-dashboard.service
+is_served || fail "a dashboard without the socket unit does not answer"
 in_system dpkg --install /newer.deb
 in_system systemctl is-enabled cauchyfs-dashboard.socket >/dev/null || fail "the upgrade does not enable the socket"
+eventually "the socket unit has the port of the earlier service" in_system systemctl is-active cauchyfs-dashboard.socket
+is_served || fail "the dashboard does not answer after the upgrade"
+in_system systemctl stop cauchyfs-dashboard.service
+check_port "the service of the newer version is stopped"
+is_served || fail "a connection does not start the service of the newer version"
 in_system dpkg-query --show --showformat '${Version}\n' cauchyfs | grep -q '+check$' || fail "the package is not newer"
 sleep 1
 [ "$(main_process)" = "$before" ] && state SubState running || fail "the upgrade did not leave the service alone"
@@ -245,7 +260,7 @@ wait "$reader"
 [ ! -s "$root/read-failures" ] || fail "the volume could not be read during the upgrade: $(wc -l <"$root/read-failures") times"
 in_system systemctl restart cauchyfs@photos
 has_file || fail "the file is not there after the upgrade"
-rm -r "$root"/newer "$root"/*.deb
+rm -r "$root"/newer "$root"/earlier "$root"/*.deb
 echo "the volume was read throughout the upgrade, and by the new program after it"
 
 say "a daemon that is killed, and one that hangs"

@@ -93,6 +93,33 @@ install() {
         sqlite3=sqlite3 fio=fio setpriv=util-linux unshare=util-linux mount=mount
 }
 
+# A server that scrapes metrics, and its tool that tests alert rules. Its package is unpacked and not installed: an installed
+# server would serve at every address of the machine from then on. It also brings pages that no test opens.
+get_prometheus() {
+    [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] || return 0
+    [ ! -x "$CAUCHYFS_PROMETHEUS" ] || [ -z "$(promtool)" ] || return 0
+    command -v apt-get >/dev/null ||
+        fail "this system has no apt-get; please install Prometheus by hand, with its programs prometheus and promtool"
+    say "fetching prometheus"
+    # What is unpacked is moved as a whole: a part of it would be taken for all later.
+    local place=target/prometheus.part
+    rm -rf "$place"
+    mkdir -p "$place"
+    as_root apt-get update -qq || true
+    (cd "$place" && apt-get download -qq -o "APT::Sandbox::User=$(id -un)" prometheus) || fail "could not fetch the package prometheus"
+    dpkg-deb --extract "$place"/prometheus_*.deb "$place/unpacked" || fail "could not unpack the package prometheus"
+    rm -rf target/prometheus
+    mv "$place/unpacked" target/prometheus
+    rm -r "$place"
+}
+
+# Prints the tool that tests alert rules, if there is one.
+promtool() {
+    local places
+    places=$(dirname "$CAUCHYFS_PROMETHEUS"):$ROOT/target/prometheus/usr/bin
+    PATH="$places:$PATH" type -P promtool || true
+}
+
 check_arm() {
     local arm=aarch64-unknown-linux-gnu
     if command -v rustup >/dev/null && rustup target add "$arm" 2>/dev/null; then
@@ -138,13 +165,16 @@ check_dependencies() {
     fi
 }
 
-# Prometheus takes 100 MB with what it depends on, so it is not installed for this alone.
 check_alerts() {
-    if ! command -v promtool >/dev/null; then
-        echo "alert rules were NOT CHECKED: there is no promtool (package prometheus)"
-        return
+    local tool
+    tool=$(promtool)
+    if [ -n "$tool" ]; then
+        "$tool" test rules contrib/prometheus/alerts_test.yml
+    elif [ "${CAUCHYFS_SKIP_MOUNTS:-}" = 1 ]; then
+        echo "alert rules were NOT CHECKED: there is no promtool"
+    else
+        fail "there is no promtool, which tests the alert rules"
     fi
-    promtool test rules contrib/prometheus/alerts_test.yml
 }
 
 # Selects every test program but one: test_programs_without NAME.
@@ -179,6 +209,9 @@ if [ "${CAUCHYFS_SKIP_MOUNTS:-}" != 1 ] && [ "$(id -u)" != 0 ]; then
     export "$(runner)=sudo -E"
 fi
 part "packages" install
+CAUCHYFS_PROMETHEUS=${CAUCHYFS_PROMETHEUS:-$(type -P prometheus || echo "$ROOT/target/prometheus/usr/bin/prometheus")}
+export CAUCHYFS_PROMETHEUS
+start "prometheus" get_prometheus
 # Where there is a browser now, the test of the page must find it.
 ! command -v chromium >/dev/null && ! command -v google-chrome >/dev/null || export CAUCHYFS_NEEDS_BROWSER=1
 
@@ -197,12 +230,13 @@ if cargo clippy --version >/dev/null 2>&1; then
 else
     echo "no clippy here: left out"
 fi
+code=0
+finish "prometheus" || code=$?
 say "alert rules"
-part "alert rules" check_alerts
+part "alert rules" check_alerts || code=$?
 say "check for AArch64"
 part "check for AArch64" check_arm
 
-code=0
 say "tests"
 if [ $# -gt 0 ]; then
     part "tests" cargo test --locked --workspace --no-fail-fast "$@" || code=$?

@@ -28,6 +28,7 @@ pub(crate) mod exchange;
 pub(crate) mod failure;
 pub(crate) mod fault;
 pub(crate) mod in_time;
+mod left_refusal;
 pub(crate) mod listener;
 pub(crate) mod log_file;
 mod member_names;

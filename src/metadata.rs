@@ -64,6 +64,7 @@ use writability::Writability;
 
 mod backpressure;
 mod batch;
+mod brief_lock;
 mod churn;
 mod dirty;
 mod disk;

@@ -39,7 +39,7 @@ use super::volume::VolumeOptions;
 use super::warnings::{self, Warnings};
 use crate::control::alerts::link::AlertFeed;
 use crate::control::ending::{Ending, Event, finish, take_away};
-use crate::control::event_watch::{EventWatch, restore_refusal};
+use crate::control::event_watch::EventWatch;
 use crate::control::failure::DaemonFailure;
 use crate::control::listener;
 use crate::control::log_file::LogFile;
@@ -432,9 +432,6 @@ impl Daemon<'_> {
         }
         if let Some(entry) = &dead {
             warnings.lines.extend(clear_place(plan, mounting, entry)?);
-        }
-        if !plan.options.read_only {
-            restore_refusal(self.volume);
         }
         let served = Arc::clone(self.volume.served());
         let serving = serve(served, mounting, &plan.mountpoint, options)

@@ -18,6 +18,7 @@ use clap::Args;
 use sd_notify::NotifyState;
 
 use super::failure::{Failure, Outcome};
+use super::shell::quoted_path;
 use super::terminal;
 
 mod activity;
@@ -58,8 +59,9 @@ passes the network as it is: beyond this machine, put a proxy with HTTPS before 
 cauchyfs-dashboard.service has a token, which it makes at its first start in /var/lib/cauchyfs-dashboard/token. `sudo
 cauchyfs dashboard --url` prints the address to open, token included. If the unit has another address or another file,
 give --listen and --token-file there, too. Paste the address into a browser. As an argument of a command, it can be
-read by every user of the machine. Without --token-file, it is printed only if root or systemd has the port. With that
-option, who has the port is not checked.
+read by every user of the machine. It is printed only if root or systemd has the port. With --token-file, the owner of
+that file, and the user who asks, may have it, too. The port is looked for in the network namespace of this command: for a
+dashboard in a container or on another machine, print the token with `cat`.
 
 cauchyfs-dashboard.socket holds the port of 127.0.0.1 and of ::1 from boot on, whether the service runs or not: another
 process at the port would be given the token. `systemctl edit cauchyfs-dashboard.socket` sets another address. Before you stop that unit, stop
@@ -173,12 +175,49 @@ fn needs_token(address: SocketAddr) -> Failure {
 /// The token of `cauchyfs-dashboard.service`.
 const SERVICE_TOKEN: &str = "/var/lib/cauchyfs-dashboard/token";
 
-/// Prints the address of the page with a token, which browsers take from there.
+/// Prints the address of the page with a token, which browsers take from there. Only processes of root and the manager of
+/// services may hold the address. With a file, those of its owner and of the user who asks may, too. A browser gives the token
+/// to any process that listens there.
 fn print_url(address: SocketAddr, file: Option<&Path>) -> Result<Outcome, Failure> {
-    let token = match file {
+    let (token, owner) = match file {
         Some(file) => token::text_in(file)?,
-        None => service_token(address)?,
+        None => service_token()?,
     };
+    let holders = socket::holders(opened_at(address)).map_err(|error| {
+        Failure::environment(format!(
+            "cannot tell which process listens at {address}: {error}"
+        ))
+    })?;
+    if holders.is_empty() {
+        let advice = file.map_or_else(
+            || format!("start the service: {START_SERVICE}"),
+            |file| {
+                let place = quoted_path(file);
+                format!(
+                    "start the dashboard, or give its address with `--listen`; \
+                     if it runs in a container or on another machine, `cat {place}` prints the token"
+                )
+            },
+        );
+        return Err(
+            Failure::environment(format!("no process listens at {address}")).advise(advice),
+        );
+    }
+    let own = rustix::process::geteuid().as_raw();
+    let may_hold = |user: u32| user == 0 || file.is_some() && (user == owner || user == own);
+    if let Some(user) = holders.into_iter().find(|user| !may_hold(*user)) {
+        let advice = file.map_or_else(
+            || "end that process, then `systemctl restart cauchyfs-dashboard.socket`".to_owned(),
+            |file| {
+                let place = quoted_path(file);
+                format!("if the dashboard runs as that user, `cat {place}` prints the token")
+            },
+        );
+        return Err(Failure::environment(format!(
+            "a process of user {user} listens at {address}, and would be given the token"
+        ))
+        .advise(advice));
+    }
     terminal::line(format_args!(
         "http://cauchyfs:{}@{}/",
         percent_encoded(&token),
@@ -187,34 +226,19 @@ fn print_url(address: SocketAddr, file: Option<&Path>) -> Result<Outcome, Failur
     Ok(Outcome::Done)
 }
 
-/// Returns the token of the service, whose address only the manager of services may hold: a browser gives the token to
-/// any process that listens there.
-fn service_token(address: SocketAddr) -> Result<String, Failure> {
+/// The command that starts the service.
+const START_SERVICE: &str = "`systemctl enable --now cauchyfs-dashboard`";
+
+/// Returns the token of the service, and the owner of its file.
+fn service_token() -> Result<(String, u32), Failure> {
     let file = Path::new(SERVICE_TOKEN);
-    let start = "`systemctl enable --now cauchyfs-dashboard`";
-    let token = token::text_in(file).map_err(|failure| {
+    token::text_in(file).map_err(|failure| {
         // If the service never ran, there is no directory for the token either.
         match file.try_exists() {
-            Ok(false) => failure.advise(format!("the service makes it: {start}")),
+            Ok(false) => failure.advise(format!("the service makes it: {START_SERVICE}")),
             _ => failure,
         }
-    })?;
-    let holder = socket::holder(opened_at(address)).map_err(|error| {
-        Failure::environment(format!(
-            "cannot tell which process listens at {address}: {error}"
-        ))
-    })?;
-    match holder {
-        Some(0) => Ok(token),
-        Some(user) => Err(Failure::environment(format!(
-            "a process of user {user} listens at {address}, and would be given the token"
-        ))
-        .advise("end that process, then `systemctl restart cauchyfs-dashboard.socket`")),
-        None => Err(
-            Failure::environment(format!("no process listens at {address}"))
-                .advise(format!("start the service: {start}")),
-        ),
-    }
+    })
 }
 
 /// Returns an address at which a browser on this machine reaches a listener: one of the loopback if it listens at all.

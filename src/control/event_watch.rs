@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use self::changes::{Changes, told};
 use self::seen::{RedundancySeen, Seen, SpaceSeen};
+use super::left_refusal::ended_by_mount;
 use super::mounted::MountedVolume;
 use super::summary::files_in;
 use crate::events::{EventLog, MOST_REMEMBERED, now_ms};
@@ -21,11 +22,11 @@ use crate::fs::{Fs, InterlockChange};
 use crate::maintenance::{Maintenance, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::Access;
 
-use self::refusal::InterlockRecorder;
-pub(crate) use self::refusal::{record_changes, restore_refusal};
+use self::interlock::InterlockRecorder;
+pub(crate) use self::interlock::record_changes;
 
 mod changes;
-mod refusal;
+mod interlock;
 mod seen;
 
 /// The interval of the looks.
@@ -114,7 +115,7 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
     // A reader of a volume has no part in its history.
     if access == Access::ReadWrite {
         let crashed = crashed_at.map(|last_seen_ms| EventKind::DaemonCrashed { last_seen_ms });
-        let ended = refusal::ended_by_mount(volume, &remembered);
+        let ended = ended_by_mount(volume.interlock(), &remembered);
         for kind in ended.into_iter().chain(crashed) {
             events.record(None, kind);
         }
@@ -133,7 +134,7 @@ fn record_start(volume: &MountedVolume) -> io::Result<Changes> {
         events.record_together(std::iter::once(started).chain(told));
     };
     match volume.interlock() {
-        Some(interlock) => drop(interlock.take_changes(record)),
+        Some(interlock) => interlock.take_changes(record),
         None => record(Vec::new()),
     }
     let returned = changes.returned(&seen, now_ms());

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use super::failure::DaemonFailure;
+use super::left_refusal::restore_refusal;
 use super::probe_gate::ProbeGate;
 use super::report::AlertsReport;
 use super::volume::Volume;
@@ -14,7 +15,7 @@ use crate::events::EventLog;
 use crate::format::MemberIndex;
 use crate::fs::{Fs, Interlock, ServedFs};
 use crate::maintenance::{Maintenance, PauseSwitch, RebuildOrders};
-use crate::membership::Unusable;
+use crate::membership::{Access, Unusable};
 
 /// The time for which a command waits for a volume that is being opened again.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -83,11 +84,21 @@ impl OpenVolume {
 }
 
 impl MountedVolume {
-    /// Returns a volume that is about to be mounted, with the events that its members have.
+    /// Returns a volume that is about to be mounted, with the events that its members have. If it may be written to, its
+    /// interlock refuses removals as that of the daemon before did: nothing can serve the volume before, and let a program
+    /// remove a file.
     pub(crate) fn new(volume: Volume) -> Self {
+        let members = volume.transactions.members();
+        let events = EventLog::open(members);
+        let interlock = volume.fs.interlock().cloned();
+        if members.access() == Access::ReadWrite
+            && let Some(interlock) = &interlock
+        {
+            restore_refusal(&events, interlock);
+        }
         Self {
-            events: EventLog::open(volume.transactions.members()),
-            interlock: volume.fs.interlock().cloned(),
+            events,
+            interlock,
             served: Arc::new(ServedFs::new(Arc::clone(&volume.fs))),
             volume: Mutex::new(Some(volume)),
             opened: Condvar::new(),
@@ -205,5 +216,57 @@ impl MountedVolume {
         self.served.put(Arc::clone(&volume.fs));
         *self.volume.lock() = Some(volume);
         self.opened.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use cauchyfs_testkit::{disks, executor, stores};
+
+    use super::*;
+    use crate::codec::Geometry;
+    use crate::format::event::EventKind;
+    use crate::fs::{FsOptions, RefusedRemovals};
+    use crate::membership::CreateOptions;
+    use crate::transaction::{OpenOptions, Transactions};
+
+    #[test]
+    fn no_volume_can_be_served_before_it_refuses_removals_as_the_daemon_before_did() {
+        let disks = disks(2, 64 << 20);
+        let options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+        Transactions::create(&stores(&disks), &options, executor(PATIENCE)).unwrap();
+        let open = |access| {
+            let options = OpenOptions {
+                access,
+                threads: 0,
+                ..OpenOptions::default()
+            };
+            let opened = Maintenance::open(stores(&disks), &options, executor(PATIENCE));
+            let fs_options = FsOptions {
+                interlock: Some(Arc::new(Interlock::new(25))),
+                ..FsOptions::default()
+            };
+            let volume = Volume::over(opened.unwrap(), Vec::new(), fs_options);
+            MountedVolume::new(volume.unwrap())
+        };
+        let refused = |volume: &MountedVolume| volume.interlock().unwrap().refused();
+        let volume = open(Access::ReadWrite);
+        assert_eq!(refused(&volume), None);
+        let (removed, files) = (25, 100);
+        volume.events().start(Access::ReadWrite).unwrap();
+        let kind = EventKind::RemovalsRefused {
+            removed,
+            files,
+            percent: 25,
+        };
+        volume.events().record(None, kind);
+        volume.events().close(PATIENCE);
+        volume.take().unwrap().close().unwrap();
+        let expected = RefusedRemovals { removed, files };
+        let volume = open(Access::ReadWrite);
+        assert_eq!(refused(&volume), Some(expected));
+        volume.take().unwrap().close().unwrap();
+        let volume = open(Access::ReadOnly);
+        assert_eq!(refused(&volume), None, "it removes nothing");
     }
 }

@@ -23,8 +23,8 @@ const INTERVAL: Duration = Duration::from_secs(3600);
 const PAUSE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The time for which an end waits for the records that are being read. A member that hangs may hold them up for longer. A
-/// thread that ends later leaves the number of files as it is. It may repair a page of the index that it read and found
-/// damaged, as every reader does.
+/// thread that ends later leaves the number of files as it is. Other readers repair damaged
+/// pages; after the index is closed, this thread does not.
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A thread that counts the files of a volume, until it is stopped or dropped.

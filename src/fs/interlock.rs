@@ -244,16 +244,34 @@ impl Interlock {
         self.removals.lock().waker = waker;
     }
 
-    /// Gives the changes since the last call to `record`, in order, and returns the number of refusals so far. `record` has
-    /// ended before another call returns, and takes no lock of the interlock.
-    pub fn take_changes(&self, record: impl FnOnce(Vec<InterlockChange>)) -> u64 {
+    /// Gives the changes since the last call to `record`, in order. `record` has ended before another call returns, and takes
+    /// no lock of the interlock.
+    pub fn take_changes(&self, record: impl FnOnce(Vec<InterlockChange>)) {
+        self.take_numbered(record);
+    }
+
+    /// As [`Self::take_changes`]. Then lets removals be refused that these changes tell of, if `flush` says that the log has
+    /// them. A refusal that comes meanwhile waits for a call of its own.
+    pub fn record_changes(
+        &self,
+        record: impl FnOnce(Vec<InterlockChange>),
+        flush: impl FnOnce() -> bool,
+    ) {
+        let refusals = self.take_numbered(record);
+        if flush() {
+            self.note_recorded(refusals);
+        }
+    }
+
+    /// As [`Self::take_changes`]. Returns the number of refusals so far.
+    fn take_numbered(&self, record: impl FnOnce(Vec<InterlockChange>)) -> u64 {
         let mut removals = self.removals.lock();
         record(std::mem::take(&mut removals.changes));
         removals.refusals
     }
 
     /// Notes that the log of events has so many refusals.
-    pub fn note_recorded(&self, refusals: u64) {
+    fn note_recorded(&self, refusals: u64) {
         let mut removals = self.removals.lock();
         let refusal = removals.refusal.as_mut();
         if let Some(refusal) = refusal.filter(|it| it.number <= refusals) {
@@ -522,7 +540,7 @@ mod tests {
         interlock.begin(at(MOUNTED));
         interlock.set_files(100);
         assert_eq!(remove(&interlock, 25, 0), 25);
-        let before = interlock.take_changes(|changes| assert_eq!(changes, []));
+        let before = interlock.take_numbered(|changes| assert_eq!(changes, []));
         let began = Instant::now();
         let is_recorded = AtomicBool::new(false);
         let refused = || {
@@ -534,7 +552,7 @@ mod tests {
             cauchyfs_testkit::eventually("it refuses", LONG, || interlock.refused().is_some());
             let second = scope.spawn(refused);
             // Changes that were taken before the refusal lack it, although its own change is taken.
-            let number = interlock.take_changes(|changes| assert_eq!(changes.len(), 1));
+            let number = interlock.take_numbered(|changes| assert_eq!(changes.len(), 1));
             interlock.note_recorded(before);
             std::thread::sleep(Duration::from_millis(100));
             is_recorded.store(true, Ordering::SeqCst);
@@ -555,6 +573,27 @@ mod tests {
             assert_eq!(removal.join().expect("it ended"), 0);
         });
         assert!(began.elapsed() < LONG / 2, "it waited for the log");
+    }
+
+    #[test]
+    fn a_refusal_that_comes_while_another_is_written_waits_for_its_own_event() {
+        let interlock = interlock(100);
+        let is_recorded = || {
+            let refusal = interlock.removals.lock().refusal;
+            refusal.expect("it refuses").is_recorded
+        };
+        remove(&interlock, 26, 0);
+        interlock.record_changes(|changes| assert_eq!(changes.len(), 1), || false);
+        assert!(!is_recorded(), "no member has the event");
+        let refuse_again = || {
+            assert!(interlock.release());
+            remove(&interlock, 26, 0);
+            true
+        };
+        interlock.record_changes(|changes| assert_eq!(changes, []), refuse_again);
+        assert!(!is_recorded(), "it came after the changes");
+        interlock.record_changes(|changes| assert_eq!(changes.len(), 2), || true);
+        assert!(is_recorded());
     }
 
     #[test]

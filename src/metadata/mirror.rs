@@ -337,9 +337,10 @@ impl Mirror {
     ///
     /// # Errors
     ///
-    /// If no copy is left, or none has space for undoing what was written.
+    /// If no copy is left, none has space for undoing what was written, or the copies are closed.
     pub(super) fn go_back(&self) -> io::Result<()> {
         let mut writer = self.writer.lock();
+        self.mode.check_open()?;
         if self.mode.has_begun() {
             writer.reset()
         } else {
@@ -361,6 +362,13 @@ impl Mirror {
         Ok(())
     }
 
+    /// Ends all writing of pages and heads. A reader may go on after this, because a member that hangs held it up. It repairs no
+    /// wrong page that it found, and tries no other copies.
+    pub(super) fn close(&self) {
+        let _writer = self.writer.lock();
+        self.mode.close();
+    }
+
     /// Fills `out` with whole pages from `first` on; page 0 is not among them. Frames that are wrong are repaired.
     fn read_pages(&self, first: u64, out: &mut [u8]) -> io::Result<()> {
         let missing = self.buffer.read(first, out);
@@ -371,16 +379,14 @@ impl Mirror {
     }
 
     /// Writes a page over its wrong frame on one member, unless another thread is writing just now; then the next
-    /// reader will do it.
+    /// reader will do it. After [`Self::close`] it writes nothing.
     fn repair(&self, wrong: WrongFrame, bytes: &[u8; PAGE_BYTES]) {
         let WrongFrame { member, page, .. } = wrong;
-        if !matches!(self.mode.writes_through(), Ok(true)) {
-            return;
-        }
         let Some(mut writer) = self.writer.try_lock() else {
             return;
         };
-        if !self.copies.contains(member) {
+        // Asked under the lock: a close lets a repair that has begun end, and no other begins.
+        if !matches!(self.mode.writes_through(), Ok(true)) || !self.copies.contains(member) {
             return;
         }
         self.repairs.log_once(member, page);

@@ -76,7 +76,7 @@ impl RedbIndex {
             Err(MetaError::Poisoned { reason }) => {
                 tracing::warn!("the index cannot be opened: {reason}");
                 index.suspicion.raise();
-                index.recover_if_suspect(index.committing.lock())?;
+                index.recover_if_suspect(&index.committing.lock())?;
             }
             opened => *index.db.write() = Some(opened?),
         }
@@ -92,7 +92,7 @@ impl RedbIndex {
 
     /// Waits until no commit is being made, and continues with the sound copies if the content is suspect.
     pub(super) fn wait_for_commit(&self) {
-        if let Err(error) = self.recover_if_suspect(self.committing.lock()) {
+        if let Err(error) = self.recover_if_suspect(&self.committing.lock()) {
             tracing::error!("{error}");
         }
     }
@@ -261,7 +261,7 @@ impl RedbIndex {
                 return Err(error);
             }
             self.suspicion.raise();
-            self.recover_if_suspect(self.committing.lock())?;
+            self.recover_if_suspect(&self.committing.lock())?;
             read(self)
         })
     }
@@ -283,7 +283,7 @@ impl RedbIndex {
     }
 
     /// Continues with the sound copies if the content of the database is suspect. Tries this once.
-    fn recover_if_suspect(&self, _committing: MutexGuard<'_, ()>) -> Result<(), MetaError> {
+    fn recover_if_suspect(&self, _committing: &MutexGuard<'_, ()>) -> Result<(), MetaError> {
         if self.suspicion.take() {
             self.fall_back()
         } else {
@@ -421,8 +421,11 @@ impl Index for RedbIndex {
         drop(db);
         let closed = closed.map_err(|failure| self.failed(failure.into()));
         // To name the copy that is at fault.
-        let named = self.recover_if_suspect(committing);
+        let named = self.recover_if_suspect(&committing);
         *self.db.write() = None;
+        // While no reader that goes on can try the copies once more.
+        self.mirror.close();
+        drop(committing);
         named.and(closed)
     }
 }

@@ -7,15 +7,16 @@
 //!
 //! - Each lock is held for a few instructions, and never across I/O. Every change waits for that of the open sets, and for
 //!   no other: bringing changes into the journal delays none. What takes longer goes in chunks, between which others have
-//!   their turn.
+//!   their turn. So a thread tries again for a while before it sleeps: a wake takes longer than a hold.
 //! - The lock of the journaled layers is taken before that of the open sets, where both are held.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::RwLockReadGuard;
 
 use super::batch::{Batch, Value};
+use super::brief_lock::BriefLock;
 use super::fresh_cache::FreshCache;
 use super::index::Position;
 use super::key::Key;
@@ -31,8 +32,8 @@ pub(super) type Records = FreshCache<Key, Option<Value>>;
 /// The layers of changes that the index lacks, which threads share.
 #[derive(Debug, Default)]
 pub(super) struct SharedOverlay {
-    open: RwLock<OpenSets>,
-    journaled: RwLock<Journaled>,
+    open: BriefLock<OpenSets>,
+    journaled: BriefLock<Journaled>,
     /// No change in the journaled layers has a higher number.
     highest_journaled: AtomicU64,
     /// Memory that the open sets take, in bytes. Reading it needs no lock.
@@ -128,7 +129,7 @@ impl SharedOverlay {
     /// Returns whether no thread has one of the locks.
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
-        self.open.try_write().is_some() && self.journaled.try_write().is_some()
+        self.open.is_free() && self.journaled.is_free()
     }
 
     /// Adds a batch to one of the two open sets.

@@ -14,6 +14,7 @@ use rand::{RngExt, SeedableRng};
 use rustix::process::{Resource, getrlimit, setrlimit};
 use serde_json::Value;
 
+use crate::alerts::Port;
 use crate::support::dashboard::Dashboard;
 use crate::support::http::{self, HOST, send};
 use crate::support::{
@@ -124,7 +125,7 @@ fn a_daemon_that_hangs_delays_the_display_of_no_other_volume() {
 static SCRAPES: RwLock<()> = RwLock::new(());
 
 /// Has other tests send no more than fits, until the guard is dropped.
-fn scrape_undisturbed() -> RwLockReadGuard<'static, ()> {
+pub(crate) fn scrape_undisturbed() -> RwLockReadGuard<'static, ()> {
     SCRAPES.read().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -260,8 +261,8 @@ fn a_thousand_connections_and_slow_readers_take_neither_the_page_nor_memory() {
         // Between these, many wait at once.
         if number % 20 == 19 {
             let served = dashboard.connections();
-            // One that lost its place may not be closed yet.
-            assert!(served <= 65, "{served} are served at once");
+            // Those that lost their places to the last 20 may not be closed yet.
+            assert!(served <= 84, "{served} are served at once");
         }
     }
     assert!(crowd.len() > 900, "{}", crowd.len());
@@ -381,28 +382,28 @@ fn beyond_the_loopback_there_is_a_token_and_the_page_does_not_have_it() {
     let readable = refused(&["--token-file", text(&file)]);
     assert!(readable.contains("chmod 600") && !readable.contains(secret));
     fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).expect("it is ours");
-    let url = |file: &Path| {
-        let arguments = [
-            "dashboard",
-            "--url",
-            "--listen",
-            "0.0.0.0:9500",
-            "--token-file",
-        ];
+    let url = |file: &Path, address: SocketAddr| {
+        let at = address.to_string();
+        let arguments = ["dashboard", "--url", "--listen", &at, "--token-file"];
         let output = run(CAUCHYFS, &[&arguments[..], &[text(file)]].concat());
         assert!(output.status.success(), "{}", said(&output));
         String::from_utf8(output.stdout).expect("it is text")
     };
-    assert_eq!(
-        url(&file),
-        format!("http://cauchyfs:{secret}@127.0.0.1:9500/\n")
-    );
+    let free = Port::take();
+    let at = format!("0.0.0.0:{}", free.number);
+    let unused = ["dashboard", "--url", "--listen", &at, "--token-file"];
+    let unused = run(CAUCHYFS, &[&unused[..], &[text(&file)]].concat());
+    let unused = said(&unused);
+    assert!(unused.contains("no process listens") && !unused.contains(secret));
     if !Path::new("/var/lib/cauchyfs-dashboard").exists() {
         let never_ran = said(&run(CAUCHYFS, &["dashboard", "--url"]));
         let advice = "systemctl enable --now cauchyfs-dashboard";
         assert!(never_ran.contains(advice), "{never_ran}");
     }
     let dashboard = Dashboard::start(&["--token-file", text(&file)]);
+    let printed = url(&file, dashboard.address);
+    let expected = format!("http://cauchyfs:{secret}@{}/\n", dashboard.address);
+    assert_eq!(printed, expected);
     let bearer = format!("{HOST}Authorization: Bearer {secret}\r\n");
     for path in ["/", "/state", "/metrics"] {
         let line = format!("GET {path} HTTP/1.1");
@@ -418,7 +419,7 @@ fn beyond_the_loopback_there_is_a_token_and_the_page_does_not_have_it() {
     // As the service does.
     let file = home.path().join("made");
     let dashboard = Dashboard::start(&["--make-token", "--token-file", text(&file)]);
-    let made = url(&file);
+    let made = url(&file, dashboard.address);
     let made = made.strip_prefix("http://cauchyfs:").unwrap_or_default();
     let made = made.split_once('@').unwrap_or_default().0;
     assert_eq!(made.len(), 32, "{made}");
@@ -490,6 +491,16 @@ fn an_ordinary_user_sees_its_own_volumes_and_members_of_the_group_those_of_root(
     let stranger = Dashboard::start_as(&mut as_user(&program, 54_322), &[]);
     let volumes = &stranger.state()["volumes"];
     assert_eq!(volumes.as_array().map(Vec::len), Some(0), "{volumes}");
+    // A browser would give it the token of another.
+    let token = home.path().join("token");
+    fs::write(&token, "d5aebbfcd24d1ab3fbe0fd6a6ffe11d9").expect("there is room");
+    let at = stranger.address.to_string();
+    let url = ["dashboard", "--url", "--listen", &at, "--token-file"];
+    let url = run(CAUCHYFS, &[&url[..], &[text(&token)]].concat());
+    assert_eq!(url.status.code(), Some(2), "{}", said(&url));
+    let url = said(&url);
+    assert!(url.contains("a process of user 54321 listens"), "{url}");
+    assert!(!url.contains("d5aebb"), "{url}");
     let member = Dashboard::start_as(&mut as_user(&program, GROUP), &[]);
     let shown = member.wait_for(&volume, "healthy");
     assert_eq!(shown["members"].as_array().map(Vec::len), Some(6));

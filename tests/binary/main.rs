@@ -39,6 +39,7 @@ mod owners;
 mod packages;
 mod posix;
 mod privileges;
+mod prometheus;
 mod quota;
 mod rebuild;
 mod receivers;

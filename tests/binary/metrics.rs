@@ -9,7 +9,12 @@ use crate::support::{Shape, TestVolume, eventually, http, said, skip_mounts};
 /// Mounts with metrics on a free port, which no other program gets meanwhile. Returns its address.
 #[track_caller]
 fn mount(volume: &TestVolume) -> SocketAddr {
-    let held = Port::take();
+    mount_at(volume, &Port::take())
+}
+
+/// Mounts with metrics on a port. Returns its address.
+#[track_caller]
+pub(crate) fn mount_at(volume: &TestVolume, held: &Port) -> SocketAddr {
     let port = held.number.to_string();
     let mounted = volume.try_mount(&[0, 1, 2, 3, 4, 5], &["--metrics", &port]);
     assert!(mounted.status.success(), "{}", said(&mounted));

@@ -3,6 +3,7 @@
 //! The manager of services may hold it and pass it (`LISTEN_FDS`). Then the port is held while no dashboard runs, so no other
 //! process can take it and be given the token.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
@@ -82,12 +83,13 @@ fn copy_of(number: RawFd) -> io::Result<OwnedFd> {
     passed.try_clone_to_owned()
 }
 
-/// Returns the user whose process listens where `address` leads, or root for the manager of services. None if none does.
+/// Returns the users whose processes listen where `address` leads, with root for the manager of services. Each takes some of
+/// the connections if several share the address.
 ///
 /// # Errors
 ///
 /// If the kernel does not tell.
-pub(super) fn holder(address: SocketAddr) -> io::Result<Option<u32>> {
+pub(super) fn holders(address: SocketAddr) -> io::Result<Vec<u32>> {
     let read = |name: &str| match fs::read_to_string(format!("/proc/self/net/{name}")) {
         // A kernel without IPv6.
         Err(error) if error.kind() == io::ErrorKind::NotFound && name == "tcp6" => {
@@ -96,20 +98,32 @@ pub(super) fn holder(address: SocketAddr) -> io::Result<Option<u32>> {
         read => read,
     };
     let table = read("tcp")? + &read("tcp6")?;
-    let found = table.lines().filter_map(listener_in);
-    let found = found.filter_map(|(at, user)| Some((route(address, at)?, user)));
-    // The one that is not root, if there are several as near.
-    let Some((way, user)) = found.max() else {
-        return Ok(None);
+    let found = nearest(table.lines().filter_map(listener_in), address);
+    let Some((way, users)) = found else {
+        return Ok(Vec::new());
     };
     // The table does not tell which wildcards of IPv6 take no connection of IPv4.
     if way == Route::OtherFamily {
         match TcpStream::connect_timeout(&address, PATIENCE) {
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(Vec::new()),
             connected => drop(connected?),
         }
     }
-    Ok(Some(user))
+    Ok(users)
+}
+
+/// Returns the best route to `address`, and the users of all listeners on it. None if none is on any.
+fn nearest(
+    listeners: impl Iterator<Item = (SocketAddr, u32)>,
+    address: SocketAddr,
+) -> Option<(Route, Vec<u32>)> {
+    let mut ways: BTreeMap<Route, Vec<u32>> = BTreeMap::new();
+    for (at, user) in listeners {
+        if let Some(way) = route(address, at) {
+            ways.entry(way).or_default().push(user);
+        }
+    }
+    ways.pop_last()
 }
 
 /// How a connection comes to a socket that listens. The kernel takes the greatest.
@@ -224,13 +238,32 @@ mod tests {
     }
 
     #[test]
+    fn all_users_on_the_best_route_are_found_and_no_others() {
+        let listeners = [
+            ("0.0.0.0:1", 1),
+            ("127.0.0.1:1", 1000),
+            ("127.0.0.1:1", 0),
+            ("127.0.0.1:2", 3),
+            ("127.0.0.1:1", 1001),
+        ];
+        let found = |address: &str| {
+            let listeners = listeners.map(|(at, user)| (at.parse().unwrap(), user));
+            nearest(listeners.into_iter(), address.parse().unwrap())
+        };
+        let exact = Some((Route::Exact, vec![1000, 0, 1001]));
+        assert_eq!(found("127.0.0.1:1"), exact);
+        assert_eq!(found("127.0.0.2:1"), Some((Route::Wildcard, vec![1])));
+        assert_eq!(found("127.0.0.2:2"), None);
+    }
+
+    #[test]
     fn a_wildcard_of_ipv6_alone_is_no_listener_of_ipv4() {
         use rustix::net::sockopt::set_ipv6_v6only;
         use rustix::net::{AddressFamily, bind, listen, socket};
 
         for (is_alone, own) in [
-            (true, None),
-            (false, Some(rustix::process::geteuid().as_raw())),
+            (true, vec![]),
+            (false, vec![rustix::process::geteuid().as_raw()]),
         ] {
             let Ok(all) = socket(AddressFamily::INET6, SocketType::STREAM, None) else {
                 // This kernel has no IPv6, so no such listener either.
@@ -242,7 +275,7 @@ mod tests {
             let all = TcpListener::from(all);
             let port = all.local_addr().unwrap().port();
             let asked = SocketAddr::new(Ipv4Addr::LOCALHOST.into(), port);
-            assert_eq!(holder(asked).unwrap(), own, "alone: {is_alone}");
+            assert_eq!(holders(asked).unwrap(), own, "alone: {is_alone}");
         }
     }
 
@@ -253,12 +286,12 @@ mod tests {
             let listener = TcpListener::bind(bound).unwrap();
             let port = listener.local_addr().unwrap().port();
             let asked = SocketAddr::new(asked.parse().unwrap(), port);
-            assert_eq!(holder(asked).unwrap(), Some(own), "{bound}");
+            assert_eq!(holders(asked).unwrap(), [own], "{bound}");
             let other = SocketAddr::new(Ipv4Addr::new(127, 0, 0, 9).into(), port);
-            let at_other = holder(other).unwrap();
-            assert_eq!(at_other.is_some(), bound.starts_with("0."), "{bound}");
+            let at_other = holders(other).unwrap();
+            assert_eq!(!at_other.is_empty(), bound.starts_with("0."), "{bound}");
             drop(listener);
-            assert_eq!(holder(asked).unwrap(), None, "{bound}");
+            assert!(holders(asked).unwrap().is_empty(), "{bound}");
         }
     }
 }

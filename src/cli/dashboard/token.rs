@@ -138,14 +138,15 @@ fn to_make(path: &Path) -> String {
     format!("`(umask 077; openssl rand -hex 16 >{place})` makes one")
 }
 
-/// Returns the token in a file, to be shown to a user who can read it.
+/// Returns the token in a file, to be shown to a user who can read it, and the owner of the file.
 ///
 /// # Errors
 ///
 /// If it cannot be read, or holds no token.
-pub(super) fn text_in(path: &Path) -> Result<String, Failure> {
+pub(super) fn text_in(path: &Path) -> Result<(String, u32), Failure> {
     let file = open_regular(path).map_err(|error| unreadable(path, &error))?;
-    read(file, path)
+    let found = file.metadata().map_err(|error| unreadable(path, &error))?;
+    Ok((read(file, path)?, found.uid()))
 }
 
 /// Makes a file with a new token that its owner alone can read, unless there is a file. No other process sees half of it.
@@ -261,16 +262,17 @@ mod tests {
         let home = tempfile::tempdir().unwrap();
         let path = home.path().join("token");
         make(&path).unwrap();
-        let made = text_in(&path).unwrap();
+        let (made, owner) = text_in(&path).unwrap();
+        assert_eq!(owner, rustix::process::geteuid().as_raw());
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
         let bearer = format!("Bearer {made}");
         assert!(Token::read(&path).unwrap().is_in(bearer.as_bytes()));
         make(&path).unwrap();
-        assert_eq!(text_in(&path).unwrap(), made, "it is kept");
+        assert_eq!(text_in(&path).unwrap().0, made, "it is kept");
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 1);
         let other = home.path().join("other");
         make(&other).unwrap();
-        assert_ne!(text_in(&other).unwrap(), made);
+        assert_ne!(text_in(&other).unwrap().0, made);
         assert!(make(&home.path().join("none/token")).is_err());
         assert!(text_in(home.path()).is_err(), "a directory");
     }

@@ -3,7 +3,7 @@
 //! A thread looks for mounts once a second. Each volume has two threads. One asks what costs a daemon nothing, once a
 //! second: events, and counts of bytes. The other asks for the state when there is a new event. Otherwise
 //! it asks at intervals that grow with the time that an answer takes. A daemon that hangs keeps its own two threads alone.
-//! Answers are charged to a `Room`, which bounds what all daemons of one kind send together.
+//! Answers are charged to a `Room`, which bounds what the daemons of the users that share it send together.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -38,7 +38,7 @@ pub(super) const MOST_VOLUMES: usize = 64;
 const MOST_OF_OTHERS: usize = 32;
 
 /// The longest answer that is taken. A report is cut to less.
-const LONGEST_ANSWER: usize = 8 << 20;
+pub(super) const LONGEST_ANSWER: usize = 8 << 20;
 
 /// Most answers with events that are taken at once.
 const MOST_ANSWERS: usize = 64;

@@ -106,6 +106,10 @@ impl Counting {
     }
 
     /// Stops counting. The next mount begins again.
+    ///
+    /// Waits for the page of names that the thread has begun, with no bound of its own: the thread changes inodes, and
+    /// must not do so beside the end of the filesystem. The wait ends, because each request to a member does. A member that
+    /// does not answer in time is given up, and no request after that waits for it.
     pub(super) fn stop(&self) {
         {
             let _work = self.counter.work.lock();
@@ -229,6 +233,9 @@ impl Counter {
                 return Ok(());
             };
             for ino in moved {
+                if self.is_stopped() {
+                    return Ok(());
+                }
                 self.visit(ino, &mut walk)?;
             }
         }

@@ -117,8 +117,7 @@ fn a_refusal_that_waits_for_the_log_holds_up_nothing_else_in_its_directory() {
         scope.spawn(move || told.send(make(fs, b"new").map(drop)));
         let answer = answers.recv_timeout(HANG);
         let waits = !unlink.is_finished() && !rename.is_finished();
-        let refusals = interlock.take_changes(|_| {});
-        interlock.note_recorded(refusals);
+        interlock.record_changes(|_| {}, || true);
         answer.expect("it waits for the log").unwrap();
         assert!(waits, "a refusal came before the log had it");
         for refused in [unlink, rename] {

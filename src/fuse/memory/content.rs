@@ -134,6 +134,10 @@ impl FileContent {
 }
 
 /// Returns the place of the byte at an offset of a file.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "it is less than the length of the window"
+)]
 fn place(offset: u64) -> usize {
     (offset % WINDOW as u64) as usize
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::Mirror;
 use super::copy_set::CopySet;
 use super::files::{CopyFiles, FIRST_PAGES, IndexCopy, PAGE, file_bytes};
 use super::page_buffer::{Front, PageBuffer};
@@ -13,6 +14,8 @@ use crate::format::frame::{self, FRAME_BYTES, PAGE_BYTES};
 use crate::format::{MemberIndex, files};
 use crate::membership::{Access, Members, Wait};
 use crate::metadata::disk::Disk;
+use crate::metadata::index::Index;
+use crate::metadata::redb_index::RedbIndex;
 use crate::metadata::tests::rig::{Rig, inline};
 use crate::store::Store;
 
@@ -141,6 +144,46 @@ fn a_damaged_frame_is_named_and_another_copy_is_read() {
     let compared = parts.reader.compare(4..5, Wait::Full);
     assert_eq!((compared.newest.len(), compared.damaged), (0, 1));
     assert!(parts.reader.read(4, vec![4], &mut out).is_err());
+}
+
+/// A member that hangs may hold up a reader beyond the end of the volume.
+#[test]
+fn a_reader_that_goes_on_after_the_close_changes_no_copy() {
+    let fixture = Fixture::new(2);
+    let mirror = Mirror::open(&fixture.disk).expect("both members have it");
+    let index = RedbIndex::open(Arc::clone(&mirror), 1 << 20).expect("it is sound");
+    index.begin().expect("there is room");
+    let compare = || mirror.reader.compare(1..FIRST_PAGES, Wait::Full);
+    let pages: Vec<u64> = compare().newest.into_keys().collect();
+    assert!(!pages.is_empty());
+    let read_damaged = || {
+        for &page in &pages {
+            let offset = frame::frame_offset(page);
+            let disk = &fixture.rig.disks[0];
+            assert!(disk.corrupt(files::INDEX, offset, |bytes| bytes.fill(7), FRAME_BYTES));
+            let mut out = [0; PAGE_BYTES];
+            mirror.read_pages(page, &mut out).expect("member 1 has it");
+            assert_ne!(out, [7; PAGE_BYTES]);
+        }
+        compare().wrong.len()
+    };
+    assert_eq!(read_damaged(), 0, "a reader repairs what it finds");
+    index.close().expect("all members answer");
+    assert!(read_damaged() > 0);
+    let wrong = compare().wrong.len();
+    assert!(mirror.go_back().is_err());
+    assert_eq!(compare().wrong.len(), wrong);
+}
+
+#[test]
+fn a_reader_that_goes_on_after_the_close_of_what_is_only_read_tries_no_other_copies() {
+    let rig = Rig::new(1, 1, 2);
+    let members = Members::open(rig.stores(&[], None), Access::ReadOnly, inline());
+    let disk = Arc::new(Disk::new(members.expect("members")));
+    let mirror = Mirror::open(&disk).expect("both members have it");
+    let index = RedbIndex::open(Arc::clone(&mirror), 1 << 20).expect("it is sound");
+    index.close().expect("all members answer");
+    assert!(mirror.go_back().is_err());
 }
 
 #[test]

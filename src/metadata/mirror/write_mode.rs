@@ -14,6 +14,8 @@ pub(super) struct WriteMode {
     suspended: AtomicBool,
     /// A copy had no space since the last reset, so nothing more is written for this commit.
     out_of_space: AtomicBool,
+    /// Nothing is written ever again.
+    closed: AtomicBool,
 }
 
 impl WriteMode {
@@ -31,6 +33,7 @@ impl WriteMode {
             begun: AtomicBool::new(false),
             suspended: AtomicBool::new(true),
             out_of_space: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
         }
     }
 
@@ -60,6 +63,24 @@ impl WriteMode {
         self.suspended.store(false, Ordering::Release);
     }
 
+    /// Ends all writing for good.
+    pub(super) fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+    }
+
+    /// Returns whether [`WriteMode::close`] was called.
+    pub(super) fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Fails once [`WriteMode::close`] was called.
+    pub(super) fn check_open(&self) -> io::Result<()> {
+        if self.is_closed() {
+            return Err(io::Error::other("the copies of the index are closed"));
+        }
+        Ok(())
+    }
+
     /// Notes that a copy had no space, or that what was written for that commit is undone.
     pub(super) fn set_out_of_space(&self, out_of_space: bool) {
         self.out_of_space.store(out_of_space, Ordering::Release);
@@ -77,7 +98,7 @@ impl WriteMode {
     ///
     /// [`StorageFull`](io::ErrorKind::StorageFull) if a copy had no space.
     pub(super) fn writes_through(&self) -> io::Result<bool> {
-        if !self.writable || self.suspended.load(Ordering::Acquire) {
+        if !self.writable || self.suspended.load(Ordering::Acquire) || self.is_closed() {
             return Ok(false);
         }
         if self.is_out_of_space() {
@@ -106,6 +127,9 @@ mod tests {
         mode.set_out_of_space(false);
         mode.resume();
         assert!(matches!(mode.writes_through(), Ok(true)) && mode.has_begun());
+        mode.close();
+        mode.resume();
+        assert!(matches!(mode.writes_through(), Ok(false)) && mode.is_closed());
     }
 
     #[test]

@@ -379,7 +379,12 @@ impl CopyWriter {
 
     /// Goes back to what is durable, and then begins to write again. If no copy has space even for
     /// undoing what was written, [`WriteMode::is_out_of_space`] still says so afterwards.
+    ///
+    /// # Errors
+    ///
+    /// If a member that has the space does not answer, or all writing has ended.
     pub(super) fn reset(&mut self) -> io::Result<()> {
+        self.mode.check_open()?;
         self.suspend();
         // All writes since the last durable head are given up.
         self.unsynced = false;

@@ -1,74 +1,14 @@
-//! The events of the interlock, and the refusal of removals that one daemon leaves to the next by them.
+//! The refusal of removals that the interlock of one daemon leaves to the next, which the log of events carries over.
 
-use std::io;
-use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
-use std::thread;
 use std::time::Duration;
 
-use super::changes::told;
-use crate::control::mounted::MountedVolume;
-use crate::events::{MOST_REMEMBERED, now_ms};
+use crate::events::{EventLog, MOST_REMEMBERED, now_ms};
 use crate::format::event::{Event, EventKind};
-use crate::fs::RefusedRemovals;
+use crate::fs::{Interlock, RefusedRemovals};
 
-/// The time that a member may take for events of the interlock. Removals wait for less.
-const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// The thread that records the changes of an interlock as they come, until this is dropped. The watch would not do: a look of
-/// it may count for minutes, and removals wait until their refusal is recorded.
-pub(super) struct InterlockRecorder {
-    _waker: Arc<Sender<()>>,
-}
-
-impl InterlockRecorder {
-    /// Starts it, if the volume has an interlock.
-    pub(super) fn start(volume: &Arc<MountedVolume>) -> io::Result<Option<Self>> {
-        let Some(interlock) = volume.interlock() else {
-            return Ok(None);
-        };
-        let (waker, woken) = mpsc::channel();
-        let waker = Arc::new(waker);
-        interlock.set_waker(Arc::downgrade(&waker));
-        let volume = Arc::clone(volume);
-        let thread = thread::Builder::new().name("interlock-events".to_owned());
-        thread.spawn(move || {
-            record_durably(&volume);
-            while woken.recv().is_ok() {
-                record_durably(&volume);
-            }
-        })?;
-        Ok(Some(Self { _waker: waker }))
-    }
-}
-
-/// Records the changes of the interlock, and lets removals be refused once a member has the events.
-fn record_durably(volume: &MountedVolume) {
-    let refusals = record_changes(volume);
-    if volume.events().flush(FLUSH_TIMEOUT)
-        && let Some(interlock) = volume.interlock()
-    {
-        interlock.note_recorded(refusals);
-    }
-}
-
-/// Records the changes of the interlock that no event tells of yet. Returns the number of its refusals so far.
-pub(crate) fn record_changes(volume: &MountedVolume) -> u64 {
-    volume.interlock().map_or(0, |interlock| {
-        interlock.take_changes(|changes| {
-            let told = changes.into_iter().map(told);
-            volume.events().record_together(told);
-        })
-    })
-}
-
-/// Has the interlock refuse removals if that of the daemon before did so until its end. Before the volume is mounted, so that
-/// no program removes a file first. Only for a mount that writes.
-pub(crate) fn restore_refusal(volume: &MountedVolume) {
-    let Some(interlock) = volume.interlock() else {
-        return;
-    };
-    let remembered = volume.events().newer_than(None, None, MOST_REMEMBERED);
+/// Has the interlock refuse removals if that of the daemon before did so until its end.
+pub(super) fn restore_refusal(events: &EventLog, interlock: &Interlock) {
+    let remembered = events.newer_than(None, None, MOST_REMEMBERED);
     if let Some((since_ms, refused)) = refusal_left(&remembered.events) {
         interlock.refuse_on(refused, ago(since_ms));
         tracing::warn!(
@@ -78,8 +18,11 @@ pub(crate) fn restore_refusal(volume: &MountedVolume) {
 }
 
 /// Returns the event that a mount without an interlock ends the refusal of the daemon before, if that left one.
-pub(super) fn ended_by_mount(volume: &MountedVolume, remembered: &[Event]) -> Option<EventKind> {
-    let (since_ms, _) = refusal_left(remembered).filter(|_| volume.interlock().is_none())?;
+pub(super) fn ended_by_mount(
+    interlock: Option<&Interlock>,
+    remembered: &[Event],
+) -> Option<EventKind> {
+    let (since_ms, _) = refusal_left(remembered).filter(|_| interlock.is_none())?;
     let seconds = ago(since_ms).as_secs();
     Some(EventKind::RemovalsAllowed { seconds })
 }
