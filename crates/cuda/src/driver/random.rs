@@ -196,7 +196,13 @@ impl MessageSlot {
         self.is_used = true;
         grow(&self.context, &mut self.targets, targets)?;
         let rows = piece.items.len() * per_message;
+        let is_too_short = self.packets.as_ref().is_none_or(|p| p.len() < rows * pitch);
         let address = grow(&self.context, &mut self.packets, rows * pitch)?;
+        if is_too_short {
+            // Kernels read whole words, also where a packet ends within one.
+            // SAFETY: the memory is that long, and goes only after the stream is done.
+            unsafe { self.stream.clear(address, rows * pitch / size_of::<u32>()) }?;
+        }
         let from = End::Host {
             address: host,
             pitch: batch.packet_bytes,
@@ -268,12 +274,9 @@ impl MessageSlot {
         Ok(())
     }
 
-    /// Waits until the device uses no memory of the caller any more, after something failed.
+    /// As [`Stream::abandon`].
     fn abandon(&mut self) {
-        if self.is_used {
-            self.stream.abandon();
-            self.is_used = false;
-        }
+        self.stream.abandon(&mut self.is_used);
     }
 }
 

@@ -264,9 +264,29 @@ impl Stream {
         )
     }
 
-    /// Waits, after something failed, until all is done or the device is lost. Nothing uses the memory of the caller then.
-    pub(super) fn abandon(&self) {
-        while let Err(error) = self.finish() {
+    /// Waits until all is done that was queued with this answer, whose memory may go afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The answer's; otherwise if the device is lost, or the wait failed at first.
+    pub(super) fn finish_or_abandon(
+        &self,
+        queued: Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let done = queued.and_then(|()| self.finish());
+        if done.is_err() {
+            self.abandon(&mut true);
+        }
+        done
+    }
+
+    /// Waits, if the stream is used, until all is done or the device is lost, and notes that it is used no more. Nothing
+    /// touches the memory of the caller then.
+    ///
+    /// The wait has no end while the driver neither waits nor says that the device is lost: to return earlier would give
+    /// memory back that a copy may still write. Those who wait for this thread find it hanging.
+    pub(super) fn abandon(&self, is_used: &mut bool) {
+        while *is_used && let Err(error) = self.finish() {
             // The first failure is the one that is reported.
             tracing::debug!("after a failure: {error}");
             if error.is_final() {
@@ -274,6 +294,7 @@ impl Stream {
             }
             thread::sleep(ABANDON_RETRY);
         }
+        *is_used = false;
     }
 }
 
