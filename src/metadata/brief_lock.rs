@@ -15,12 +15,31 @@ pub(super) struct BriefLock<T>(RwLock<T>);
 impl<T> BriefLock<T> {
     /// Waits until no writer has the lock.
     pub(super) fn read(&self) -> RwLockReadGuard<'_, T> {
-        attempt(|| self.0.try_read()).unwrap_or_else(|| self.0.read())
+        self.attempt(RwLock::is_locked_exclusive, RwLock::try_read)
+            .unwrap_or_else(|| self.0.read())
     }
 
     /// Waits until no other has the lock.
     pub(super) fn write(&self) -> RwLockWriteGuard<'_, T> {
-        attempt(|| self.0.try_write()).unwrap_or_else(|| self.0.write())
+        self.attempt(RwLock::is_locked, RwLock::try_write)
+            .unwrap_or_else(|| self.0.write())
+    }
+
+    /// Only looks while another has the lock: an attempt would take the cache line from it.
+    fn attempt<'l, G>(
+        &'l self,
+        is_taken: impl Fn(&RwLock<T>) -> bool,
+        lock: impl Fn(&'l RwLock<T>) -> Option<G>,
+    ) -> Option<G> {
+        for _ in 0..ATTEMPTS {
+            if !is_taken(&self.0)
+                && let Some(guard) = lock(&self.0)
+            {
+                return Some(guard);
+            }
+            hint::spin_loop();
+        }
+        None
     }
 
     /// Returns whether no thread has the lock.
@@ -28,16 +47,6 @@ impl<T> BriefLock<T> {
     pub(super) fn is_free(&self) -> bool {
         self.0.try_write().is_some()
     }
-}
-
-fn attempt<G>(lock: impl Fn() -> Option<G>) -> Option<G> {
-    for _ in 0..ATTEMPTS {
-        if let Some(guard) = lock() {
-            return Some(guard);
-        }
-        hint::spin_loop();
-    }
-    None
 }
 
 #[cfg(test)]
@@ -50,7 +59,7 @@ mod tests {
 
     /// However long a hold takes, those who wait get the lock afterwards.
     #[test]
-    fn a_thread_that_tried_in_vain_sleeps_until_the_lock_is_free() {
+    fn a_thread_that_tried_in_vain_gets_the_lock_after_a_long_hold() {
         let lock = BriefLock(RwLock::new(0));
         let (is_held, held) = mpsc::channel();
         thread::scope(|scope| {

@@ -5,15 +5,16 @@
 //!
 //! # Invariants
 //!
-//! - Each lock is held for a few instructions, and never across I/O. Every change waits for that of the open sets, and for
-//!   no other: bringing changes into the journal delays none. What takes longer goes in chunks, between which others have
-//!   their turn. So a thread tries again for a while before it sleeps: a wake takes longer than a hold.
+//! - No lock is held across I/O. Every change waits for that of the open sets, and for no other: bringing changes into the
+//!   journal delays none. Changes hold it for a few instructions, or in chunks, between which others have their turn. So a
+//!   thread tries again for a while before it sleeps: a wake takes longer than such a hold. Those who list keys or look
+//!   through a window hold it longer. That of the journaled layers is held for as long as copying a layer takes.
 //! - The lock of the journaled layers is taken before that of the open sets, where both are held.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use parking_lot::RwLockReadGuard;
+use parking_lot::{RwLock, RwLockReadGuard};
 
 use super::batch::{Batch, Value};
 use super::brief_lock::BriefLock;
@@ -33,7 +34,7 @@ pub(super) type Records = FreshCache<Key, Option<Value>>;
 #[derive(Debug, Default)]
 pub(super) struct SharedOverlay {
     open: BriefLock<OpenSets>,
-    journaled: BriefLock<Journaled>,
+    journaled: RwLock<Journaled>,
     /// No change in the journaled layers has a higher number.
     highest_journaled: AtomicU64,
     /// Memory that the open sets take, in bytes. Reading it needs no lock.
@@ -129,7 +130,7 @@ impl SharedOverlay {
     /// Returns whether no thread has one of the locks.
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
-        self.open.is_free() && self.journaled.is_free()
+        self.open.is_free() && self.journaled.try_write().is_some()
     }
 
     /// Adds a batch to one of the two open sets.

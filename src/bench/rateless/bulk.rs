@@ -98,26 +98,21 @@ impl<'s> Messages<'s> {
         };
         let message_bytes = BULK_PACKETS * PACKET_BYTES;
         let targets = &mut self.targets[..messages * message_bytes];
+        // The last decoder left the right bytes there.
+        targets.fill(0);
         let mut ranks = Vec::new();
         let time = median_us(site.time, || {
             ranks = codec.decode_bulk(&bulk, targets)?;
             Ok(())
         })?;
-        let is_complete = |rank: &usize| *rank == BULK_PACKETS;
-        for (message, found) in targets
-            .chunks_exact(message_bytes)
-            .take(COMPARED)
-            .enumerate()
-        {
-            if is_complete(&ranks[message]) && found != source(message) {
-                return Err(BenchError::NotDecoded);
-            }
+        let complete = complete(&ranks);
+        if !is_decoded(&ranks, targets, complete) {
+            return Err(BenchError::NotDecoded);
         }
-        let complete = ranks.iter().copied().filter(|rank| is_complete(rank));
-        Ok((time, complete.count()))
+        Ok((time, complete))
     }
 
-    /// Measures the first `messages` on the GPU, if there is one.
+    /// Measures the first `messages` on the GPU, if there is one. `complete` of them are complete.
     ///
     /// # Errors
     ///
@@ -125,7 +120,7 @@ impl<'s> Messages<'s> {
     fn on_gpu(
         &mut self,
         site: Site<'_>,
-        messages: usize,
+        (messages, complete): (usize, usize),
         base_us: f64,
     ) -> Result<Vec<GpuRow>, BenchError> {
         let Some(gpus) = site.gpus else {
@@ -148,13 +143,23 @@ impl<'s> Messages<'s> {
             base_us,
         };
         given.measure(site, gpus, |ranks, targets| {
-            let decoded = targets.chunks_exact(message_bytes).zip(ranks);
-            decoded
-                .take(COMPARED)
-                .enumerate()
-                .all(|(message, (found, rank))| *rank != BULK_PACKETS || found == source(message))
+            is_decoded(ranks, targets, complete)
         })
     }
+}
+
+/// Returns how many messages are complete.
+fn complete(ranks: &[usize]) -> usize {
+    ranks.iter().filter(|rank| **rank == BULK_PACKETS).count()
+}
+
+/// Returns whether as many messages as expected are complete, and the first of them are what was encoded.
+fn is_decoded(ranks: &[usize], targets: &[u8], expected: usize) -> bool {
+    let messages = targets.chunks_exact(BULK_PACKETS * PACKET_BYTES).zip(ranks);
+    let mut compared = messages.take(COMPARED).enumerate();
+    complete(ranks) == expected
+        && compared
+            .all(|(message, (found, rank))| *rank != BULK_PACKETS || found == source(message))
 }
 
 /// Returns the source packets of a message.
@@ -192,8 +197,10 @@ pub(super) fn measure(
         messages.fill(pattern)?;
         for &count in counts {
             progress(count);
+            let mut all_complete = 0;
             for &threads in &threads {
                 let (time, complete) = messages.time(site, count, threads)?;
+                all_complete = complete;
                 let message_us = time / to_f64(count);
                 rows.push(BulkRow {
                     packets: BULK_PACKETS,
@@ -209,8 +216,29 @@ pub(super) fn measure(
                     gb_per_s: to_f64(BULK_PACKETS * PACKET_BYTES) / message_us / 1e3,
                 });
             }
-            gpu_rows.extend(messages.on_gpu(site, count, base_us)?);
+            gpu_rows.extend(messages.on_gpu(site, (count, all_complete), base_us)?);
         }
     }
     Ok((rows, gpu_rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn messages_that_no_decoder_wrote_or_completed_are_not_decoded() {
+        let (ranks, incomplete) = ([BULK_PACKETS; 2], [BULK_PACKETS, BULK_PACKETS - 1]);
+        let right: Vec<u8> = (0..2).flat_map(source).collect();
+        let mut wrong = right.clone();
+        *wrong.last_mut().expect("it has bytes") ^= 1;
+        assert!(is_decoded(&ranks, &right, 2));
+        assert!(!is_decoded(&ranks, &wrong, 2));
+        assert!(!is_decoded(&ranks, &vec![0; right.len()], 2));
+        assert!(!is_decoded(&[0; 2], &right, 2));
+        assert!(
+            is_decoded(&incomplete, &wrong, 1),
+            "the second is left alone"
+        );
+    }
 }

@@ -94,6 +94,8 @@ impl GpuMessages<'_> {
         let sources = self.code.source_packets();
         let code = self.code;
         let (bulk, targets) = self.split();
+        // Right bytes from the CPU may lie there.
+        targets.fill(0);
         let mut ranks = Vec::new();
         let mut decode = || {
             ranks = decoder.decode(code, &bulk, targets).map_err(failed)?;

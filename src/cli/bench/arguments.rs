@@ -18,7 +18,7 @@ use crate::cli::size::parse_size;
   cauchyfs bench codec --json --data 10 --parity 4 --shard-bytes 64KiB
   cauchyfs bench fs /mnt/photos              # a mounted volume, its disks, and FUSE
   cauchyfs bench schedule                    # XORs of the codes that know nothing else
-  cauchyfs bench rateless                    # the random code: about two minutes
+  cauchyfs bench rateless                    # the random code: about two minutes, more with a GPU
   cauchyfs bench papers                      # figures of the literature: about a minute")]
 pub(in crate::cli) struct BenchArguments {
     #[command(subcommand)]
@@ -137,7 +137,8 @@ const MOST_MESSAGES: u64 = 10_000_000;
 /// probability; how long each decoder takes for one message, with packets of 8192 bits and ten more than needed; and
 /// the same for many messages of 32 packets by one call. If there is a GPU, it is measured, too: kernels alone, and from
 /// pinned memory and back, next to the bus. Speed-ups are over serial elimination on rows and packets, one bit a step, in
-/// the same run. With the defaults this takes about two minutes, and 5 GB of memory.
+/// the same run. With the defaults this takes about two minutes, and 5 GB of memory; the GPU takes more time, and as much of
+/// its own memory.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench rateless

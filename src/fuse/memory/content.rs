@@ -46,8 +46,8 @@ impl Capacity {
     }
 }
 
-/// The bytes of a file that are kept. A longer file has others in their place: the time for new memory would be no time
-/// that FUSE takes.
+/// The bytes of a file that are kept. Offsets in a longer file wrap around them, because the time for new pages is not
+/// FUSE's.
 const WINDOW: usize = 1 << 20;
 
 /// The bytes of one file. They keep their room until they are dropped.
@@ -62,6 +62,14 @@ struct Bytes {
     len: u64,
     /// The byte at an offset is the one at the rest of its division by [`WINDOW`].
     window: Vec<u8>,
+}
+
+impl Bytes {
+    /// Makes the window as long as the file, up to its limit.
+    fn fit_window(&mut self) {
+        let kept = usize::try_from(self.len).unwrap_or(usize::MAX).min(WINDOW);
+        self.window.resize(kept, 0);
+    }
 }
 
 impl FileContent {
@@ -102,8 +110,14 @@ impl FileContent {
         let end = offset.checked_add(data.len() as u64);
         let mut bytes = self.bytes.write();
         let longer = end.ok_or(FsError::FileTooBig)?.max(bytes.len);
-        self.set_len(&mut bytes, longer)?;
+        self.take_room(&mut bytes, longer)?;
         let mut done = 0;
+        if offset == bytes.window.len() as u64 {
+            // Added without zeros before.
+            done = data.len().min(WINDOW - bytes.window.len());
+            bytes.window.extend_from_slice(&data[..done]);
+        }
+        bytes.fit_window();
         while done < data.len() {
             let piece = &mut bytes.window[place(offset + done as u64)..];
             let count = piece.len().min(data.len() - done);
@@ -119,16 +133,17 @@ impl FileContent {
     ///
     /// `NoSpace` if there is no room.
     pub(super) fn resize(&self, size: u64) -> Result<(), FsError> {
-        self.set_len(&mut self.bytes.write(), size)
+        let mut bytes = self.bytes.write();
+        self.take_room(&mut bytes, size)?;
+        bytes.fit_window();
+        Ok(())
     }
 
     /// Takes room for a file of `len` bytes, or gives the rest back.
-    fn set_len(&self, bytes: &mut Bytes, len: u64) -> Result<(), FsError> {
+    fn take_room(&self, bytes: &mut Bytes, len: u64) -> Result<(), FsError> {
         self.space.take(len.saturating_sub(bytes.len))?;
         self.space.give_back(bytes.len.saturating_sub(len));
         bytes.len = len;
-        let kept = usize::try_from(len).unwrap_or(usize::MAX).min(WINDOW);
-        bytes.window.resize(kept, 0);
         Ok(())
     }
 }

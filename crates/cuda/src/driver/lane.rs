@@ -3,8 +3,6 @@
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use super::{
     context::Context,
@@ -38,9 +36,6 @@ const STAGED_WORDS: usize = RESULT_WORDS;
 
 /// Pieces that a slot takes one behind the other before it is waited for.
 const MOST_UNDER_WAY: usize = 32;
-
-/// The pause before a stream is asked again that could not be waited for.
-const ABANDON_RETRY: Duration = Duration::from_millis(100);
 
 /// A lane of a GPU.
 pub(super) struct GpuLane {
@@ -411,17 +406,9 @@ impl Slot {
 
     /// Waits until the device uses no item any more, after something failed.
     fn abandon(&mut self) {
-        let was_used = !self.under_way.is_empty();
+        let mut was_used = !self.under_way.is_empty();
         self.under_way.clear();
-        while was_used && let Err(error) = self.stream.finish() {
-            // The first failure is the one that is reported.
-            tracing::debug!("after a failure: {error}");
-            if error.is_final() {
-                break; // a lost device uses nothing
-            }
-            // It may be at work still. Its waiters find it hanging if this goes on.
-            thread::sleep(ABANDON_RETRY);
-        }
+        self.stream.abandon(&mut was_used);
     }
 }
 

@@ -73,6 +73,27 @@ impl Drop for DeviceMemory {
     }
 }
 
+/// Returns the address of at least so many bytes. New memory takes the place of memory that is too short.
+///
+/// # Errors
+///
+/// If the device has not as many left, or is lost.
+pub(super) fn grow(
+    context: &Arc<Context>,
+    memory: &mut Option<DeviceMemory>,
+    len: usize,
+) -> Result<u64, DeviceError> {
+    if let Some(memory) = memory
+        && memory.len() >= len
+    {
+        return Ok(memory.address());
+    }
+    // Freed first, which waits for the device, so that both need not fit.
+    *memory = None;
+    let new = DeviceMemory::new(context, len.max(1))?;
+    Ok(memory.insert(new).address())
+}
+
 /// Page-locked words, as a device writes them.
 pub(super) struct Staged {
     context: Arc<Context>,

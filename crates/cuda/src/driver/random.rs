@@ -1,26 +1,26 @@
 //! Messages of the random code on a device: the rows are eliminated there, and the inverses multiplied by the packets.
 
 mod pieces;
+mod product;
 mod resident;
 mod solutions;
 
 use std::sync::Arc;
-use std::thread;
-use std::time::Duration;
 
 use self::{
     pieces::{complete_runs, cut_messages},
+    product::{OnDevice, pitch},
     solutions::{MessageShape, Solutions},
 };
 use super::{
     context::Context,
     copy::{Copies, End},
     kernels::Kernels,
-    memory::DeviceMemory,
-    module::{Module, short},
-    stream::{Event, Parameter, Purpose, Stream},
+    memory::{DeviceMemory, grow},
+    module::Module,
+    stream::{Event, Purpose, Stream},
 };
-use crate::{DeviceError, RandomError, cut::Piece, ptx::STRIP};
+use crate::{DeviceError, RandomError, cut::Piece};
 use cauchyfs_codec::rateless::{Bulk, Numbers, RandomCode};
 
 pub use self::resident::ResidentMessages;
@@ -30,9 +30,6 @@ const SLOTS: usize = 3;
 
 /// Bytes of the solutions that are on the device at once.
 const SOLUTION_BYTES: usize = 64 << 20;
-
-/// The pause before a stream is asked again that could not be waited for.
-const ABANDON_RETRY: Duration = Duration::from_millis(100);
 
 /// A decoder of messages on a GPU, used by one thread at a time. Its memory on the device grows as messages need it.
 pub struct RandomDecoder {
@@ -162,68 +159,6 @@ struct Batch<'b> {
     targets: &'b mut [u8],
 }
 
-/// Returns how far apart packets of so many bytes lie on a device.
-fn pitch(bytes: usize) -> usize {
-    bytes.next_multiple_of(size_of::<u32>())
-}
-
-/// Packets and targets as a kernel sees them.
-struct OnDevice {
-    packets: u64,
-    packet_pitch: usize,
-    targets: u64,
-    messages: usize,
-    /// Bytes of a packet that are multiplied.
-    bytes: usize,
-    /// True if each message has a solution of its own, the first of which has this number.
-    first_solution: Option<usize>,
-}
-
-impl OnDevice {
-    /// Queues the product.
-    ///
-    /// # Errors
-    ///
-    /// If the device is lost.
-    ///
-    /// # Safety
-    ///
-    /// Until the stream is done, packets and targets must lie as described, and the solutions must be those of the
-    /// messages.
-    unsafe fn multiply(
-        &self,
-        stream: &Stream,
-        module: &Module,
-        solutions: &Solutions,
-    ) -> Result<(), DeviceError> {
-        let shape = solutions.shape();
-        let product = shape.product();
-        let function = &module.functions()[product.kernel];
-        let first = self.first_solution.unwrap_or(0);
-        let strips = self.bytes.div_ceil(STRIP);
-        let mut parameters = [
-            Parameter::Long(self.packets),
-            Parameter::Long((shape.packets * self.packet_pitch) as u64),
-            Parameter::Long(self.targets),
-            Parameter::Long(solutions.inverse(first)),
-            Parameter::Long(solutions.order(first)),
-            Parameter::Long(solutions.rank(first)),
-            Parameter::Short(short(self.packet_pitch)),
-            Parameter::Short(short(pitch(self.bytes))),
-            Parameter::Short(short(self.bytes)),
-            Parameter::Short(short(strips)),
-            Parameter::Short(short(shape.sources())),
-            Parameter::Short(shape.shift()),
-            Parameter::Short(u32::from(self.first_solution.is_some())),
-        ];
-        let grid = [self.messages * strips, product.groups, 1].map(short);
-        let block = (function.threads(), short(product.shared_bytes));
-        // SAFETY: these are the parameters of product.ptx, which stays within packets, targets and solutions; the
-        // caller promised that they are there.
-        unsafe { stream.launch_blocks(function, grid, block, &mut parameters) }
-    }
-}
-
 /// Room for one piece on the device.
 struct MessageSlot {
     context: Arc<Context>,
@@ -261,7 +196,13 @@ impl MessageSlot {
         self.is_used = true;
         grow(&self.context, &mut self.targets, targets)?;
         let rows = piece.items.len() * per_message;
+        let is_too_short = self.packets.as_ref().is_none_or(|p| p.len() < rows * pitch);
         let address = grow(&self.context, &mut self.packets, rows * pitch)?;
+        if is_too_short {
+            // Kernels read whole words, also where a packet ends within one.
+            // SAFETY: the memory is that long, and goes only after the stream is done.
+            unsafe { self.stream.clear(address, rows * pitch / size_of::<u32>()) }?;
+        }
         let from = End::Host {
             address: host,
             pitch: batch.packet_bytes,
@@ -333,9 +274,9 @@ impl MessageSlot {
         Ok(())
     }
 
-    /// Waits until the device uses no memory of the caller any more, after something failed.
+    /// As [`Stream::abandon`].
     fn abandon(&mut self) {
-        abandon(&self.stream, &mut self.is_used);
+        self.stream.abandon(&mut self.is_used);
     }
 }
 
@@ -343,38 +284,4 @@ impl Drop for MessageSlot {
     fn drop(&mut self) {
         self.abandon();
     }
-}
-
-/// Waits until a stream that was used is done, or its device is lost.
-fn abandon(stream: &Stream, is_used: &mut bool) {
-    while *is_used && let Err(error) = stream.finish() {
-        // The first failure is the one that is reported.
-        tracing::debug!("after a failure: {error}");
-        if error.is_final() {
-            break; // a lost device uses nothing
-        }
-        thread::sleep(ABANDON_RETRY);
-    }
-    *is_used = false;
-}
-
-/// Returns the address of at least so many bytes. New memory takes the place of memory that is too short.
-///
-/// # Errors
-///
-/// If the device has not as many left, or is lost.
-fn grow(
-    context: &Arc<Context>,
-    memory: &mut Option<DeviceMemory>,
-    len: usize,
-) -> Result<u64, DeviceError> {
-    if let Some(memory) = memory
-        && memory.len() >= len
-    {
-        return Ok(memory.address());
-    }
-    // Freed first, which waits for the device, so that both need not fit.
-    *memory = None;
-    let new = DeviceMemory::new(context, len.max(1))?;
-    Ok(memory.insert(new).address())
 }

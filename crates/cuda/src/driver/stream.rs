@@ -1,9 +1,9 @@
 //! Queues of work for a device, and moments in them.
 
 use std::ffi::{c_uint, c_void};
-use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
+use std::{ptr, thread};
 
 use cudarc::driver::sys;
 
@@ -16,6 +16,9 @@ use super::{
     module::Function,
 };
 use crate::DeviceError;
+
+/// The pause before a stream is asked again that could not be waited for.
+const ABANDON_RETRY: Duration = Duration::from_millis(100);
 
 /// Work that a device does one after the other, beside that of other streams.
 pub(super) struct Stream {
@@ -259,6 +262,39 @@ impl Stream {
             unsafe { calls::cuStreamSynchronize(self.raw) },
             "wait for a stream",
         )
+    }
+
+    /// Waits until all is done that was queued with this answer, whose memory may go afterwards.
+    ///
+    /// # Errors
+    ///
+    /// The answer's; otherwise if the device is lost, or the wait failed at first.
+    pub(super) fn finish_or_abandon(
+        &self,
+        queued: Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        let done = queued.and_then(|()| self.finish());
+        if done.is_err() {
+            self.abandon(&mut true);
+        }
+        done
+    }
+
+    /// Waits, if the stream is used, until all is done or the device is lost, and notes that it is used no more. Nothing
+    /// touches the memory of the caller then.
+    ///
+    /// The wait has no end while the driver neither waits nor says that the device is lost: to return earlier would give
+    /// memory back that a copy may still write. Those who wait for this thread find it hanging.
+    pub(super) fn abandon(&self, is_used: &mut bool) {
+        while *is_used && let Err(error) = self.finish() {
+            // The first failure is the one that is reported.
+            tracing::debug!("after a failure: {error}");
+            if error.is_final() {
+                break; // a lost device uses nothing
+            }
+            thread::sleep(ABANDON_RETRY);
+        }
+        *is_used = false;
     }
 }
 

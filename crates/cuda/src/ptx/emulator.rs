@@ -1,7 +1,7 @@
 //! Runs PTX on the CPU, warp after warp, so that tests need no GPU.
 //!
-//! The warps of a block take turns at its barriers, in an order that the caller chooses: a barrier that is missing shows in
-//! one of two opposite orders.
+//! The warps of a block take turns at its barriers, in an order that the caller chooses: a barrier that is missing between
+//! warps shows in one of two opposite orders.
 //!
 //! It knows the instructions that the kernels use, and is strict: a register that is not declared, or
 //! declared twice, an unknown instruction, an access outside of memory or one that is not aligned all
@@ -73,9 +73,12 @@ pub(super) fn run(module: &str, launch: &Launch<'_>, memory: &mut Memory) {
 /// Runs the warps of a block to their end, from barrier to barrier.
 fn run_block(warps: &mut [Warp<'_>], memory: &mut Memory) {
     while warps.iter().any(Warp::is_running) {
-        for warp in warps.iter_mut() {
-            warp.run(memory);
-        }
+        let stops = warps.iter_mut().filter_map(|warp| warp.run(memory));
+        let stops: Vec<usize> = stops.collect();
+        assert!(
+            stops.windows(2).all(|pair| pair[0] == pair[1]),
+            "all warps that run are at one barrier: {stops:?}"
+        );
     }
 }
 
@@ -95,9 +98,9 @@ impl Warp<'_> {
         self.at.iter().any(Option::is_some)
     }
 
-    /// Runs all lanes until each has returned, or all are at a barrier; those that lag behind first, so that they meet
-    /// again.
-    fn run(&mut self, memory: &mut Memory) {
+    /// Runs all lanes until each has returned, or all are at a barrier, which is returned; those that lag behind first, so
+    /// that they meet again.
+    fn run(&mut self, memory: &mut Memory) -> Option<usize> {
         while let Some(now) = self.at.iter().flatten().min().copied() {
             let at = self.at;
             let lanes: Vec<usize> = (0..LANES).filter(|&lane| at[lane] == Some(now)).collect();
@@ -114,7 +117,7 @@ impl Warp<'_> {
                 "ret" => lanes_on.iter().for_each(|&lane| self.at[lane] = None),
                 "bar.sync" => {
                     assert_eq!(lanes_on.len(), LANES, "all lanes are at the barrier");
-                    return;
+                    return Some(now);
                 }
                 "bar.warp.sync" => assert_eq!(lanes_on.len(), LANES, "all lanes meet"),
                 "vote.sync.ballot.b32" => {
@@ -140,6 +143,7 @@ impl Warp<'_> {
                 }
             }
         }
+        None
     }
 
     fn is_on(&self, instruction: &Instruction<'_>, lane: usize) -> bool {

@@ -369,3 +369,35 @@ fn the_emulator_tells_a_register_that_was_never_written() {
     let run = || layout.run(&module, 1, layout.memory());
     std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).expect_err("%r4 is not loaded");
 }
+
+#[test]
+fn the_emulator_tells_warps_that_wait_at_different_barriers() {
+    let text = |second: &str| {
+        format!(
+            ".version 7.0\n.target sm_70\n.address_size 64\n.visible .entry barriers(\n    .param .u64 unused\n)\n.maxntid 64, 1, 1\n{{
+    .reg .pred %first;\n    .reg .b32 %thread;\n
+    mov.u32 %thread, %tid.x;
+    setp.lt.u32 %first, %thread, 32;
+    @%first bra $barrier;
+    {second}
+$barrier:
+    bar.sync 0;
+    ret;\n}}\n"
+        )
+    };
+    let run = |text: String| {
+        let launch = Launch {
+            kernel: "barriers",
+            grid: [1; 3],
+            threads: 64,
+            shared_bytes: 0,
+            is_backwards: false,
+            parameters: &[("unused", 0)],
+        };
+        let run = || emulator::run(&text, &launch, &mut Memory::new(Vec::new()));
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_ok()
+    };
+    assert!(run(text("")), "both wait at one");
+    assert!(run(text("ret;")), "a warp that is done waits at none");
+    assert!(!run(text("bar.sync 0;")), "the second has one of its own");
+}

@@ -33,7 +33,7 @@ impl Messages {
         size: (usize, usize, usize),
         is_equal: bool,
     ) -> Self {
-        let (messages, per_message, bytes) = size;
+        let (messages, per_message, _) = size;
         let mut rng = StdRng::seed_from_u64(seed);
         let code = RandomCode::new(form, sources, rng.random()).expect("valid");
         let lists = if is_equal { 1 } else { messages };
@@ -42,10 +42,30 @@ impl Messages {
             0 => rng.random(),
             _ => rng.random_range(0..most),
         };
-        let numbers: Vec<u64> = (0..lists * per_message).map(draw).collect();
+        let numbers = (0..lists * per_message).map(draw).collect();
+        Self::with_numbers(&mut rng, code, size, is_equal, numbers)
+    }
+
+    /// Returns one message of noise, whose numbers differ from each other.
+    fn one(seed: u64, sources: usize, packets: usize, bytes: usize) -> Self {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let code = RandomCode::new(Form::Plain, sources, rng.random()).expect("valid");
+        let first = rng.random_range(0..1 << 40);
+        let numbers = (first..first + packets as u64).collect();
+        Self::with_numbers(&mut rng, code, (1, packets, bytes), false, numbers)
+    }
+
+    fn with_numbers(
+        rng: &mut StdRng,
+        code: RandomCode,
+        size: (usize, usize, usize),
+        is_equal: bool,
+        numbers: Vec<u64>,
+    ) -> Self {
+        let (messages, per_message, bytes) = size;
         let codec = RandomCodec::new(code, select("auto").expect("everywhere"));
         let mut packets = vec![0; messages * per_message * bytes];
-        let mut content = vec![0; sources * bytes];
+        let mut content = vec![0; code.source_packets() * bytes];
         rng.fill_bytes(&mut content);
         for message in 0..messages {
             // Only a few bytes change from message to message: noise for all would take long.
@@ -93,7 +113,8 @@ impl Messages {
         (ranks, targets)
     }
 
-    /// Asserts that a GPU decodes as the CPU does, from memory that is pinned and from memory that is not. Returns how many messages were complete.
+    /// Asserts that a GPU decodes as the CPU does, from memory that is pinned and from memory that is not. Returns how many
+    /// messages were complete.
     fn check(&self, gpu: &Gpu, decoder: &mut RandomDecoder, what: &str) -> usize {
         let expected = self.expected();
         let mut packets = self.packets.clone();
@@ -144,6 +165,31 @@ fn messages_of_every_size_are_decoded_and_short_ranks_are_told() {
     assert!(complete > all / 10 && complete < all, "{complete} of {all}");
 }
 
+/// Small enough for tools that watch every access to memory.
+#[test]
+fn each_kernel_decodes_a_few_messages_whose_packets_end_within_a_word() {
+    let Some(gpu) = gpu() else { return };
+    let mut decoder = gpu.random_decoder().expect("a decoder");
+    for sources in [5, 32, 33, 64, 65, 130, 1030] {
+        let seed = SEED + 4000 + sources as u64;
+        for bytes in [1, 130, 519] {
+            let message = Messages::one(seed, sources, sources + 12, bytes);
+            let what = format!("seed {seed:#x}, k={sources}, {bytes} bytes");
+            assert_eq!(message.check(&gpu, &mut decoder, &what), 1, "{what}");
+        }
+        let size = (3, sources + 2, 37);
+        let messages = Messages::new(seed, Form::Systematic, sources, size, false);
+        messages.check(&gpu, &mut decoder, &format!("seed {seed:#x}, {size:?}"));
+    }
+    let size = (6, 50, 259);
+    let messages = Messages::new(SEED, Form::Plain, 33, size, true);
+    messages.check(&gpu, &mut decoder, "equal numbers");
+    let code = messages.code;
+    let resident = gpu.resident_messages(code, &messages.bulk(&messages.packets));
+    let mut resident = resident.expect("there is room");
+    assert!(!resident.decode(2).expect("they are decoded").is_zero());
+}
+
 #[test]
 fn large_messages_are_decoded_on_the_gpu_or_with_the_cpu_s_help() {
     let Some(gpu) = gpu() else { return };
@@ -154,17 +200,13 @@ fn large_messages_are_decoded_on_the_gpu_or_with_the_cpu_s_help() {
         (1025, 1040, 1024),
         (4096, 4106, 64),
         (700, 2000, 100),
-        (4, 8, (9 << 20) + 3),
+        (4, 14, (9 << 20) + 3),
         (2, 40_000, 5),
     ] {
         let seed = SEED + 1000 + sources as u64;
-        let size = (1, packets, bytes);
-        let messages = Messages::new(seed, Form::Plain, sources, size, false);
-        messages.check(
-            &gpu,
-            &mut decoder,
-            &format!("seed {seed:#x}, k={sources}, {size:?}"),
-        );
+        let message = Messages::one(seed, sources, packets, bytes);
+        let what = format!("seed {seed:#x}, k={sources}, {packets} packets of {bytes} bytes");
+        assert_eq!(message.check(&gpu, &mut decoder, &what), 1, "{what}");
     }
 }
 
@@ -201,6 +243,10 @@ fn messages_without_packets_or_bytes_and_wrong_lengths_are_told() {
             packets: vec![1; size.0 * size.1 * size.2],
         };
         messages.check(&gpu, &mut decoder, &format!("{size:?}"));
+        let resident = gpu.resident_messages(code, &messages.bulk(&messages.packets));
+        let refused = resident.err().map(|error| error.to_string());
+        let said = refused.is_some_and(|error| error.contains("no bytes"));
+        assert!(said, "{size:?}");
     }
     let messages = Messages::new(1, Form::Plain, 8, (2, 9, 16), false);
     let mut short = vec![STALE; 8 * 16];
@@ -220,6 +266,8 @@ fn messages_without_packets_or_bytes_and_wrong_lengths_are_told() {
 #[test]
 fn decoders_side_by_side_do_not_disturb_each_other() {
     let Some(gpu) = gpu() else { return };
+    // Those of the threads find the kernels loaded, and have been on no device before.
+    gpu.random_decoder().expect("a decoder");
     std::thread::scope(|scope| {
         for thread in 0..3 {
             let gpu = &gpu;

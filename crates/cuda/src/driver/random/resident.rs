@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::{
-    OnDevice, pitch,
+    product::{OnDevice, pitch},
     solutions::{MessageShape, Solutions},
 };
 use crate::{
@@ -41,10 +41,20 @@ impl ResidentMessages {
         code: RandomCode,
         bulk: &Bulk<'_>,
     ) -> Result<Self, RandomError> {
+        let sources = bulk.messages.saturating_mul(code.source_packets());
+        // A length that saturates is refused.
+        bulk.check(
+            code.source_packets(),
+            sources.saturating_mul(bulk.packet_bytes),
+        )?;
+        if bulk.packets.is_empty() {
+            return Err(RandomError::Device(DeviceError::Failed {
+                operation: "hold messages",
+                reason: "they have no bytes".to_owned(),
+            }));
+        }
         let module = kernels.random_code()?;
         let shape = MessageShape::new(context, code, bulk.packets_per_message);
-        let target_bytes = bulk.messages * code.source_packets() * bulk.packet_bytes;
-        bulk.check(code.source_packets(), target_bytes)?;
         let pitch = pitch(bulk.packet_bytes);
         let rows = bulk.messages * bulk.packets_per_message;
         let mut solutions = Solutions::new(context, &module)?;
@@ -68,10 +78,12 @@ impl ResidentMessages {
             rows,
         };
         let stream = Stream::new(context)?;
+        // Kernels read whole words, also where a packet ends within one.
+        // SAFETY: the memory is that long, and goes after the wait.
+        let queued = unsafe { stream.clear(packets.address(), rows * pitch / size_of::<u32>()) };
         // SAFETY: the packets are borrowed until after the wait, and the device has room for all of them.
-        let queued = unsafe { stream.copy(&copy) };
-        queued.and(stream.finish())?;
-        let sources = bulk.messages * code.source_packets();
+        let queued = queued.and_then(|()| unsafe { stream.copy(&copy) });
+        stream.finish_or_abandon(queued)?;
         Ok(Self {
             context: Arc::clone(context),
             module,
@@ -98,7 +110,7 @@ impl ResidentMessages {
     ///
     /// If the device is lost.
     pub fn solve(&mut self, rounds: u32) -> Result<Duration, DeviceError> {
-        self.measure(rounds, (true, false))
+        self.measure(rounds, false)
     }
 
     /// Solves all messages and multiplies so many times, and returns how long that took.
@@ -107,14 +119,10 @@ impl ResidentMessages {
     ///
     /// If the device is lost.
     pub fn decode(&mut self, rounds: u32) -> Result<Duration, DeviceError> {
-        self.measure(rounds, (true, true))
+        self.measure(rounds, true)
     }
 
-    fn measure(
-        &mut self,
-        rounds: u32,
-        (solves, multiplies): (bool, bool),
-    ) -> Result<Duration, DeviceError> {
+    fn measure(&mut self, rounds: u32, multiplies: bool) -> Result<Duration, DeviceError> {
         let messages = OnDevice {
             packets: self.packets.address(),
             packet_pitch: pitch(self.packet_bytes),
@@ -123,19 +131,18 @@ impl ResidentMessages {
             bytes: self.packet_bytes,
             first_solution: (!self.is_equal).then_some(0),
         };
-        let stream = self.solutions.stream();
         self.context.enter()?;
-        self.start.record(stream)?;
+        self.start.record(self.solutions.stream())?;
         for _ in 0..rounds {
-            if solves {
-                self.solutions.solve()?;
-            }
+            self.solutions.solve()?;
             if multiplies {
-                // SAFETY: packets and targets have room for all messages, and live until the wait below.
+                let stream = self.solutions.stream();
+                // SAFETY: packets and targets have room for all messages. They go after the solutions, which wait for
+                // the stream if the wait below is not reached.
                 unsafe { messages.multiply(stream, &self.module, &self.solutions) }?;
             }
         }
-        self.end.record(stream)?;
+        self.end.record(self.solutions.stream())?;
         self.end.wait()?;
         self.end.since(&self.start)
     }

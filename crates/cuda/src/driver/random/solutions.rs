@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use super::{abandon, grow};
 use crate::{
     DeviceError,
     driver::{
         context::Context,
         copy::{Copies, End},
-        memory::{DeviceMemory, Staged},
+        memory::{DeviceMemory, Staged, grow},
         module::{Module, short},
         stream::{Event, Parameter, Purpose, Stream},
     },
@@ -90,7 +89,9 @@ pub(super) struct Solutions {
 
 impl Solutions {
     pub(super) fn new(context: &Arc<Context>, module: &Arc<Module>) -> Result<Self, DeviceError> {
-        // The kernel for blocks may use all the shared memory that a block can have.
+        // The kernel for blocks may use all the shared memory that a block can have. A module that exists already was
+        // made in another thread, perhaps.
+        context.enter()?;
         let limit = context.most_shared_bytes();
         module.functions()[1].allow_shared(limit)?;
         Ok(Self {
@@ -183,7 +184,8 @@ impl Solutions {
     /// # Errors
     ///
     /// If the device is lost.
-    pub(super) fn solve(&self) -> Result<(), DeviceError> {
+    pub(super) fn solve(&mut self) -> Result<(), DeviceError> {
+        self.is_used = true;
         let shape = self.shape();
         let Some(solve) = shape.solve else {
             return Ok(()); // the CPU has solved them
@@ -251,7 +253,7 @@ impl Solutions {
         self.copies.add(from, device(address, bytes), bytes);
         // SAFETY: the wait below comes before the borrow of the words ends; `start` made room for as many.
         let queued = unsafe { self.stream.copy_all(&mut self.copies) };
-        queued.and(self.stream.finish())
+        self.stream.finish_or_abandon(queued)
     }
 
     fn fetch_ranks(&mut self) -> Result<(), DeviceError> {
@@ -288,9 +290,9 @@ impl Solutions {
         &self.stream
     }
 
-    /// Waits until the device uses no memory of the caller any more, after something failed.
+    /// As [`Stream::abandon`].
     pub(super) fn abandon(&mut self) {
-        abandon(&self.stream, &mut self.is_used);
+        self.stream.abandon(&mut self.is_used);
     }
 }
 
