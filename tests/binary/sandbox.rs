@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
 use crate::support::{
-    CAUCHYFS, Shape, TestVolume, check_large, eventually, must, pattern, run, said, skip_mounts,
-    text, write_large,
+    CAUCHYFS, Shape, TestVolume, check_large, copy_program, eventually, must, pattern, run, said,
+    skip_mounts, text, write_large,
 };
 
 /// Capabilities by number, as `/proc/PID/status` counts them.
@@ -226,8 +226,7 @@ fn commands_of_an_ordinary_user_are_confined_and_work() {
     }
     let home = tempfile::tempdir().unwrap();
     must("chmod", &["777", text(home.path())]);
-    let binary = home.path().join("cauchyfs");
-    fs::copy(CAUCHYFS, &binary).unwrap();
+    let binary = copy_program(home.path());
     let out = home.path().join("out");
     let cases: [(&[&str], &[&str]); 5] = [
         (&["check"], &[]),
@@ -453,8 +452,7 @@ impl OfUser {
             return None;
         }
         let volume = TestVolume::create(Shape::FOUR_TWO, 512);
-        let binary = volume.home.join("cauchyfs");
-        fs::copy(CAUCHYFS, &binary).expect("there is room");
+        let binary = copy_program(&volume.home);
         volume.mount();
         must("chown", &["65534:65534", text(&volume.mountpoint)]);
         volume.unmount();
@@ -617,8 +615,7 @@ fn a_command_that_gets_no_more_threads_fails_with_an_error() {
     let volume = TestVolume::create(Shape::FOUR_TWO, 512);
     let home = tempfile::tempdir().unwrap();
     must("chmod", &["755", text(home.path())]);
-    let binary = home.path().join("cauchyfs");
-    fs::copy(CAUCHYFS, &binary).unwrap();
+    let binary = copy_program(home.path());
     // It runs nothing else.
     let user = "61234";
     for member in &volume.members {
