@@ -130,7 +130,7 @@ impl Room {
             return Ok(self.look_for_room() || made);
         }
         let deaths = self.exhaustion.deaths();
-        // What segments of other classes keep for their next stripes may be all that one class lacks.
+        // Segments of other classes keep room for their next stripes. One class may lack just that room.
         if self.stripes.segments().classes_written() > 1 {
             self.stripes.writer().retire_segments()?;
             made = true;

@@ -1,4 +1,5 @@
-//! Stripe buffers: those being filled, one for each class of stripes that is written, those on their way to the members, and the threads that wait for them.
+//! Stripe buffers: those being filled, those on their way to the members, and the threads that wait for them. One is filled
+//! for each class of stripes that is written.
 //!
 //! ```text
 //! append ─► open ──full, or seal()──► sealed (queued) ─► flushed ─► recorded: buffer goes back

@@ -3,8 +3,8 @@
 //! Daemons of root have a room of their own, so those of others cannot fill it. Each of a few other users has one, too, and
 //! more users than these share them. A user keeps its room while it has a volume: two may share one although another has become
 //! empty. In each room the bytes that have arrived have a limit together, and one answer at a time is read. Of all rooms of
-//! others, one answer at a time is read, and each room waits for no more than one answer of any other. All rooms of others that
-//! are in use have the same part of the metrics that are kept, and all volumes of a room have the same share of its part. So a
+//! others, one answer at a time is read, and each room waits for no more than one answer of any other. The metrics that
+//! are kept are divided evenly: first among the rooms of others in use, then among the volumes of a room. So a
 //! user with many volumes has little for each, beside others with one. Brief answers are beyond these limits: whatever others
 //! send, a daemon that answers is shown as one.
 

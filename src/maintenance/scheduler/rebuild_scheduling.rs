@@ -123,7 +123,7 @@ impl RebuildScheduler {
             return false;
         }
         *looked = Some(now);
-        // What cannot be read now fails where it is done.
+        // An order that cannot be read counts as one: the rebuild meets the error again, and reports it.
         self.rebuild.has_other_codes() || self.rebuild.awaits_rewrite().unwrap_or(true)
     }
 

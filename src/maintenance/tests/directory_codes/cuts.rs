@@ -146,7 +146,7 @@ impl Written {
     fn finish(&mut self, context: &str) {
         let fs = self.rig.open_in(&[], context);
         let files: Vec<u64> = self.files.model.keys().copied().collect();
-        // What a cut left undone.
+        // A cut may have ended a rewrite before all files had their codes.
         fs.transactions.order_rewrite().unwrap();
         for file in files {
             fs.set_class(file, self.files.classes[&file]).unwrap();
