@@ -339,7 +339,7 @@ impl Fs {
         }
         self.removal.wait();
         for ino in self.failed_writeback.files() {
-            self.failed_writeback.persist(ino);
+            self.failed_writeback.persist_with_stripe(ino);
         }
         self.syncfs()
     }

@@ -63,12 +63,24 @@ impl Attributes {
     /// # Errors
     ///
     /// [`FsError::NotFound`]; for a size [`FsError::IsDirectory`], [`FsError::Invalid`] for what is no
-    /// regular file, and [`FsError::FileTooBig`].
+    /// regular file, and [`FsError::FileTooBig`]. [`FsError::NoSpace`] if the volume is full and lost bytes of the file must
+    /// be put on record first.
     pub fn set(&self, caller: &Caller, ino: Ino, changes: Changes) -> Result<Attr, FsError> {
         self.inodes.check_writable()?;
         if let Some(handle) = changes.handle {
             self.references.handles.check(handle)?;
         }
+        let attempt = || self.try_set(caller, ino, changes);
+        self.writer.with_stripe_for(ino, attempt)
+    }
+
+    /// Sets attributes as [`Self::set`]. Returns `None`, with none of them changed, if a stripe must be opened first.
+    fn try_set(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        changes: Changes,
+    ) -> Result<Option<Attr>, FsError> {
         let _passing = changes.size.map(|_| self.sizes.pass(ino));
         let lock = self.inodes.locks().exclusive(&[ino]);
         let mut inode = self.inodes.get(ino)?;
@@ -79,14 +91,15 @@ impl Attributes {
         let now = self.inodes.now();
         self.change_owner_and_mode(&mut edit, caller, ino, &mut inode, &changes)?;
         change_times(&mut inode, &changes, now);
-        let inode = if let Some(size) = changes.size {
-            self.writer.set_size(&lock, ino, inode, edit, size)?
-        } else {
-            edit.put_inode(ino, &inode);
-            self.inodes.apply(edit)?;
-            inode
+        let set = match changes.size {
+            Some(size) => self.writer.set_size(&lock, ino, inode, edit, size)?,
+            None => {
+                edit.put_inode(ino, &inode);
+                self.inodes.apply(edit)?;
+                Some(inode)
+            }
         };
-        Ok(Attr::new(ino, &inode))
+        Ok(set.map(|inode| Attr::new(ino, &inode)))
     }
 
     /// Returns the size of a regular file, and none for anything else.

@@ -157,39 +157,55 @@ impl FailedWriteback {
     }
 
     /// Puts extents without a stripe where a file has holes instead of the lost bytes. Requires that there is room for
-    /// that, or that not much of it is needed.
+    /// that, or that not much of it is needed. If a stripe must be opened first, the ranges stay in memory.
     pub(super) fn persist(&self, ino: Ino) {
+        Self::report(ino, self.try_persist(ino).map(drop));
+    }
+
+    /// Does as [`Self::persist`], and opens a stripe if one is needed. This may have to wait for members.
+    pub(super) fn persist_with_stripe(&self, ino: Ino) {
         let persist = || {
-            let growth = self.transactions.growth().check_growth();
-            let lock = self.inodes.locks().exclusive(&[ino]);
-            let mut inode = self.inodes.get(ino)?;
-            let overdrawn = match growth {
-                Err(CommitError::NoSpace) => self.within(ino, &(0..inode.size)).len(),
-                growth => growth.map(|()| 0)?,
-            };
-            if !self.overdraw(overdrawn) {
-                return Err(FsError::NoSpace);
+            while !self.try_persist(ino)? {
+                let class = self.transactions.class_of(ino)?;
+                self.transactions.open_stripe(class, None)?;
             }
-            let end = inode.size..inode.size;
-            let marked = self.mark(&lock, ino, &mut inode, (&end, Reach::Bytes));
-            if !matches!(marked, Ok(true)) {
-                self.overdrawn.fetch_sub(overdrawn, Ordering::Relaxed);
-            }
-            marked
+            Ok(())
         };
-        if let Err(error) = persist() {
+        Self::report(ino, persist());
+    }
+
+    fn report(ino: Ino, persisted: Result<(), FsError>) {
+        if let Err(error) = persisted {
             tracing::debug!(
                 "the failed writeback of inode {ino} is known until it is unmounted: {error}"
             );
         }
     }
 
+    /// Returns `false` if a stripe must be opened first.
+    fn try_persist(&self, ino: Ino) -> Result<bool, FsError> {
+        let growth = self.transactions.growth().check_growth();
+        let lock = self.inodes.locks().exclusive(&[ino]);
+        let mut inode = self.inodes.get(ino)?;
+        let overdrawn = match growth {
+            Err(CommitError::NoSpace) => self.within(ino, &(0..inode.size)).len(),
+            growth => growth.map(|()| 0)?,
+        };
+        if !self.overdraw(overdrawn) {
+            return Err(FsError::NoSpace);
+        }
+        let end = inode.size..inode.size;
+        let marked = self.mark(&lock, ino, &mut inode, (&end, Reach::Bytes));
+        if !matches!(marked, Ok(true)) {
+            self.overdrawn.fetch_sub(overdrawn, Ordering::Relaxed);
+        }
+        marked
+    }
+
     /// Forgets the ranges behind the end of a file, because the kernel has nothing of it in memory any more: the file
     /// is as if those bytes had never come.
     pub(super) fn forget_behind_end(&self, ino: Ino) {
-        let has_tail =
-            self.tail_count.load(Ordering::Acquire) > 0 && self.tails.lock().contains_key(&ino);
-        if !self.has(ino) && !has_tail {
+        if !self.has_any(ino) {
             return;
         }
         self.persist(ino);
@@ -317,6 +333,13 @@ impl FailedWriteback {
 
     fn has(&self, ino: Ino) -> bool {
         self.files.lock().contains_key(&ino)
+    }
+
+    /// Returns whether lost bytes of a file, or of its last page, are known to memory alone. Usually takes no lock.
+    pub(super) fn has_any(&self, ino: Ino) -> bool {
+        let has_files = self.file_count.load(Ordering::Acquire) > 0;
+        let has_tails = self.tail_count.load(Ordering::Acquire) > 0;
+        (has_files && self.has(ino)) || (has_tails && self.tails.lock().contains_key(&ino))
     }
 }
 

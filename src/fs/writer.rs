@@ -243,6 +243,16 @@ impl FileWriter {
         }
     }
 
+    /// Runs `attempt`, which holds no lock when it returns, until it returns something. In between a stripe is opened for a
+    /// file, and room is made for it.
+    pub(in crate::fs) fn with_stripe_for<T>(
+        &self,
+        ino: Ino,
+        mut attempt: impl FnMut() -> Result<Option<T>, FsError>,
+    ) -> Result<T, FsError> {
+        self.with_room(0, || self.with_open_stripe((&[ino], None), &mut attempt))
+    }
+
     /// Gives back what was placed for an edit that is not applied.
     fn abandon(&self, (spilled, written): &(Spilled, Option<Written>)) -> Result<(), FsError> {
         spilled.abandon(&self.transactions)?;
@@ -265,10 +275,17 @@ impl FileWriter {
         self.failed_writeback.mark(lock, ino, inode, (range, reach))
     }
 
+    /// Returns whether a change of the size of a file may take its time: much is left to be taken out behind its end, or lost
+    /// bytes must be put on record.
+    #[must_use]
+    pub fn may_resize_slowly(&self, ino: Ino) -> bool {
+        self.is_being_cut(ino) || self.failed_writeback.has_any(ino)
+    }
+
     /// Returns whether much is left to be taken out behind the end of a file: making it longer may take
     /// its time.
     #[must_use]
-    pub fn is_being_cut(&self, ino: Ino) -> bool {
+    fn is_being_cut(&self, ino: Ino) -> bool {
         self.removal.is_cutting(ino)
     }
 

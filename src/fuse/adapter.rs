@@ -169,7 +169,7 @@ impl Adapter {
                 self.perform_slowly(fs, context, request);
             }
             Operation::SetAttr(wanted)
-                if wanted.size.is_some() && fs.writer().is_being_cut(request.ino()) =>
+                if wanted.size.is_some() && fs.writer().may_resize_slowly(request.ino()) =>
             {
                 self.set_size_slowly(fs, context, request);
             }

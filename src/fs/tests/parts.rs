@@ -16,7 +16,8 @@ use crate::fs::removal::Removal;
 use crate::fs::writer::FileWriter;
 use crate::fs::xattr::Xattrs;
 use crate::fs::{
-    AtimePolicy, FsError, FsOptions, Handle, OpenFlags, Whence, WriteFlags, XattrMode, root_inode,
+    Allocation, AtimePolicy, Caller, FsError, FsOptions, Handle, OpenFlags, Whence, WriteFlags,
+    XattrMode, root_inode,
 };
 use crate::transaction::Transactions;
 
@@ -149,6 +150,62 @@ fn a_hole_cannot_be_read_where_a_writeback_failed_until_it_is_written() {
     );
     data.write(handle, 4096, &[2; 4096]);
     assert_eq!(data.read(handle, 4096, 4096).unwrap(), [2; 4096]);
+}
+
+/// Data of a record moves into a stripe when an extent follows. After an outage, no stripe is open.
+#[test]
+fn a_file_with_lost_bytes_and_no_open_stripe_is_resized_and_zeroed_on_a_volume_with_room() {
+    for offset in [0, 4096] {
+        let data = FileData::new();
+        data.put_file(1);
+        let handle = data.open();
+        data.write(handle, 0, b"inline");
+        data.failed_writeback.note(FILE, 4096, 4096);
+        if offset == 0 {
+            let resize = || {
+                let lock = data.inodes.locks().exclusive(&[FILE]);
+                let inode = data.inodes.get(FILE)?;
+                data.writer
+                    .set_size(&lock, FILE, inode, Edit::default(), 20_000)
+            };
+            let resized = data.writer.with_stripe_for(FILE, resize);
+            assert_eq!(resized.unwrap().size, 20_000);
+        } else {
+            let mode = Allocation::ZeroRange;
+            let zeroed = data
+                .writer
+                .fallocate(&Caller::ROOT, handle, mode, 16_000, 4000);
+            zeroed.unwrap();
+        }
+        let mut expected = vec![0; 4096];
+        expected[..6].copy_from_slice(b"inline");
+        assert_eq!(data.read(handle, 0, 4096).unwrap(), expected);
+        assert!(
+            data.read(handle, 4096, 4096).is_err(),
+            "lost bytes are no zeros"
+        );
+        assert_eq!(data.read(handle, 8192, 20_000).unwrap(), [0; 20_000 - 8192]);
+    }
+}
+
+#[test]
+fn lost_bytes_next_to_data_of_a_record_are_on_record_at_the_end() {
+    let data = FileData::new();
+    data.put_file(1);
+    let handle = data.open();
+    data.write(handle, 0, b"inline");
+    let lock = data.inodes.locks().exclusive(&[FILE]);
+    let inode = data.inodes.get(FILE).unwrap();
+    let resized = data
+        .writer
+        .set_size(&lock, FILE, inode, Edit::default(), 20_000);
+    assert!(resized.unwrap().is_some(), "nothing is lost yet");
+    drop(lock);
+    data.failed_writeback.note(FILE, 4096, 4096);
+    assert_eq!(data.failed_writeback.files(), [FILE], "no stripe is open");
+    data.failed_writeback.persist_with_stripe(FILE);
+    assert_eq!(data.failed_writeback.files(), []);
+    assert!(data.read(handle, 4096, 4096).is_err());
 }
 
 #[test]

@@ -46,20 +46,32 @@ impl FileWriter {
         if let Allocation::Allocate | Allocation::AllocateKeepSize = mode {
             return self.allocate(caller, file.ino, &range, grow);
         }
-        let lock = self.inodes.locks().exclusive(&[file.ino]);
-        let mut inode = self.inodes.get(file.ino)?;
-        let edit = self.begin_allocation(caller, file.ino, &mut inode)?;
+        self.with_stripe_for(file.ino, || self.zero(caller, file.ino, &range, grow))
+    }
+
+    /// Makes a hole of a range, and the file so long if it is to `grow`. Returns `None`, with nothing changed, if a stripe
+    /// must be opened first.
+    fn zero(
+        &self,
+        caller: &Caller,
+        ino: Ino,
+        range: &Range<u64>,
+        grow: bool,
+    ) -> Result<Option<()>, FsError> {
+        let lock = self.inodes.locks().exclusive(&[ino]);
+        let mut inode = self.inodes.get(ino)?;
+        let edit = self.begin_allocation(caller, ino, &mut inode)?;
         inode.mtime = inode.ctime;
         if grow && range.end > inode.size {
             let end = range.end..range.end;
-            if !self.prepare(&lock, file.ino, &mut inode, (&end, Reach::Bytes))? {
-                return Err(FsError::NoSpace);
+            if !self.prepare(&lock, ino, &mut inode, (&end, Reach::Bytes))? {
+                return Ok(None);
             }
             inode.size = range.end;
         }
-        self.punch(&lock, edit, file.ino, inode, range.clone())?;
-        self.failed_writeback.clear(file.ino, &range);
-        Ok(())
+        self.punch(&lock, edit, ino, inode, range.clone())?;
+        self.failed_writeback.clear(ino, range);
+        Ok(Some(()))
     }
 
     /// Returns an edit for a change of a file by `fallocate`, and changes what each of them does.

@@ -17,7 +17,8 @@ use crate::fs::locks::ExclusiveLock;
 use super::FileWriter;
 
 impl FileWriter {
-    /// Gives a regular file another size and writes its inode, together with whatever `edit` holds.
+    /// Gives a regular file another size and writes its inode, together with whatever `edit` holds. Returns `None`, and
+    /// drops `edit`, if a stripe must be opened first.
     pub(in crate::fs) fn set_size(
         &self,
         lock: &ExclusiveLock<'_>,
@@ -25,13 +26,13 @@ impl FileWriter {
         mut inode: Inode,
         mut edit: Edit,
         size: u64,
-    ) -> Result<Inode, FsError> {
+    ) -> Result<Option<Inode>, FsError> {
         debug_assert!(lock.covers(ino));
         if size > SIZE_MAX {
             return Err(FsError::FileTooBig);
         }
         if !self.prepare(lock, ino, &mut inode, (&(size..size), Reach::Bytes))? {
-            return Err(FsError::NoSpace);
+            return Ok(None);
         }
         // Unwritten extents behind the end of a file that grows stay.
         let keeps_rest =
@@ -58,7 +59,7 @@ impl FileWriter {
         if !complete {
             self.removal.cut_later(lock, ino)?;
         }
-        Ok(inode)
+        Ok(Some(inode))
     }
 }
 
