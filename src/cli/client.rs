@@ -23,7 +23,7 @@ use crate::control::failure::{DaemonFailure, NotDurable};
 use crate::control::in_time::ask_each;
 use crate::control::peer::peer_of;
 use crate::control::places::{Places, SocketKind, file_stem};
-use crate::control::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
+use crate::control::protocol::{Answer, Envelope, Identity, Request, RequestRefusal, VERSION};
 use crate::control::report::StatusReport;
 use crate::fuse::mountinfo::{self, MountEntry};
 
@@ -274,7 +274,9 @@ pub(super) fn question(
                 is_own,
             }))
         }
-        Ok(Answer::Refused(Refusal::Version { spoken })) => Ok(Peer::OtherVersion(Some(spoken))),
+        Ok(Answer::Refused(RequestRefusal::Version { spoken })) => {
+            Ok(Peer::OtherVersion(Some(spoken)))
+        }
         // One that is not mounted yet.
         Ok(Answer::Refused(_)) => Ok(Peer::None),
         Ok(Answer::Failed(DaemonFailure::TooManyCommands)) => Err(too_many_commands()),
@@ -314,18 +316,20 @@ fn silent(error: &io::Error) -> Failure {
 }
 
 /// Says why the daemon of a mount refused a request.
-fn refused(refusal: &Refusal, mountpoint: &Path) -> Failure {
+fn refused(refusal: &RequestRefusal, mountpoint: &Path) -> Failure {
     match refusal {
-        Refusal::Version { spoken } => other_version(Some(*spoken), mountpoint),
-        Refusal::Mount { served } => Failure::environment(format!(
+        RequestRefusal::Version { spoken } => other_version(Some(*spoken), mountpoint),
+        RequestRefusal::Mount { served } => Failure::environment(format!(
             "the daemon serves another mount: {} of volume {} at {}",
             served.device, served.volume, served.mountpoint
         )),
-        Refusal::Unnamed => Failure::environment("the daemon has not mounted the volume yet"),
-        Refusal::QuestionsOnly => {
+        RequestRefusal::Unnamed => {
+            Failure::environment("the daemon has not mounted the volume yet")
+        }
+        RequestRefusal::QuestionsOnly => {
             Failure::environment("the daemon takes no orders on its socket for questions")
         }
-        Refusal::Malformed => Failure::environment("the daemon does not know this request"),
+        RequestRefusal::Malformed => Failure::environment("the daemon does not know this request"),
     }
 }
 

@@ -38,7 +38,7 @@ use super::unmount;
 use super::volume::VolumeOptions;
 use super::warnings::{self, Warnings};
 use crate::control::alerts::link::AlertFeed;
-use crate::control::ending::{Ending, Event, finish, take_away};
+use crate::control::ending::{Ending, EndingEvent, finish, take_away};
 use crate::control::event_watch::EventWatch;
 use crate::control::failure::DaemonFailure;
 use crate::control::listener;
@@ -409,7 +409,7 @@ impl Daemon<'_> {
         mut self,
         runtime: RuntimeDirectory,
         options: &ServeOptions,
-        events: &Sender<Event>,
+        events: &Sender<EndingEvent>,
         warnings: &mut Warnings,
     ) -> Result<Started, Failure> {
         let plan = self.plan;
@@ -491,9 +491,9 @@ impl Daemon<'_> {
         (control, questions): (ControlSocket, Option<QuestionSocket>),
         survey: &Arc<OutageSurvey>,
         meters: &Arc<Source>,
-        events: Sender<Event>,
+        events: Sender<EndingEvent>,
     ) -> io::Result<()> {
-        let end = move |request, client| send(&events, Event::Asked { request, client });
+        let end = move |request, client| send(&events, EndingEvent::Asked { request, client });
         let survey = Arc::clone(survey);
         listener::start(
             control,
@@ -537,21 +537,21 @@ fn serve_options(plan: &MountPlan, volume: &Volume) -> ServeOptions {
     }
 }
 
-fn watch_session(serving: Serving, events: Sender<Event>) -> io::Result<()> {
+fn watch_session(serving: Serving, events: Sender<EndingEvent>) -> io::Result<()> {
     spawn_thread("session-end", move || {
         let ended = serving.wait();
-        send(&events, Event::Over(ended));
+        send(&events, EndingEvent::Over(ended));
     })
 }
 
 /// Turns signals into events from now on, also those that ask the daemon to end.
-fn watch_signals(mut signals: Signals, events: Sender<Event>) -> io::Result<()> {
+fn watch_signals(mut signals: Signals, events: Sender<EndingEvent>) -> io::Result<()> {
     for signal in [SIGTERM, SIGINT] {
         signals.add_signal(signal)?;
     }
     spawn_thread("signals", move || {
         for signal in signals.forever() {
-            send(&events, Event::Signal(signal));
+            send(&events, EndingEvent::Signal(signal));
         }
     })
 }
@@ -578,7 +578,7 @@ fn spawn_thread(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<
         .map(drop)
 }
 
-fn send(events: &Sender<Event>, event: Event) {
+fn send(events: &Sender<EndingEvent>, event: EndingEvent) {
     if events.send(event).is_err() {
         tracing::debug!("an event came after the end");
     }

@@ -27,7 +27,7 @@ const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The document that `quota show --json` prints.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct QuotaDocument<'a> {
     quotas: Vec<ShownQuota<'a>>,
 }
 
@@ -43,14 +43,14 @@ struct ShownQuota<'a> {
 }
 
 /// A directory of a mounted volume.
-struct Place {
+struct QuotaDirectory {
     mount: LiveMount,
     path: PathBuf,
     /// Its inode number.
     ino: u64,
 }
 
-impl Place {
+impl QuotaDirectory {
     /// Finds a directory, and the volume in which it lies.
     fn of(directory: &Path) -> Result<Self, Failure> {
         let shown = directory.display();
@@ -129,13 +129,13 @@ pub(super) fn run(arguments: &QuotaArguments) -> Result<Outcome, Failure> {
     match &arguments.command {
         QuotaCommand::Set(set) => run_set(set),
         QuotaCommand::Show(show) => {
-            let place = Place::of(&show.directory)?;
+            let place = QuotaDirectory::of(&show.directory)?;
             let is_whole = place.path == place.mount.mountpoint();
             let quotas = place.quotas((!is_whole).then_some(place.ino))?;
             run_show(&place, &quotas, show.json)
         }
         QuotaCommand::Clear(clear) => {
-            let place = Place::of(&clear.directory)?;
+            let place = QuotaDirectory::of(&clear.directory)?;
             let directory = place.ino;
             match place
                 .mount
@@ -148,7 +148,7 @@ pub(super) fn run(arguments: &QuotaArguments) -> Result<Outcome, Failure> {
     }
 }
 
-fn run_show(place: &Place, quotas: &[QuotaEntry], json: bool) -> Result<Outcome, Failure> {
+fn run_show(place: &QuotaDirectory, quotas: &[QuotaEntry], json: bool) -> Result<Outcome, Failure> {
     if json {
         let shown = quotas.iter().map(|quota| ShownQuota {
             path: place.path_of(quota).map(|path| path.display().to_string()),
@@ -158,7 +158,7 @@ fn run_show(place: &Place, quotas: &[QuotaEntry], json: bool) -> Result<Outcome,
             files_used: quota.files,
             state: state_of(quota),
         });
-        let document = Document {
+        let document = QuotaDocument {
             quotas: shown.collect(),
         };
         terminal::json(&document).map_err(Failure::environment)?;
@@ -181,7 +181,7 @@ fn state_of(quota: &QuotaEntry) -> &'static str {
 }
 
 fn run_set(arguments: &SetQuotaArguments) -> Result<Outcome, Failure> {
-    let place = Place::of(&arguments.directory)?;
+    let place = QuotaDirectory::of(&arguments.directory)?;
     let request = Request::Quota(QuotaRequest::Set {
         directory: place.ino,
         limits: QuotaLimits {
@@ -205,7 +205,7 @@ fn run_set(arguments: &SetQuotaArguments) -> Result<Outcome, Failure> {
 }
 
 /// Waits until everything below the directory is counted, and returns the quota then.
-fn wait_for_count(place: &Place) -> Result<QuotaEntry, Failure> {
+fn wait_for_count(place: &QuotaDirectory) -> Result<QuotaEntry, Failure> {
     let bar = progress::bar_of("{spinner} {msg}");
     loop {
         let quotas = place.quotas(Some(place.ino))?;

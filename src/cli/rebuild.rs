@@ -24,7 +24,7 @@ use crate::maintenance::RebuildKind;
 
 /// The document that `rebuild --json` prints.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct RebuildDocument<'a> {
     #[serde(flatten)]
     rebuild: &'a RebuildReport,
     redundancy: Option<&'a [RedundancyReport]>,
@@ -96,7 +96,7 @@ pub(super) fn follow(
     bar.finish_and_clear();
     let report = mount.report()?;
     if json {
-        let document = Document {
+        let document = RebuildDocument {
             rebuild: &rebuild,
             redundancy: report.redundancy.as_deref(),
             lost: &report.lost,

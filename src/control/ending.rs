@@ -51,7 +51,7 @@ const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 const UNMOUNT_POLL: Duration = Duration::from_millis(10);
 
 /// An event in the life of a daemon.
-pub(crate) enum Event {
+pub(crate) enum EndingEvent {
     /// The mount is gone and all requests are answered, or it cannot be served any more.
     Over(io::Result<()>),
     /// A signal arrived: [`SIGHUP`], one without effect, or one that asks it to end.
@@ -110,22 +110,22 @@ impl<'a> Ending<'a> {
     }
 
     /// Works until the mount is gone; returns the connections that wait for the end.
-    pub(crate) fn wait(mut self, inbox: &Receiver<Event>) -> Vec<UnixStream> {
+    pub(crate) fn wait(mut self, inbox: &Receiver<EndingEvent>) -> Vec<UnixStream> {
         loop {
             match self.next(inbox) {
-                Ok(Event::Over(Ok(()))) | Err(RecvTimeoutError::Disconnected) => {
+                Ok(EndingEvent::Over(Ok(()))) | Err(RecvTimeoutError::Disconnected) => {
                     return self.waiting;
                 }
-                Ok(Event::Over(Err(error))) => {
+                Ok(EndingEvent::Over(Err(error))) => {
                     tracing::error!("the connection to the kernel broke: {error}");
                     self.abandon();
                     return self.waiting;
                 }
-                Ok(Event::Signal(SIGHUP)) => self.reopen_log(),
-                Ok(Event::Signal(SIGUSR1 | SIGUSR2)) => {
+                Ok(EndingEvent::Signal(SIGHUP)) => self.reopen_log(),
+                Ok(EndingEvent::Signal(SIGUSR1 | SIGUSR2)) => {
                     tracing::info!("SIGUSR1 and SIGUSR2 have no effect");
                 }
-                Ok(Event::Signal(signal)) => {
+                Ok(EndingEvent::Signal(signal)) => {
                     tracing::info!("signal {signal}: unmounting");
                     self.connection.release_waiting();
                     if !self.is_gone() {
@@ -136,7 +136,7 @@ impl<'a> Ending<'a> {
                     }
                     self.deadline = Some((Instant::now() + GRACE, Then::End));
                 }
-                Ok(Event::Asked { request, client }) => self.heed(request, client),
+                Ok(EndingEvent::Asked { request, client }) => self.heed(request, client),
                 Err(RecvTimeoutError::Timeout) => {
                     if self.is_over() {
                         return self.waiting;
@@ -147,7 +147,7 @@ impl<'a> Ending<'a> {
     }
 
     /// Returns the next event, or that the deadline has passed.
-    fn next(&self, inbox: &Receiver<Event>) -> Result<Event, RecvTimeoutError> {
+    fn next(&self, inbox: &Receiver<EndingEvent>) -> Result<EndingEvent, RecvTimeoutError> {
         match self.deadline {
             None => inbox.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some((until, _)) => inbox.recv_timeout(until.saturating_duration_since(Instant::now())),
@@ -376,7 +376,7 @@ pub(crate) fn finish(
     mounted: &MountedVolume,
     socket: SocketFile,
     mut waiting: Vec<UnixStream>,
-    inbox: &Receiver<Event>,
+    inbox: &Receiver<EndingEvent>,
 ) -> Result<(), DaemonFailure> {
     let (closed, hanging) = match mounted.take() {
         Some(volume) => {
@@ -392,8 +392,8 @@ pub(crate) fn finish(
         tracing::warn!("this process ends when {} answers", hanging.join(" and "));
     }
     waiting.extend(inbox.try_iter().filter_map(|event| match event {
-        Event::Asked { client, .. } => Some(client),
-        Event::Over(_) | Event::Signal(_) => None,
+        EndingEvent::Asked { client, .. } => Some(client),
+        EndingEvent::Over(_) | EndingEvent::Signal(_) => None,
     }));
     let answer = match &closed {
         Ok(()) if hanging.is_empty() => Answer::Unmounted,

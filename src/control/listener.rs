@@ -17,7 +17,7 @@ use super::failure::DaemonFailure;
 use super::member_names::{member_called, member_to_replace};
 use super::metrics::Source;
 use super::mounted::{MountedVolume, OpenVolume};
-use super::protocol::{Absentee, Answer, Membership, Refusal, Request};
+use super::protocol::{Absentee, Answer, Membership, Request, RequestRefusal};
 use super::quota_orders;
 use super::report::{InterlockReport, StatusReport};
 use super::scrub;
@@ -162,7 +162,7 @@ impl Listener {
             let thread = std::thread::Builder::new().name("question".to_owned());
             let answering = move || match server::receive(&client, &place.listener.announced) {
                 Ok(request) if request.is_for_group() => place.listener.obey(request, client),
-                Ok(_) => server::answer(&client, &Answer::Refused(Refusal::QuestionsOnly)),
+                Ok(_) => server::answer(&client, &Answer::Refused(RequestRefusal::QuestionsOnly)),
                 Err(error) => server::note_dropped("a question", &error),
             };
             thread.spawn(answering).map(drop)

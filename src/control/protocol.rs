@@ -22,7 +22,7 @@ use crate::fuse::mount::Mount;
 /// The version of the protocol. Version 1 had requests without envelopes; up to version 2, failures were sentences.
 ///
 /// Each end states its version: the command in every request, the daemon in the answer to the first one. An end that
-/// meets another version says so and goes no further. [`Refusal::Version`], the field `version` of a request, and the
+/// meets another version says so and goes no further. [`RequestRefusal::Version`], the field `version` of a request, and the
 /// first request keep their form in all versions.
 pub(crate) const VERSION: u32 = 3;
 
@@ -86,7 +86,7 @@ fn shown(path: &Path) -> String {
 /// The reason why a daemon does not do what a request says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Refusal {
+pub(crate) enum RequestRefusal {
     /// The request is of another version of the protocol.
     Version {
         /// The version that the daemon speaks.
@@ -377,7 +377,7 @@ pub(crate) enum Answer {
         mount: Identity,
     },
     /// The request is not for this daemon.
-    Refused(Refusal),
+    Refused(RequestRefusal),
 }
 
 /// The volume that a mount serves.

@@ -192,7 +192,7 @@ mod reason_and_cause {
     use crate::membership::AbsenceReason;
 
     #[derive(Serialize)]
-    struct Document<'a> {
+    struct StatusDocument<'a> {
         reason: Option<String>,
         cause: Option<&'a AbsenceReason>,
     }
@@ -207,7 +207,7 @@ mod reason_and_cause {
         reason: &Option<AbsenceReason>,
         serializer: S,
     ) -> Result<S::Ok, S::Error> {
-        let document = Document {
+        let document = StatusDocument {
             reason: reason.as_ref().map(ToString::to_string),
             cause: reason.as_ref(),
         };

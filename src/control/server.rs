@@ -20,7 +20,7 @@ use super::failure::DaemonFailure;
 use super::in_time::ask_each;
 use super::peer::peer_of;
 use super::places::{Places, RuntimeDirectory, SocketKind, file_stem};
-use super::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION, Versioned};
+use super::protocol::{Answer, Envelope, Identity, Request, RequestRefusal, VERSION, Versioned};
 use crate::fuse::Transport;
 use crate::fuse::mount::Mount;
 
@@ -294,7 +294,7 @@ pub(crate) fn receive(stream: &UnixStream, announced: &Announced) -> io::Result<
     let mut asked = judge(&next()?, announced);
     if let Ok(Request::Identify) = asked {
         let identity = announced.identity(CLIENT_TIMEOUT);
-        let answer = identity.map_or(Answer::Refused(Refusal::Unnamed), |mount| {
+        let answer = identity.map_or(Answer::Refused(RequestRefusal::Unnamed), |mount| {
             let version = VERSION;
             Answer::Identity { version, mount }
         });
@@ -321,7 +321,7 @@ enum Refused {
     /// A line of version 1, which had no envelopes.
     Version1,
     /// Any other.
-    Request(Refusal),
+    Request(RequestRefusal),
 }
 
 /// Returns the request of a line, if it is for this daemon.
@@ -330,19 +330,19 @@ fn judge(line: &[u8], announced: &Announced) -> Result<Request, Refused> {
         Ok(Versioned { version: VERSION }) => {}
         Ok(Versioned { .. }) => {
             let spoken = VERSION;
-            return Err(Refused::Request(Refusal::Version { spoken }));
+            return Err(Refused::Request(RequestRefusal::Version { spoken }));
         }
         Err(_) => return Err(Refused::Version1),
     }
     let Ok(Envelope { mount, request, .. }) = serde_json::from_slice(line) else {
-        return Err(Refused::Request(Refusal::Malformed));
+        return Err(Refused::Request(RequestRefusal::Malformed));
     };
     let served = announced.identity(Duration::ZERO);
     match (mount, served) {
         _ if request == Request::Identify => Ok(request),
         (Some(mount), Some(served)) if mount == served => Ok(request),
-        (Some(_), Some(served)) => Err(Refused::Request(Refusal::Mount { served })),
-        _ => Err(Refused::Request(Refusal::Unnamed)),
+        (Some(_), Some(served)) => Err(Refused::Request(RequestRefusal::Mount { served })),
+        _ => Err(Refused::Request(RequestRefusal::Unnamed)),
     }
 }
 

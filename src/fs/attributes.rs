@@ -91,13 +91,12 @@ impl Attributes {
         let now = self.inodes.now();
         self.change_owner_and_mode(&mut edit, caller, ino, &mut inode, &changes)?;
         change_times(&mut inode, &changes, now);
-        let set = match changes.size {
-            Some(size) => self.writer.set_size(&lock, ino, inode, edit, size)?,
-            None => {
-                edit.put_inode(ino, &inode);
-                self.inodes.apply(edit)?;
-                Some(inode)
-            }
+        let set = if let Some(size) = changes.size {
+            self.writer.set_size(&lock, ino, inode, edit, size)?
+        } else {
+            edit.put_inode(ino, &inode);
+            self.inodes.apply(edit)?;
+            Some(inode)
         };
         Ok(set.map(|inode| Attr::new(ino, &inode)))
     }

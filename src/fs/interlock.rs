@@ -107,7 +107,7 @@ pub struct Interlock {
 
 /// A refusal that lasts.
 #[derive(Clone, Copy, Debug)]
-struct Refusal {
+struct RemovalRefusal {
     /// Counts the refusals since the mount.
     number: u64,
     removals: RefusedRemovals,
@@ -128,7 +128,7 @@ struct Removals {
     /// The number of refusals so far.
     refusals: u64,
     /// The refusal, while removals are refused.
-    refusal: Option<Refusal>,
+    refusal: Option<RemovalRefusal>,
     /// The changes that no event tells of yet.
     changes: Vec<InterlockChange>,
     /// Wakes what records these changes, while there is such.
@@ -139,7 +139,7 @@ impl Removals {
     /// Refuses removals from now on, as they were since then.
     fn refuse(&mut self, removals: RefusedRemovals, since: Instant, percent: u8) {
         self.refusals += 1;
-        self.refusal = Some(Refusal {
+        self.refusal = Some(RemovalRefusal {
             number: self.refusals,
             removals,
             since,

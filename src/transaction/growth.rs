@@ -34,7 +34,7 @@ const WORTH_A_CHECKPOINT: u64 = 64 << 10;
 
 /// A reason for which nothing may be added to a volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
-enum Refusal {
+enum GrowthRefusal {
     #[error("accepted data found no space on the members, and waits for some")]
     StripeWithoutSpace,
     #[error("the last commit found no space on the members")]
@@ -57,7 +57,7 @@ pub struct Growth {
     allowance: Arc<Allowance>,
     /// Held while the allowance is measured, and while room is made.
     measuring: Mutex<()>,
-    refusals: RateLimit<Refusal>,
+    refusals: RateLimit<GrowthRefusal>,
 }
 
 impl Growth {
@@ -121,17 +121,17 @@ impl Growth {
         }
     }
 
-    fn refusal(&self) -> Refusal {
+    fn refusal(&self) -> GrowthRefusal {
         if self.stripes.writer().is_stuck() {
-            Refusal::StripeWithoutSpace
+            GrowthRefusal::StripeWithoutSpace
         } else if self.meta.is_full() {
-            Refusal::CommitWithoutSpace
+            GrowthRefusal::CommitWithoutSpace
         } else if self.meta.journal_fill() >= FULL_JOURNAL {
-            Refusal::JournalFull
+            GrowthRefusal::JournalFull
         } else if !self.replicas.keep_reserve() {
-            Refusal::NoReserve
+            GrowthRefusal::NoReserve
         } else {
-            Refusal::IndexWithoutSpace
+            GrowthRefusal::IndexWithoutSpace
         }
     }
 

@@ -144,9 +144,9 @@ fn at_once<T: Send>(
 }
 
 /// Numbers that look random, the same in every run.
-struct Numbers(SmallRng);
+struct RandomNumbers(SmallRng);
 
-impl Numbers {
+impl RandomNumbers {
     fn new(seed: u64) -> Self {
         Self(SmallRng::seed_from_u64(seed))
     }
@@ -180,7 +180,7 @@ fn names_for(site: &Site, prefix: &str, threads: usize) -> Vec<PathBuf> {
 
 /// Writes to all files at once, so that they are as long as the large file together.
 fn write_sequentially(paths: &[PathBuf], load: &Load, stop: &AtomicBool) -> io::Result<f64> {
-    let piece = Numbers::new(1).bytes(PIECE);
+    let piece = RandomNumbers::new(1).bytes(PIECE);
     let share = load.share(paths.len());
     let files: io::Result<Vec<File>> = paths.iter().map(File::create_new).collect();
     let rate = at_once(files?, Duration::MAX, stop, |mut file, clock| {
@@ -229,8 +229,8 @@ fn read_at_random(
     threads: usize,
     stop: &AtomicBool,
 ) -> io::Result<f64> {
-    let open = |number| Ok((site.open_past_cache(path)?, Numbers::new(number)));
-    let files: io::Result<Vec<(File, Numbers)>> = (0..threads as u64).map(open).collect();
+    let open = |number| Ok((site.open_past_cache(path)?, RandomNumbers::new(number)));
+    let files: io::Result<Vec<(File, RandomNumbers)>> = (0..threads as u64).map(open).collect();
     at_once(files?, load.seconds, stop, |(file, mut numbers), clock| {
         let mut block = AlignedBlock::new();
         let mut count = 0;
@@ -246,7 +246,7 @@ fn read_at_random(
 
 /// Writes no more blocks than the file has.
 fn write_at_random(path: &Path, load: &Load, clock: &Clock<'_>) -> io::Result<f64> {
-    let mut numbers = Numbers::new(2);
+    let mut numbers = RandomNumbers::new(2);
     let block = numbers.bytes(BLOCK);
     let file = File::options().write(true).open(path)?;
     let mut count = 0;
@@ -269,7 +269,7 @@ fn write_at_random(path: &Path, load: &Load, clock: &Clock<'_>) -> io::Result<f6
 fn write_synced(site: &Site, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
     let names = names_for(site, "synced", threads);
     let files: io::Result<Vec<File>> = names.iter().map(File::create_new).collect();
-    let block = Numbers::new(3).bytes(BLOCK);
+    let block = RandomNumbers::new(3).bytes(BLOCK);
     let blocks = (load.blocks() / threads as u64).max(1);
     let rate = at_once(files?, load.seconds, stop, |file, clock| {
         let mut count = 0;
@@ -306,7 +306,7 @@ fn create_file(directory: impl AsFd, name: &str) -> io::Result<File> {
 fn create(path: &Path, most: u64, clock: &Clock<'_>) -> io::Result<(u64, f64)> {
     fs::create_dir(path)?;
     let directory = open_directory(path)?;
-    let block = Numbers::new(4).bytes(BLOCK);
+    let block = RandomNumbers::new(4).bytes(BLOCK);
     let mut count = 0;
     while count < most {
         create_file(&directory, &name_of(count))?.write_all(&block)?;

@@ -26,7 +26,7 @@ use volume::MeasuredVolume;
 
 /// A directory to measure, and what is known of it.
 #[derive(Debug)]
-struct Place {
+struct MeasuredDirectory {
     directory: PathBuf,
     transport: Option<Transport>,
     /// The member that it was found by.
@@ -38,7 +38,7 @@ struct Place {
 struct Bench {
     sites: Columns<Site>,
     _memory: Option<MemoryMount>,
-    places: Columns<Place>,
+    places: Columns<MeasuredDirectory>,
     left_out: Vec<LeftOut>,
 }
 
@@ -91,7 +91,7 @@ impl Bench {
         let directory = existing_directory(&arguments.directory)?;
         let volume = MeasuredVolume::at(&directory);
         let transport = volume.transport();
-        let directory = Place {
+        let directory = MeasuredDirectory {
             directory,
             transport,
             member: None,
@@ -131,7 +131,7 @@ impl Bench {
 
     fn columns(&self) -> Columns<ColumnReport> {
         let (sites, places) = (&self.sites, &self.places);
-        let both = |site: &Option<Site>, place: &Option<Place>| {
+        let both = |site: &Option<Site>, place: &Option<MeasuredDirectory>| {
             let both = site.as_ref().zip(place.as_ref());
             both.map(|(site, place)| column(site, place))
         };
@@ -143,7 +143,7 @@ impl Bench {
     }
 }
 
-fn column(site: &Site, place: &Place) -> ColumnReport {
+fn column(site: &Site, place: &MeasuredDirectory) -> ColumnReport {
     let mount = volume::mount_of(&place.directory);
     ColumnReport {
         path: place.directory.display().to_string(),
@@ -187,10 +187,10 @@ fn existing_directory(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Makes a site in the directory that the user names for the column `below`.
-fn below_asked_for(path: &Path, load: &Load) -> Result<(Site, Place), Failure> {
+fn below_asked_for(path: &Path, load: &Load) -> Result<(Site, MeasuredDirectory), Failure> {
     let directory = existing_directory(path)?;
     let site = Site::create(&directory, load).map_err(failure)?;
-    let place = Place {
+    let place = MeasuredDirectory {
         directory,
         transport: None,
         member: None,
@@ -199,7 +199,7 @@ fn below_asked_for(path: &Path, load: &Load) -> Result<(Site, Place), Failure> {
 }
 
 /// Makes a site on the filesystem of a member; returns a sentence if there is none.
-fn below_of(volume: &MeasuredVolume, load: &Load) -> Result<(Site, Place), String> {
+fn below_of(volume: &MeasuredVolume, load: &Load) -> Result<(Site, MeasuredDirectory), String> {
     let place = volume.place_below()?;
     let site = Site::create(&place.directory, load).map_err(|error| {
         let failure = failure(error);

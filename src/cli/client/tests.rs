@@ -22,7 +22,7 @@ use crate::control::failure::DaemonFailure;
 use crate::control::fault::Fault;
 use crate::control::places::file_stem;
 use crate::control::places::{Places, Spot};
-use crate::control::protocol::{Answer, Envelope, Identity, Refusal, Request, VERSION};
+use crate::control::protocol::{Answer, Envelope, Identity, Request, RequestRefusal, VERSION};
 use crate::control::server::{
     Announced, ControlSocket, SocketFile, open, prepare_in, receive, refuse_one_too_many, tell,
 };
@@ -302,7 +302,7 @@ fn a_daemon_that_hangs_up_or_speaks_another_version_is_reported() {
         BufReader::new(stream)
             .read_line(&mut String::new())
             .unwrap();
-        let refusal = Refusal::Version { spoken: 7 };
+        let refusal = RequestRefusal::Version { spoken: 7 };
         tell(stream, &Answer::Refused(refusal)).unwrap();
     });
     assert_other_version(&home, Some(7));
@@ -461,7 +461,7 @@ fn a_daemon_refuses_a_request_that_names_another_mount() {
         change(&mut mount);
         line_of(&Envelope::new(Some(mount), unmount.clone()))
     };
-    let refused = Answer::Refused(Refusal::Mount {
+    let refused = Answer::Refused(RequestRefusal::Mount {
         served: served.clone(),
     });
     for line in [
@@ -473,16 +473,22 @@ fn a_daemon_refuses_a_request_that_names_another_mount() {
         assert_eq!(answer_to(&[identify.clone(), line]), refused);
     }
     let unnamed = line_of(&Envelope::new(None, unmount.clone()));
-    assert_eq!(answer_to(&[unnamed]), Answer::Refused(Refusal::Unnamed));
+    assert_eq!(
+        answer_to(&[unnamed]),
+        Answer::Refused(RequestRefusal::Unnamed)
+    );
 }
 
 #[test]
 fn a_daemon_tells_commands_of_other_versions_that_it_does_not_understand_them() {
     let newer = r#"{"version":4,"anything":{"else":[]}}"#.to_owned() + "\n";
-    let spoken = Answer::Refused(Refusal::Version { spoken: 3 });
+    let spoken = Answer::Refused(RequestRefusal::Version { spoken: 3 });
     assert_eq!(answer_to(&[newer]), spoken);
     let malformed = r#"{"version":3,"mount":null,"request":"dance"}"#.to_owned() + "\n";
-    assert_eq!(answer_to(&[malformed]), Answer::Refused(Refusal::Malformed));
+    assert_eq!(
+        answer_to(&[malformed]),
+        Answer::Refused(RequestRefusal::Malformed)
+    );
 }
 
 #[test]

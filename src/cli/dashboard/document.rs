@@ -34,7 +34,7 @@ pub(super) const MOST_LINES: usize = 64;
 
 /// The state of all volumes.
 #[derive(Debug, Serialize)]
-pub(super) struct Document {
+pub(super) struct VolumesDocument {
     version: &'static str,
     host: String,
     /// The owner of these volumes, in words.
@@ -171,7 +171,7 @@ pub(super) struct EventDocument {
     text: String,
 }
 
-impl Document {
+impl VolumesDocument {
     /// Composes the document of now.
     pub(super) fn of(board: &Board) -> Self {
         let View {

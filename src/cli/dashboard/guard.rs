@@ -25,7 +25,7 @@ pub(super) enum Shown {
 
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Refusal {
+pub(super) enum VisitRefusal {
     /// It has no host or several, or a body.
     Malformed,
     /// It has no token, or a wrong one.
@@ -61,37 +61,37 @@ impl Guard {
         uri: &Uri,
         headers: &HeaderMap,
         local: IpAddr,
-    ) -> Result<Shown, Refusal> {
+    ) -> Result<Shown, VisitRefusal> {
         let mut hosts = headers.get_all(HOST).iter();
         let (Some(host), None) = (hosts.next(), hosts.next()) else {
-            return Err(Refusal::Malformed);
+            return Err(VisitRefusal::Malformed);
         };
         if !self.is_ours(host.as_bytes(), local) {
-            return Err(Refusal::Foreign);
+            return Err(VisitRefusal::Foreign);
         }
         let is_page = uri.path() == "/";
         if !comes_from_here(headers, host.as_bytes(), is_page) {
-            return Err(Refusal::Foreign);
+            return Err(VisitRefusal::Foreign);
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
-            return Err(Refusal::OtherMethod);
+            return Err(VisitRefusal::OtherMethod);
         }
         // A request to a proxy has a scheme.
         if uri.authority().is_some() || uri.query().is_some() {
-            return Err(Refusal::OtherPath);
+            return Err(VisitRefusal::OtherPath);
         }
         let shown = match uri.path() {
             "/" => Shown::Page,
             "/state" => Shown::State,
             "/metrics" => Shown::Metrics,
-            _ => return Err(Refusal::OtherPath),
+            _ => return Err(VisitRefusal::OtherPath),
         };
         let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
         if lengths.any(|len| len != "0") || headers.contains_key(TRANSFER_ENCODING) {
-            return Err(Refusal::Malformed);
+            return Err(VisitRefusal::Malformed);
         }
         if !self.is_known(headers) {
-            return Err(Refusal::Unknown);
+            return Err(VisitRefusal::Unknown);
         }
         Ok(shown)
     }
@@ -173,7 +173,7 @@ mod tests {
         map
     }
 
-    fn judge(guard: &Guard, target: &str, fields: &[(&str, &str)]) -> Result<Shown, Refusal> {
+    fn judge(guard: &Guard, target: &str, fields: &[(&str, &str)]) -> Result<Shown, VisitRefusal> {
         let uri: Uri = target.parse().unwrap();
         guard.judge(&Method::GET, &uri, &headers(fields), LOOPBACK)
     }
@@ -190,12 +190,12 @@ mod tests {
             ("/", Ok(Shown::Page)),
             ("/state", Ok(Shown::State)),
             ("/metrics", Ok(Shown::Metrics)),
-            ("/state?x=1", Err(Refusal::OtherPath)),
-            ("/state/", Err(Refusal::OtherPath)),
-            ("/../state", Err(Refusal::OtherPath)),
-            ("/%2e", Err(Refusal::OtherPath)),
-            ("http://localhost/state", Err(Refusal::OtherPath)),
-            ("*", Err(Refusal::OtherPath)),
+            ("/state?x=1", Err(VisitRefusal::OtherPath)),
+            ("/state/", Err(VisitRefusal::OtherPath)),
+            ("/../state", Err(VisitRefusal::OtherPath)),
+            ("/%2e", Err(VisitRefusal::OtherPath)),
+            ("http://localhost/state", Err(VisitRefusal::OtherPath)),
+            ("*", Err(VisitRefusal::OtherPath)),
         ] {
             assert_eq!(judge(&open(), target, &[HOST_HERE]), shown, "{target}");
         }
@@ -207,11 +207,11 @@ mod tests {
         for method in ["POST", "PUT", "DELETE", "OPTIONS", "PATCH", "TRACE", "X"] {
             let method: Method = method.parse().unwrap();
             let refused = open().judge(&method, &uri, &headers(&[HOST_HERE]), LOOPBACK);
-            assert_eq!(refused, Err(Refusal::OtherMethod), "{method}");
+            assert_eq!(refused, Err(VisitRefusal::OtherMethod), "{method}");
         }
         for field in [("content-length", "1"), ("transfer-encoding", "chunked")] {
             let refused = judge(&open(), "/", &[HOST_HERE, field]);
-            assert_eq!(refused, Err(Refusal::Malformed), "{field:?}");
+            assert_eq!(refused, Err(VisitRefusal::Malformed), "{field:?}");
         }
         let head = open().judge(&Method::HEAD, &uri, &headers(&[HOST_HERE]), LOOPBACK);
         assert_eq!(head, Ok(Shown::Page));
@@ -241,9 +241,9 @@ mod tests {
             open().judge(&Method::GET, &uri, &headers, OTHER)
         };
         assert!(at_other("10.0.0.1:9433").is_ok());
-        assert_eq!(at_other("localhost"), Err(Refusal::Foreign));
+        assert_eq!(at_other("localhost"), Err(VisitRefusal::Foreign));
         for fields in [&[][..], &[HOST_HERE, HOST_HERE]] {
-            assert_eq!(judge(&open(), "/", fields), Err(Refusal::Malformed));
+            assert_eq!(judge(&open(), "/", fields), Err(VisitRefusal::Malformed));
         }
     }
 
@@ -271,10 +271,10 @@ mod tests {
             ("sec-fetch-dest", "document"),
         ];
         assert_eq!(judge(&open(), "/", &link), Ok(Shown::Page));
-        assert_eq!(judge(&open(), "/state", &link), Err(Refusal::Foreign));
+        assert_eq!(judge(&open(), "/state", &link), Err(VisitRefusal::Foreign));
         let mut framed = link;
         framed[3].1 = "iframe";
-        assert_eq!(judge(&open(), "/", &framed), Err(Refusal::Foreign));
+        assert_eq!(judge(&open(), "/", &framed), Err(VisitRefusal::Foreign));
     }
 
     #[test]
@@ -294,7 +294,7 @@ mod tests {
                 &[HOST_HERE, wrong],
                 &[HOST_HERE, wrong, right],
             ] {
-                assert_eq!(judge(&guard, target, fields), Err(Refusal::Unknown));
+                assert_eq!(judge(&guard, target, fields), Err(VisitRefusal::Unknown));
             }
         }
     }

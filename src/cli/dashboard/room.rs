@@ -30,7 +30,7 @@ const METRICS_BYTES: usize = 16 << 20;
 
 /// The memory for the answers of some daemons.
 #[derive(Debug)]
-pub(super) struct Room {
+pub(super) struct AnswerRoom {
     bytes: Arc<Budget>,
     /// The memory that the metrics of one volume may take.
     metrics_share: AtomicUsize,
@@ -42,7 +42,7 @@ pub(super) struct Room {
 /// The right to read an answer, until it is dropped.
 pub(super) type Turn<'a> = (FairMutexGuard<'a, ()>, MutexGuard<'a, ()>);
 
-impl Room {
+impl AnswerRoom {
     fn new(metrics_bytes: usize, reading_of_all: &Arc<FairMutex<()>>) -> Arc<Self> {
         Arc::new(Self {
             bytes: Budget::of(ROOM_BYTES),
@@ -77,8 +77,8 @@ impl Room {
 /// The rooms for daemons of root and for those of others.
 #[derive(Debug)]
 pub(super) struct Rooms {
-    of_root: Arc<Room>,
-    of_others: [Arc<Room>; OTHER_ROOMS],
+    of_root: Arc<AnswerRoom>,
+    of_others: [Arc<AnswerRoom>; OTHER_ROOMS],
     /// The room of each user but root.
     homes: Mutex<BTreeMap<u32, usize>>,
 }
@@ -86,9 +86,9 @@ pub(super) struct Rooms {
 impl Default for Rooms {
     fn default() -> Self {
         let reading = Arc::default();
-        let of_other = |_| Room::new(METRICS_BYTES / OTHER_ROOMS, &reading);
+        let of_other = |_| AnswerRoom::new(METRICS_BYTES / OTHER_ROOMS, &reading);
         Self {
-            of_root: Room::new(METRICS_BYTES, &Arc::default()),
+            of_root: AnswerRoom::new(METRICS_BYTES, &Arc::default()),
             of_others: array::from_fn(of_other),
             homes: Mutex::default(),
         }
@@ -97,7 +97,7 @@ impl Default for Rooms {
 
 impl Rooms {
     /// Returns the room for daemons of a user. It stays the same as long as [`Self::share`] is told of the user.
-    pub(super) fn of(&self, user: u32) -> Arc<Room> {
+    pub(super) fn of(&self, user: u32) -> Arc<AnswerRoom> {
         if user == 0 {
             return Arc::clone(&self.of_root);
         }
@@ -171,7 +171,7 @@ mod tests {
         let rooms = Rooms::default();
         let [root, first, second] = [0, 1000, 1001].map(|user| rooms.of(user));
         // A turn would wait for locks that are wrongly held, and never fail.
-        let is_free = |room: &Room| {
+        let is_free = |room: &AnswerRoom| {
             let own = room.reading.try_lock();
             own.is_some() && room.reading_of_all.try_lock().is_some()
         };
@@ -188,7 +188,7 @@ mod tests {
     fn more_users_than_rooms_share_them_evenly_and_a_user_that_is_gone_leaves_its_room() {
         let rooms = Rooms::default();
         let users = (1000..).take(2 * OTHER_ROOMS);
-        let of: Vec<Arc<Room>> = users.clone().map(|user| rooms.of(user)).collect();
+        let of: Vec<Arc<AnswerRoom>> = users.clone().map(|user| rooms.of(user)).collect();
         for (number, room) in of.iter().enumerate() {
             let sharing = of.iter().filter(|other| Arc::ptr_eq(room, other));
             assert_eq!(sharing.count(), 2, "user {number}");

@@ -30,8 +30,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::task::AbortHandle;
 
-use super::document::Document;
-use super::guard::{Guard, Refusal, Shown};
+use super::document::VolumesDocument;
+use super::guard::{Guard, Shown, VisitRefusal};
 use super::watch::Board;
 use crate::control::metrics::crowd::{Client, Crowd, Stage};
 use crate::control::metrics::families;
@@ -165,7 +165,7 @@ fn admit(client: TcpStream, site: &Arc<Site>, crowd: &Arc<Crowd>) {
     let Some(place) = crowd.admit(end) else {
         return;
     };
-    let place = Place {
+    let place = CrowdPlace {
         client: place,
         crowd: Arc::clone(crowd),
     };
@@ -175,18 +175,18 @@ fn admit(client: TcpStream, site: &Arc<Site>, crowd: &Arc<Crowd>) {
 }
 
 /// The place of a connection, which it leaves however it ends.
-struct Place {
+struct CrowdPlace {
     client: Arc<Client>,
     crowd: Arc<Crowd>,
 }
 
-impl Drop for Place {
+impl Drop for CrowdPlace {
     fn drop(&mut self) {
         self.crowd.leave(&self.client);
     }
 }
 
-async fn attend_to(client: TcpStream, site: Arc<Site>, place: Place) {
+async fn attend_to(client: TcpStream, site: Arc<Site>, place: CrowdPlace) {
     let Ok(local) = client.local_addr() else {
         return;
     };
@@ -276,7 +276,7 @@ impl Site {
         if let Some(body) = state.as_ref().and_then(|it| it.fresh(STATE_GOOD_FOR)) {
             return text(StatusCode::OK, "application/json", body);
         }
-        match serde_json::to_vec(&Document::of(&self.board)).map(Bytes::from) {
+        match serde_json::to_vec(&VolumesDocument::of(&self.board)).map(Bytes::from) {
             Ok(body) => {
                 *state = Some(Kept::new(body.clone()));
                 text(StatusCode::OK, "application/json", body)
@@ -351,32 +351,32 @@ fn busy() -> Answer {
     answer
 }
 
-fn refused(refusal: Refusal) -> Answer {
+fn refused(refusal: VisitRefusal) -> Answer {
     let (status, sentence) = match refusal {
-        Refusal::Malformed => (StatusCode::BAD_REQUEST, "The request is malformed.\n"),
-        Refusal::Unknown => (
+        VisitRefusal::Malformed => (StatusCode::BAD_REQUEST, "The request is malformed.\n"),
+        VisitRefusal::Unknown => (
             StatusCode::UNAUTHORIZED,
             "Give the token as the password of any user.\n",
         ),
-        Refusal::Foreign => (
+        VisitRefusal::Foreign => (
             StatusCode::FORBIDDEN,
             "The request is for another host, or comes from another site.\n",
         ),
-        Refusal::OtherPath => (
+        VisitRefusal::OtherPath => (
             StatusCode::NOT_FOUND,
             "The page is at /, and the metrics are at /metrics.\n",
         ),
-        Refusal::OtherMethod => (
+        VisitRefusal::OtherMethod => (
             StatusCode::METHOD_NOT_ALLOWED,
             "Only GET and HEAD are answered.\n",
         ),
     };
     let mut answer = refusal_text(status, sentence);
     let fields = answer.headers_mut();
-    if refusal == Refusal::OtherMethod {
+    if refusal == VisitRefusal::OtherMethod {
         fields.insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
     }
-    if refusal == Refusal::Unknown {
+    if refusal == VisitRefusal::Unknown {
         let asked = HeaderValue::from_static("Basic realm=\"CauchyFS\", charset=\"UTF-8\"");
         fields.insert(WWW_AUTHENTICATE, asked);
     }

@@ -3,7 +3,7 @@
 //! A thread looks for mounts once a second. Each volume has two threads. One asks what costs a daemon nothing, once a
 //! second: events, and counts of bytes. The other asks for the state when there is a new event. Otherwise
 //! it asks at intervals that grow with the time that an answer takes. A daemon that hangs keeps its own two threads alone.
-//! Answers are charged to a `Room`, which bounds what the daemons of the users that share it send together.
+//! Answers are charged to an `AnswerRoom`, which bounds what the daemons of the users that share it send together.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -18,7 +18,7 @@ use rustix::process::geteuid;
 use super::document::{EventDocument, StateDocument};
 use super::history::Bytes;
 use super::known::{Known, Silence, State};
-use super::room::{Room, Rooms};
+use super::room::{AnswerRoom, Rooms};
 use crate::cli::client::{self, Connection, Peer, SoughtMount};
 use crate::cli::failure::Failure;
 use crate::control::event_report::EventReport;
@@ -83,7 +83,7 @@ pub(super) struct Watched {
     device: String,
     user: u32,
     /// The memory that its answers share with those of other daemons.
-    room: Arc<Room>,
+    room: Arc<AnswerRoom>,
     /// The number of its answers that were refused.
     refused: Arc<AtomicU64>,
     known: Mutex<Known>,

@@ -27,7 +27,7 @@ const PROOFS: u32 = 3;
 #[derive(Debug)]
 pub(in crate::cli) struct Supervision {
     /// Ends the thread of the watchdog.
-    end: Option<Sender<Event>>,
+    end: Option<Sender<SupervisionEvent>>,
 }
 
 /// Tells the manager, if there is one.
@@ -73,14 +73,14 @@ impl Drop for Supervision {
     fn drop(&mut self) {
         let end = self.end.take();
         // A thread that has ended needs no end.
-        let _ = end.map(|end| end.send(Event::End));
+        let _ = end.map(|end| end.send(SupervisionEvent::End));
         tell(&[NotifyState::Stopping]);
     }
 }
 
 /// News for the thread of the watchdog.
 #[derive(Debug)]
-enum Event {
+enum SupervisionEvent {
     /// A proof was obtained, or something did not answer.
     Answered(Result<(), String>),
     /// The daemon is about to end.
@@ -88,7 +88,12 @@ enum Event {
 }
 
 /// Reports proofs until the end. Answers come as `events`, whose other end is `answers`.
-fn watch(proof: &Arc<Proof>, tick: Duration, answers: &Sender<Event>, events: &Receiver<Event>) {
+fn watch(
+    proof: &Arc<Proof>,
+    tick: Duration,
+    answers: &Sender<SupervisionEvent>,
+    events: &Receiver<SupervisionEvent>,
+) {
     let mut rounds = Rounds::begin(tick, Instant::now());
     loop {
         match rounds.turn(Instant::now()) {
@@ -104,12 +109,12 @@ fn watch(proof: &Arc<Proof>, tick: Duration, answers: &Sender<Event>, events: &R
                 "the mount has not answered the watchdog within {tick:?}; it is not asked again before it does"
             ),
             Turn::Wait(time) => match events.recv_timeout(time) {
-                Ok(Event::Answered(answer)) => {
+                Ok(SupervisionEvent::Answered(answer)) => {
                     rounds.answered();
                     report(answer);
                 }
                 Err(RecvTimeoutError::Timeout) => {}
-                Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(SupervisionEvent::End) | Err(RecvTimeoutError::Disconnected) => return,
             },
         }
     }
@@ -184,11 +189,11 @@ struct Proof {
 
 impl Proof {
     /// Obtains a proof on a thread, which something that does not answer keeps.
-    fn start(self: &Arc<Self>, answers: Sender<Event>) -> io::Result<()> {
+    fn start(self: &Arc<Self>, answers: Sender<SupervisionEvent>) -> io::Result<()> {
         let proof = Arc::clone(self);
         let ask = move || {
             // The watchdog may have ended meanwhile.
-            let _ = answers.send(Event::Answered(proof.obtain()));
+            let _ = answers.send(SupervisionEvent::Answered(proof.obtain()));
         };
         let thread = thread::Builder::new().name("watchdog-proof".to_owned());
         thread.spawn(ask).map(drop)

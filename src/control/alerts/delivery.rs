@@ -17,7 +17,7 @@ pub(crate) use failure::DeliveryFailure;
 
 /// The JSON that programs and webhooks get. Its shape is a contract.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct AlertDocument<'a> {
     #[serde(flatten)]
     notice: &'a Notice,
     subject: &'a str,
@@ -34,7 +34,7 @@ pub(crate) fn deliver(
     notice: &Notice,
     letter: &Letter,
 ) -> Result<(), DeliveryFailure> {
-    let document = Document {
+    let document = AlertDocument {
         notice,
         subject: &letter.subject,
         text: &letter.text,

@@ -57,7 +57,7 @@ impl Source {
     pub(crate) fn families(&self) -> Option<Vec<Family>> {
         let transport = self.announced.transport()?;
         let sample = self.sampler.latest(PATIENCE)?;
-        let numbers = Numbers {
+        let numbers = PageNumbers {
             sample,
             transport,
             operations: self.counts.all(),
@@ -100,7 +100,7 @@ impl Source {
 
 /// All numbers of one page.
 #[derive(Debug)]
-struct Numbers {
+struct PageNumbers {
     sample: Arc<Sample>,
     transport: Transport,
     operations: Vec<OperationCount>,
@@ -110,7 +110,7 @@ struct Numbers {
     process: Option<ProcessUse>,
 }
 
-impl Numbers {
+impl PageNumbers {
     fn families(&self) -> Result<Vec<Family>, fmt::Error> {
         let mut families = Vec::new();
         let mut out = Out::new(&mut families);
@@ -136,7 +136,7 @@ impl Numbers {
     }
 }
 
-fn write_operations(numbers: &Numbers, out: &mut Out<'_>) -> fmt::Result {
+fn write_operations(numbers: &PageNumbers, out: &mut Out<'_>) -> fmt::Result {
     let of = |operation: &OperationCount| vec![("operation", operation.name.to_owned())];
     out.histograms(
         "cauchyfs_operation_duration_seconds",

@@ -184,7 +184,7 @@ impl Bounded {
     /// Takes what a daemon sent, and no more than `bytes` of memory.
     pub(crate) fn of(families: Vec<Family>, bytes: usize) -> Self {
         let mut bounded = Self::default();
-        let mut room = Room {
+        let mut room = PageRoom {
             series: MOST_SERIES,
             bytes,
         };
@@ -285,7 +285,7 @@ impl Merged {
         if !self.volumes.insert(own.clone()) {
             return;
         }
-        let mut room = Room {
+        let mut room = PageRoom {
             series: MOST_SERIES,
             bytes: share,
         };
@@ -303,7 +303,7 @@ impl Merged {
     }
 
     /// Adds the series of a family. Returns how many are left out.
-    fn add_family(&mut self, name: &str, all: &[Series], own: &Labels, room: &mut Room) -> u32 {
+    fn add_family(&mut self, name: &str, all: &[Series], own: &Labels, room: &mut PageRoom) -> u32 {
         let Some(known) = known(name) else {
             return count(all);
         };
@@ -359,12 +359,12 @@ impl Merged {
 
 /// The room for the series of one volume.
 #[derive(Debug)]
-struct Room {
+struct PageRoom {
     series: usize,
     bytes: usize,
 }
 
-impl Room {
+impl PageRoom {
     /// Takes the room of a series, if there is enough.
     fn take(&mut self, name: &str, series: &Series) -> bool {
         let bytes = bytes_of(name, series);

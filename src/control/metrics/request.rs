@@ -33,7 +33,7 @@ impl Format {
 
 /// The reason why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refusal {
+pub(crate) enum HttpRefusal {
     /// It is no request of HTTP/1, or has a body.
     Malformed,
     /// It has too many bytes or header fields.
@@ -46,7 +46,7 @@ pub(crate) enum Refusal {
     OtherMethod,
 }
 
-impl Refusal {
+impl HttpRefusal {
     /// Returns the status of the answer.
     pub(crate) fn status(self) -> &'static str {
         match self {
@@ -65,16 +65,16 @@ impl Refusal {
 /// # Errors
 ///
 /// The reason to refuse it.
-pub(crate) fn judge(bytes: &[u8], local: IpAddr) -> Result<Option<Format>, Refusal> {
+pub(crate) fn judge(bytes: &[u8], local: IpAddr) -> Result<Option<Format>, HttpRefusal> {
     let mut headers = [httparse::EMPTY_HEADER; MAX_HEADERS];
     let mut request = httparse::Request::new(&mut headers);
     match request.parse(bytes) {
         Ok(httparse::Status::Complete(_)) => {}
         Ok(httparse::Status::Partial) if bytes.len() < MAX_BYTES => return Ok(None),
         Ok(httparse::Status::Partial) | Err(httparse::Error::TooManyHeaders) => {
-            return Err(Refusal::TooLarge);
+            return Err(HttpRefusal::TooLarge);
         }
-        Err(_) => return Err(Refusal::Malformed),
+        Err(_) => return Err(HttpRefusal::Malformed),
     }
     let named = |name: &str| {
         let fields = request.headers.iter();
@@ -84,23 +84,23 @@ pub(crate) fn judge(bytes: &[u8], local: IpAddr) -> Result<Option<Format>, Refus
             .collect::<Vec<_>>()
     };
     if !named("origin").is_empty() {
-        return Err(Refusal::Foreign);
+        return Err(HttpRefusal::Foreign);
     }
     match named("host")[..] {
-        [host] if !is_name_of(host, local) => return Err(Refusal::Foreign),
+        [host] if !is_name_of(host, local) => return Err(HttpRefusal::Foreign),
         [_] => {}
-        _ => return Err(Refusal::Malformed),
+        _ => return Err(HttpRefusal::Malformed),
     }
     if request.method != Some("GET") {
-        return Err(Refusal::OtherMethod);
+        return Err(HttpRefusal::OtherMethod);
     }
     if request.path != Some("/metrics") {
-        return Err(Refusal::OtherPath);
+        return Err(HttpRefusal::OtherPath);
     }
     let has_body = named("content-length").iter().any(|len| *len != b"0")
         || !named("transfer-encoding").is_empty();
     if has_body {
-        return Err(Refusal::Malformed);
+        return Err(HttpRefusal::Malformed);
     }
     let accepted = named("accept");
     let mut accepted = accepted.iter().map(|it| String::from_utf8_lossy(it));
@@ -183,14 +183,18 @@ mod tests {
             let expected = if is_ours {
                 Ok(Some(Format::Text))
             } else {
-                Err(Refusal::Foreign)
+                Err(HttpRefusal::Foreign)
             };
             assert_eq!(judge(&request, LOOPBACK), expected, "{host}");
             let is_other = judge(&request, OTHER) == Ok(Some(Format::Text));
             assert_eq!(is_other, host == "10.0.0.1:9464", "{host}");
             let from_page = with(LINE, &[&format!("Host: {host}"), "Origin: null"]);
             for local in [LOOPBACK, OTHER] {
-                assert_eq!(judge(&from_page, local), Err(Refusal::Foreign), "{host}");
+                assert_eq!(
+                    judge(&from_page, local),
+                    Err(HttpRefusal::Foreign),
+                    "{host}"
+                );
             }
         }
     }
@@ -199,15 +203,18 @@ mod tests {
     fn other_requests_are_refused_each_for_its_reason() {
         let host = "Host: localhost";
         for (line, refusal) in [
-            ("POST /metrics HTTP/1.1", Refusal::OtherMethod),
-            ("HEAD /metrics HTTP/1.1", Refusal::OtherMethod),
-            ("OPTIONS /metrics HTTP/1.1", Refusal::OtherMethod),
-            ("GET / HTTP/1.1", Refusal::OtherPath),
-            ("GET /metrics/ HTTP/1.1", Refusal::OtherPath),
-            ("GET /metrics?a=1 HTTP/1.1", Refusal::OtherPath),
-            ("GET http://localhost/metrics HTTP/1.1", Refusal::OtherPath),
-            ("GET /metrics HTTP/2.0", Refusal::Malformed),
-            ("GET", Refusal::Malformed),
+            ("POST /metrics HTTP/1.1", HttpRefusal::OtherMethod),
+            ("HEAD /metrics HTTP/1.1", HttpRefusal::OtherMethod),
+            ("OPTIONS /metrics HTTP/1.1", HttpRefusal::OtherMethod),
+            ("GET / HTTP/1.1", HttpRefusal::OtherPath),
+            ("GET /metrics/ HTTP/1.1", HttpRefusal::OtherPath),
+            ("GET /metrics?a=1 HTTP/1.1", HttpRefusal::OtherPath),
+            (
+                "GET http://localhost/metrics HTTP/1.1",
+                HttpRefusal::OtherPath,
+            ),
+            ("GET /metrics HTTP/2.0", HttpRefusal::Malformed),
+            ("GET", HttpRefusal::Malformed),
         ] {
             assert_eq!(
                 judge(&with(line, &[host]), LOOPBACK),
@@ -223,12 +230,15 @@ mod tests {
             &[host, "Transfer-Encoding: chunked"],
         ] {
             let refused = judge(&with(LINE, fields), LOOPBACK);
-            assert_eq!(refused, Err(Refusal::Malformed), "{fields:?}");
+            assert_eq!(refused, Err(HttpRefusal::Malformed), "{fields:?}");
         }
         let many = vec![host; MAX_HEADERS + 1];
-        assert_eq!(judge(&with(LINE, &many), LOOPBACK), Err(Refusal::TooLarge));
+        assert_eq!(
+            judge(&with(LINE, &many), LOOPBACK),
+            Err(HttpRefusal::TooLarge)
+        );
         let long = format!("{LINE}\r\nA: {}", "a".repeat(MAX_BYTES));
-        assert_eq!(judge(long.as_bytes(), LOOPBACK), Err(Refusal::TooLarge));
+        assert_eq!(judge(long.as_bytes(), LOOPBACK), Err(HttpRefusal::TooLarge));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::crowd::{Client, Crowd, Stage};
-use super::request::{Format, MAX_BYTES, Refusal, judge};
+use super::request::{Format, HttpRefusal, MAX_BYTES, judge};
 
 /// Connections that are served at once at most.
 const MOST_AT_ONCE: usize = 16;
@@ -136,7 +136,7 @@ fn serve(
         Err(refusal) => (refusal.status(), Format::Text, String::new()),
     };
     let kind = format.content_type();
-    let allowed = if status == Refusal::OtherMethod.status() {
+    let allowed = if status == HttpRefusal::OtherMethod.status() {
         "Allow: GET\r\n"
     } else {
         ""
@@ -155,7 +155,7 @@ fn serve(
 }
 
 /// Reads until a request is complete or refused.
-fn receive(mut client: &TcpStream, local: IpAddr) -> io::Result<Result<Format, Refusal>> {
+fn receive(mut client: &TcpStream, local: IpAddr) -> io::Result<Result<Format, HttpRefusal>> {
     let until = Instant::now() + REQUEST_TIMEOUT;
     let mut bytes = [0; MAX_BYTES];
     let mut len = 0;

@@ -20,12 +20,12 @@ pub(in crate::fs) struct Limits {
 
 /// A limit, and what is left of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fs) struct Room {
+pub(in crate::fs) struct QuotaRoom {
     pub(in crate::fs) limit: u64,
     pub(in crate::fs) left: u64,
 }
 
-impl Room {
+impl QuotaRoom {
     /// Returns the one of two that has less left; an inner one if both are equal.
     fn tighter(inner: Option<Self>, outer: Option<Self>) -> Option<Self> {
         match (inner, outer) {
@@ -158,14 +158,14 @@ impl Book {
     }
 
     /// Returns the least room for what names `id`: that for bytes and that for inodes.
-    pub(in crate::fs) fn room(&self, id: QuotaId) -> (Option<Room>, Option<Room>) {
+    pub(in crate::fs) fn room(&self, id: QuotaId) -> (Option<QuotaRoom>, Option<QuotaRoom>) {
         self.chain(id)
             .fold((None, None), |(bytes, files), (_, quota)| {
-                let of_bytes = Room::of(quota.max_bytes, quota.usage.bytes);
-                let of_files = Room::of(quota.max_files, quota.usage.files);
+                let of_bytes = QuotaRoom::of(quota.max_bytes, quota.usage.bytes);
+                let of_files = QuotaRoom::of(quota.max_files, quota.usage.files);
                 (
-                    Room::tighter(bytes, of_bytes),
-                    Room::tighter(files, of_files),
+                    QuotaRoom::tighter(bytes, of_bytes),
+                    QuotaRoom::tighter(files, of_files),
                 )
             })
     }

@@ -17,7 +17,7 @@ use std::process::{Child, Stdio};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
-use super::{Place, failure};
+use super::{MeasuredDirectory, failure};
 use crate::bench::fs::{Load, Site};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::size::format_size;
@@ -62,12 +62,12 @@ impl MemoryMount {
     pub(super) fn with_site(
         wanted: Option<Transport>,
         load: &Load,
-    ) -> Result<(Self, (Site, Place)), String> {
+    ) -> Result<(Self, (Site, MeasuredDirectory)), String> {
         refuse_without_memory(load)?;
         let (memory, transport) = Self::start(wanted, load)?;
         let directory = memory.mountpoint.clone();
         let site = Site::create(&directory, load).map_err(|error| failure(error).message)?;
-        let place = Place {
+        let place = MeasuredDirectory {
             directory,
             transport: Some(transport),
             member: None,

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use super::Place;
+use super::MeasuredDirectory;
 use crate::cli::client;
 use crate::control::report::{MemberState, StatusReport};
 use crate::fuse::Transport;
@@ -47,7 +47,7 @@ impl MeasuredVolume {
     /// # Errors
     ///
     /// A sentence, if there is none.
-    pub(super) fn place_below(&self) -> Result<Place, String> {
+    pub(super) fn place_below(&self) -> Result<MeasuredDirectory, String> {
         let report = match self {
             Self::Known(report) => report,
             Self::Unknown(reason) => return Err(reason.clone()),
@@ -58,7 +58,7 @@ impl MeasuredVolume {
             .filter(|member| member.state == MemberState::Online);
         let found = online.find_map(|member| {
             let directory = beside(Path::new(member.path.as_ref()?))?;
-            Some(Place {
+            Some(MeasuredDirectory {
                 directory,
                 transport: None,
                 member: Some(member.index),

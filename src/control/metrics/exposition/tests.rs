@@ -36,7 +36,7 @@ fn page_of(sample: Sample, format: Format) -> String {
         time: Duration::from_micros(50),
         failed: 1,
     };
-    let numbers = Numbers {
+    let numbers = PageNumbers {
         sample: Arc::new(sample),
         transport: Transport::Classic,
         operations: vec![read],

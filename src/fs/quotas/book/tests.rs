@@ -92,7 +92,7 @@ fn only_what_grows_is_refused_and_only_beyond_the_limit() {
 #[test]
 fn the_room_is_that_of_the_quota_with_the_least_left() {
     let mut book = nested();
-    let room = |limit, left| Some(Room { limit, left });
+    let room = |limit, left| Some(QuotaRoom { limit, left });
     assert_eq!(book.room(INNER), (room(1000, 300), room(20, 10)));
     book.get_mut(INNER).unwrap().max_bytes = Some(500);
     assert_eq!(book.room(INNER), (room(500, 100), room(20, 10)));
