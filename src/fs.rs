@@ -334,14 +334,12 @@ impl Fs {
         }
         self.quotas.stop();
         self.file_count.stop();
-        for ino in self.references.nodes.drain_unlinked() {
-            self.removal.remove(ino)?;
-        }
+        let mut unlinked = self.references.nodes.drain_unlinked().into_iter();
+        let removed = unlinked.try_for_each(|ino| self.removal.remove(ino));
         self.removal.wait();
-        for ino in self.failed_writeback.files() {
-            self.failed_writeback.persist_with_stripe(ino);
-        }
-        self.syncfs()
+        self.failed_writeback.persist_all();
+        let synced = self.syncfs();
+        removed.and(synced)
     }
 
     /// Returns the references of callers, which may outlive this filesystem.

@@ -159,27 +159,40 @@ impl FailedWriteback {
     /// Puts extents without a stripe where a file has holes instead of the lost bytes. Requires that there is room for
     /// that, or that not much of it is needed. If a stripe must be opened first, the ranges stay in memory.
     pub(super) fn persist(&self, ino: Ino) {
-        Self::report(ino, self.try_persist(ino).map(drop));
-    }
-
-    /// Does as [`Self::persist`], and opens a stripe if one is needed. This may have to wait for members.
-    pub(super) fn persist_with_stripe(&self, ino: Ino) {
-        let persist = || {
-            while !self.try_persist(ino)? {
-                let class = self.transactions.class_of(ino)?;
-                self.transactions.open_stripe(class, None)?;
-            }
-            Ok(())
-        };
-        Self::report(ino, persist());
-    }
-
-    fn report(ino: Ino, persisted: Result<(), FsError>) {
-        if let Err(error) = persisted {
-            tracing::debug!(
-                "the failed writeback of inode {ino} is known until it is unmounted: {error}"
-            );
+        if let Err(error) = self.try_persist(ino) {
+            tracing::debug!("lost bytes of inode {ino} are known until the unmount: {error}");
         }
+    }
+
+    /// Puts all of them on record for the next mount, and opens stripes for it. This may have to wait for members.
+    pub(super) fn persist_all(&self) {
+        let mut opens_stripes = true;
+        for ino in self.files() {
+            let persisted = if opens_stripes {
+                self.persist_with_stripe(ino)
+            } else {
+                self.try_persist(ino)
+                    .and_then(|done| done.then_some(()).ok_or(FsError::NoSpace))
+            };
+            match persisted {
+                // One that is gone has lost nothing.
+                Ok(()) | Err(FsError::NotFound) => {}
+                Err(error) => {
+                    // Others would meet the same, each after a wait of its own.
+                    opens_stripes = false;
+                    tracing::warn!(
+                        "lost bytes of inode {ino} may read as zeros at the next mount: {error}"
+                    );
+                }
+            }
+        }
+    }
+
+    fn persist_with_stripe(&self, ino: Ino) -> Result<(), FsError> {
+        while !self.try_persist(ino)? {
+            self.inodes.open_stripe_for(ino)?;
+        }
+        Ok(())
     }
 
     /// Returns `false` if a stripe must be opened first.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::format::Ino;
 use crate::format::record::{FileKind, Inode, Timestamp};
+use crate::format::{BLOCK_SIZE, Ino};
 use crate::maintenance::Room;
 use crate::transaction::Transactions;
 
@@ -174,6 +174,14 @@ impl Inodes {
     pub(super) fn apply_growth(&self, edit: Edit) -> Result<(), FsError> {
         self.transactions.growth().check_growth()?;
         self.apply(edit)
+    }
+
+    /// Opens a stripe for little data of a file, and makes room for it if there is none. The caller holds no lock.
+    pub(super) fn open_stripe_for(&self, ino: Ino) -> Result<(), FsError> {
+        self.with_room(BLOCK_SIZE as u64, || {
+            let class = self.transactions.class_of(ino)?;
+            Ok(self.transactions.open_stripe(class, None)?)
+        })
     }
 
     /// Runs `attempt`, which holds no lock when it returns. If it finds no space, makes room for `needed`

@@ -244,13 +244,18 @@ impl FileWriter {
     }
 
     /// Runs `attempt`, which holds no lock when it returns, until it returns something. In between a stripe is opened for a
-    /// file, and room is made for it.
+    /// file, and room is made for that if there is none.
     pub(in crate::fs) fn with_stripe_for<T>(
         &self,
         ino: Ino,
         mut attempt: impl FnMut() -> Result<Option<T>, FsError>,
     ) -> Result<T, FsError> {
-        self.with_room(0, || self.with_open_stripe((&[ino], None), &mut attempt))
+        loop {
+            if let Some(done) = attempt()? {
+                return Ok(done);
+            }
+            self.inodes.open_stripe_for(ino)?;
+        }
     }
 
     /// Gives back what was placed for an edit that is not applied.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{ROOT, create, open_volume};
 use crate::format::Ino;
-use crate::format::record::{FileKind, Inode};
+use crate::format::record::{FileKind, Inline, Inode};
 use crate::fs::access_time::AccessTimes;
 use crate::fs::edit::Edit;
 use crate::fs::failed_writeback::FailedWriteback;
@@ -189,6 +189,35 @@ fn a_file_with_lost_bytes_and_no_open_stripe_is_resized_and_zeroed_on_a_volume_w
 }
 
 #[test]
+fn a_file_with_lost_bytes_is_cut_or_zeroed_over_them_without_a_stripe() {
+    let data = FileData::new();
+    data.put_file(1);
+    let handle = data.open();
+    data.write(handle, 0, b"inline");
+    data.failed_writeback.note(FILE, 4096, 4096);
+    let mode = Allocation::ZeroRange;
+    data.writer
+        .fallocate(&Caller::ROOT, handle, mode, 4096, 4096)
+        .unwrap();
+    let inode = data.inodes.get(FILE).unwrap();
+    assert!(matches!(inode.inline, Inline::Data(_)), "nothing was lost");
+    assert_eq!(data.read(handle, 4096, 4096).unwrap(), [0; 4096]);
+    data.failed_writeback.note(FILE, 4096, 4096);
+    for size in [6000, 4, 0] {
+        let lock = data.inodes.locks().exclusive(&[FILE]);
+        let inode = data.inodes.get(FILE).unwrap();
+        let cut = data
+            .writer
+            .set_size(&lock, FILE, inode, Edit::default(), size);
+        let cut = cut.unwrap().expect("no stripe is needed");
+        assert_eq!((cut.size, cut.allocated_bytes), (size, 0));
+        drop(lock);
+        let lost = data.read(handle, 4096, 4096);
+        assert_eq!(lost.is_err(), size > 4096, "{size}: {lost:?}");
+    }
+}
+
+#[test]
 fn lost_bytes_next_to_data_of_a_record_are_on_record_at_the_end() {
     let data = FileData::new();
     data.put_file(1);
@@ -203,7 +232,7 @@ fn lost_bytes_next_to_data_of_a_record_are_on_record_at_the_end() {
     drop(lock);
     data.failed_writeback.note(FILE, 4096, 4096);
     assert_eq!(data.failed_writeback.files(), [FILE], "no stripe is open");
-    data.failed_writeback.persist_with_stripe(FILE);
+    data.failed_writeback.persist_all();
     assert_eq!(data.failed_writeback.files(), []);
     assert!(data.read(handle, 4096, 4096).is_err());
 }

@@ -63,8 +63,7 @@ impl FileWriter {
         let edit = self.begin_allocation(caller, ino, &mut inode)?;
         inode.mtime = inode.ctime;
         if grow && range.end > inode.size {
-            let end = range.end..range.end;
-            if !self.prepare(&lock, ino, &mut inode, (&end, Reach::Bytes))? {
+            if !self.prepare(&lock, ino, &mut inode, (range, Reach::Bytes))? {
                 return Ok(None);
             }
             inode.size = range.end;

@@ -31,12 +31,13 @@ impl FileWriter {
         if size > SIZE_MAX {
             return Err(FsError::FileTooBig);
         }
-        if !self.prepare(lock, ino, &mut inode, (&(size..size), Reach::Bytes))? {
+        // What a file loses needs no room. Bytes lost before its new end stay known as they are.
+        let grows = size > inode.size;
+        if grows && !self.prepare(lock, ino, &mut inode, (&(size..size), Reach::Bytes))? {
             return Ok(None);
         }
         // Unwritten extents behind the end of a file that grows stay.
-        let keeps_rest =
-            size > inode.size && inode.unwritten_bytes > 0 && !self.removal.is_cutting(ino);
+        let keeps_rest = grows && inode.unwritten_bytes > 0 && !self.removal.is_cutting(ino);
         inode.size = size;
         if let Inline::Data(data) = &mut inode.inline {
             data.truncate(usize::try_from(size).unwrap_or(usize::MAX));
