@@ -123,14 +123,15 @@ impl<'a> Ahead<'a> {
 fn add_up<V: Vector, const N: usize>(tables: &Tables<V, N>, entries: &[u8; TABLES]) -> Strip<V, N> {
     // Spelled out: the compiler would call a closure, which lacks the CPU feature.
     let strip = |table: usize| &tables[table][usize::from(entries[table]) % ENTRIES];
-    let [a, b, c, d] = [strip(0), strip(1), strip(2), strip(3)];
-    let [e, f, g, h] = [strip(4), strip(5), strip(6), strip(7)];
-    let mut sum = *a;
-    for line in 0..LINES {
-        for r in 0..N {
-            let low = a[line][r].xor3(b[line][r], c[line][r]);
-            let low = low.xor3(d[line][r], e[line][r]);
-            sum[line][r] = low.xor3(f[line][r], g[line][r]).xor(h[line][r]);
+    let low = [strip(0), strip(1), strip(2), strip(3)];
+    let high = [strip(4), strip(5), strip(6), strip(7)];
+    let mut sum = *low[0];
+    for (line, registers) in sum.iter_mut().enumerate() {
+        for (r, sum) in registers.iter_mut().enumerate() {
+            let three = sum.xor3(low[1][line][r], low[2][line][r]);
+            let five = three.xor3(low[3][line][r], high[0][line][r]);
+            let seven = five.xor3(high[1][line][r], high[2][line][r]);
+            *sum = seven.xor(high[3][line][r]);
         }
     }
     sum
@@ -141,6 +142,10 @@ fn add_up<V: Vector, const N: usize>(tables: &Tables<V, N>, entries: &[u8; TABLE
 /// # Safety
 ///
 /// The CPU must have the instructions of `V`.
+#[expect(
+    clippy::needless_range_loop,
+    reason = "the indices pick bytes of sources, too"
+)]
 #[expect(unsafe_code, reason = "makes registers from nothing")]
 #[expect(clippy::inline_always, reason = "as above")]
 #[inline(always)]

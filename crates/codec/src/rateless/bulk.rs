@@ -174,7 +174,7 @@ impl RandomCodec<'_> {
                     Stores::Streaming => job.with_next(&next.sources),
                     Stores::Cached => job,
                 };
-                let mut job = job.with_stores(stores).as_one_of_series();
+                let mut job = job.with_stores(stores).in_series();
                 self.engine.run_selection(&mut job);
             }
             std::mem::swap(&mut now, &mut next);
@@ -214,12 +214,11 @@ impl<'a> Prepared<'a> {
         let first = message * bulk.packets_per_message;
         if let Numbers::Different(numbers) = bulk.numbers {
             let numbers = &numbers[first..messages.end * bulk.packets_per_message];
-            match batch {
-                Some(batch) => batch.solve(codec, (message, numbers), &mut self.solution),
-                None => {
-                    let own = &numbers[..bulk.packets_per_message];
-                    self.solution.solve(codec, own);
-                }
+            if let Some(batch) = batch {
+                batch.solve(codec, (message, numbers), &mut self.solution);
+            } else {
+                let own = &numbers[..bulk.packets_per_message];
+                self.solution.solve(codec, own);
             }
         }
         let source_packets = codec.code.source_packets();

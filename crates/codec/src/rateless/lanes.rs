@@ -108,6 +108,10 @@ pub(crate) fn eliminate_lanes(lanes: &mut BitLanes) {
 }
 
 /// Transposes the matrix in the lower halves of the words of each lane, and that in the upper halves.
+#[expect(
+    clippy::needless_range_loop,
+    reason = "two rows are changed at once, lane by lane"
+)]
 #[expect(clippy::inline_always, reason = "as above")]
 #[inline(always)]
 fn transpose(words: &mut [Words; COLUMNS]) {

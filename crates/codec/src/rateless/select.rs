@@ -197,7 +197,7 @@ impl<'a, 't> SelectionJob<'a, 't> {
 
     /// Leaves the fence behind writes past the caches to the caller, who calls it once for a series of jobs.
     #[must_use]
-    pub(super) fn as_one_of_series(self) -> Self {
+    pub(super) fn in_series(self) -> Self {
         Self {
             is_one_of_series: true,
             ..self
