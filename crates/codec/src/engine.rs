@@ -12,6 +12,8 @@ mod fft;
 mod packets;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod plain;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod quads;
 mod scalar;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tables;
@@ -24,7 +26,7 @@ use std::fmt;
 
 use crate::{
     Job,
-    rateless::{BitRows, SelectionJob},
+    rateless::{BitLanes, BitRows, SelectionJob},
 };
 
 pub use candidates::{Candidate, candidates, engines, select};
@@ -51,8 +53,12 @@ pub trait Engine: Send + Sync + fmt::Debug {
     /// on these registers, so `bench` holds engines against it.
     fn run_plain(&self, job: &mut Job<'_, '_>);
 
-    /// Writes the sums of packets that the job's selection calls for to all targets.
+    /// Writes the sums of packets that the job's selection calls for to all targets. If the job is one of a series,
+    /// [`Self::fence`] must follow before another thread is told of the targets.
     fn run_selection(&self, job: &mut SelectionJob<'_, '_>);
+
+    /// Orders all that this thread wrote past the caches before its later writes.
+    fn fence(&self);
 
     /// Eliminates the rows of a random code in place, as Gauss and Jordan do, and returns their rank. `order` begins as
     /// any labels, one to a row, and moves with the rows.
@@ -64,4 +70,7 @@ pub trait Engine: Send + Sync + fmt::Debug {
     ///
     /// If there are not as many labels as rows.
     fn eliminate(&self, rows: &mut BitRows, order: &mut [usize]) -> usize;
+
+    /// Eliminates the rows of several small messages at once.
+    fn eliminate_lanes(&self, lanes: &mut BitLanes);
 }

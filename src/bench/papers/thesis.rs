@@ -212,6 +212,7 @@ mod tests {
             message_us: 1.0,
             base_us: 1.0,
             speed_up,
+            copy_bound: None,
             gb_per_s: 1.0,
         }
     }

@@ -11,8 +11,8 @@ use super::{
     timing::median_us,
 };
 use crate::bench::{BenchError, machine::memory_bytes, row::to_f64};
-use crate::codec::WorkerPool;
 use crate::codec::rateless::{Bulk, Form, Numbers, RandomCode, RandomCodec, RatelessError};
+use crate::codec::{Job, Matrix, Mode, Plan, Stores, WorkerPool};
 
 /// Packets that arrive of each message.
 const RECEIVED: usize = BULK_PACKETS + EXTRA_PACKETS;
@@ -112,6 +112,33 @@ impl<'s> Messages<'s> {
         Ok((time, complete))
     }
 
+    /// Returns the median time of copying as many packets as a message has source packets, in microseconds, for each of
+    /// the first `messages`. Of copies into the cache and past it, the sooner one counts.
+    ///
+    /// # Errors
+    ///
+    /// [`BenchError::Codec`] if packets and targets do not fit each other.
+    fn copy_time(&mut self, site: Site<'_>, messages: usize) -> Result<f64, BenchError> {
+        let plan = Plan::new(Matrix::from_fn(1, 1, |_, _| 1));
+        let message_bytes = BULK_PACKETS * PACKET_BYTES;
+        let mut best = f64::INFINITY;
+        for stores in [Stores::Cached, Stores::Streaming] {
+            let time = median_us(site.time, || {
+                let packets = self.packets.chunks_exact(RECEIVED * PACKET_BYTES);
+                let targets = self.targets.chunks_exact_mut(message_bytes);
+                for (packets, target) in packets.zip(targets).take(messages) {
+                    let sources = [&packets[..message_bytes]];
+                    let mut targets = [target];
+                    let job = Job::new(&plan, &sources, &mut targets, Mode::Assign)?;
+                    site.engine.run_plain(&mut job.with_stores(stores));
+                }
+                Ok(())
+            })?;
+            best = best.min(time / to_f64(messages));
+        }
+        Ok(best)
+    }
+
     /// Measures the first `messages` on the GPU, if there is one. `complete` of them are complete.
     ///
     /// # Errors
@@ -197,6 +224,7 @@ pub(super) fn measure(
         messages.fill(pattern)?;
         for &count in counts {
             progress(count);
+            let copy_us = messages.copy_time(site, count)?;
             let mut all_complete = 0;
             for &threads in &threads {
                 let (time, complete) = messages.time(site, count, threads)?;
@@ -213,6 +241,7 @@ pub(super) fn measure(
                     message_us,
                     base_us,
                     speed_up: base_us / message_us,
+                    copy_bound: (threads == 1).then_some(base_us / copy_us),
                     gb_per_s: to_f64(BULK_PACKETS * PACKET_BYTES) / message_us / 1e3,
                 });
             }

@@ -4,7 +4,7 @@ use std::arch::is_aarch64_feature_detected;
 
 use crate::{
     job::Job,
-    rateless::{BitRows, SelectionJob, eliminate},
+    rateless::{BitLanes, BitRows, SelectionJob, eliminate, eliminate_lanes},
 };
 
 use super::{Engine, bitsliced, packets, plain, scalar, tables, vector::arm::Neon16};
@@ -46,13 +46,22 @@ impl Engine for Neon {
         let done = unsafe { plain::run::<Neon16>(job) };
         scalar::finish_plain(job, done);
     }
+
     #[expect(unsafe_code, reason = "the loop demands a CPU feature")]
     fn run_selection(&self, job: &mut SelectionJob<'_, '_>) {
         // SAFETY: as in `run`.
         unsafe { tables::run::<Neon16, 4>(job) };
     }
 
+    fn fence(&self) {
+        // Registers of this type are never written past the caches.
+    }
+
     fn eliminate(&self, rows: &mut BitRows, order: &mut [usize]) -> usize {
         eliminate(rows, order)
+    }
+
+    fn eliminate_lanes(&self, lanes: &mut BitLanes) {
+        eliminate_lanes(lanes);
     }
 }

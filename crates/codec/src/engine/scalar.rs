@@ -6,7 +6,7 @@ use crate::{
     field::PRODUCTS,
     job::{Job, Mode},
     packets::PACKETS,
-    rateless::{BitRows, SelectionJob, eliminate},
+    rateless::{BitLanes, BitRows, SelectionJob, eliminate, eliminate_lanes},
     schedule::StepPlace,
 };
 
@@ -87,8 +87,16 @@ impl Engine for Scalar {
         }
     }
 
+    fn fence(&self) {
+        // Nothing is written past the caches.
+    }
+
     fn eliminate(&self, rows: &mut BitRows, order: &mut [usize]) -> usize {
         eliminate(rows, order)
+    }
+
+    fn eliminate_lanes(&self, lanes: &mut BitLanes) {
+        eliminate_lanes(lanes);
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     rateless::{ENTRIES_AT_ONCE, SelectionJob},
 };
 
-use super::vector::Vector;
+use super::{quads, vector::Vector};
 
 /// Bytes of a strip: what is summed at once of each packet. A cache line, so that no line is read twice.
 pub(super) const STRIP_BYTES: usize = 64;
@@ -26,20 +26,25 @@ type Strip<V, const N: usize> = [V; N];
 #[inline(always)]
 pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut SelectionJob<'_, '_>) {
     const { assert!(N * V::BYTES == STRIP_BYTES) };
+    // SAFETY: the caller vouches for the CPU.
+    let start = unsafe { quads::run::<V, N>(job) };
+    if start == job.packet_bytes() {
+        return;
+    }
     // SAFETY: the caller vouches for the CPU, here and below.
     match job.selection().tables_at_once() {
         // SAFETY: as above.
-        1 => unsafe { run_tables::<V, N, 1, ENTRIES_AT_ONCE>(job) },
+        1 => unsafe { run_tables::<V, N, 1, ENTRIES_AT_ONCE>(job, start) },
         // SAFETY: as above.
-        2 => unsafe { run_tables::<V, N, 2, { ENTRIES_AT_ONCE / 2 }>(job) },
+        2 => unsafe { run_tables::<V, N, 2, { ENTRIES_AT_ONCE / 2 }>(job, start) },
         // SAFETY: as above.
-        4 => unsafe { run_tables::<V, N, 4, { ENTRIES_AT_ONCE / 4 }>(job) },
+        4 => unsafe { run_tables::<V, N, 4, { ENTRIES_AT_ONCE / 4 }>(job, start) },
         // SAFETY: as above.
-        _ => unsafe { run_tables::<V, N, 8, { ENTRIES_AT_ONCE / 8 }>(job) },
+        _ => unsafe { run_tables::<V, N, 8, { ENTRIES_AT_ONCE / 8 }>(job, start) },
     }
 }
 
-/// Writes all targets, by passes over them with `T` tables of at most `E` entries each.
+/// Writes all targets from byte `start` on, by passes over them with `T` tables of at most `E` entries each.
 ///
 /// # Safety
 ///
@@ -49,6 +54,7 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut SelectionJob<'_, '
 #[inline(always)]
 unsafe fn run_tables<V: Vector, const N: usize, const T: usize, const E: usize>(
     job: &mut SelectionJob<'_, '_>,
+    start: usize,
 ) {
     let (selection, sources) = (job.selection(), job.sources());
     let streaming = job.stores() == Stores::Streaming && are_aligned::<V>(job);
@@ -57,7 +63,7 @@ unsafe fn run_tables<V: Vector, const N: usize, const T: usize, const E: usize>(
     let mut tables = [[zero; E]; T];
     let passes = selection.passes().len();
     let mut sums = vec![zero; if passes > 1 { job.target_count() } else { 0 }];
-    for at in (0..job.packet_bytes()).step_by(STRIP_BYTES) {
+    for at in (start..job.packet_bytes()).step_by(STRIP_BYTES) {
         for packet in job.next() {
             // SAFETY: the caller vouches for the CPU.
             unsafe { V::prefetch(packet.as_ptr().wrapping_add(at)) };
@@ -88,14 +94,14 @@ unsafe fn run_tables<V: Vector, const N: usize, const T: usize, const E: usize>(
             }
         }
     }
-    if streaming {
+    if streaming && !job.is_one_of_series() {
         // SAFETY: the caller vouches for the CPU.
         unsafe { V::fence() };
     }
 }
 
 /// Returns whether every strip of every target can be written past the caches.
-fn are_aligned<V: Vector>(job: &mut SelectionJob<'_, '_>) -> bool {
+pub(super) fn are_aligned<V: Vector>(job: &mut SelectionJob<'_, '_>) -> bool {
     let mut targets = 0..job.target_count();
     targets.all(|target| job.target(target).as_ptr().addr().is_multiple_of(V::BYTES))
 }

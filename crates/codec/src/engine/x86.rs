@@ -2,13 +2,16 @@
 
 use crate::{
     job::Job,
-    rateless::{BitRows, SelectionJob, eliminate},
+    rateless::{BitLanes, BitRows, SelectionJob, eliminate, eliminate_lanes},
 };
 
 use super::{
     Engine, affine, bitsliced, packets, plain, scalar,
     tables::{self, STRIP_BYTES},
-    vector::x86::{Bytes16, Bytes32, Bytes64},
+    vector::{
+        Vector,
+        x86::{Bytes16, Bytes32, Bytes64},
+    },
 };
 
 /// Defines an engine whose only value is the proof that this CPU has its instructions.
@@ -79,6 +82,12 @@ macro_rules! engine {
                 unsafe { all_strips(job) };
             }
 
+            #[expect(unsafe_code, reason = "calls an instruction that the CPU may lack")]
+            fn fence(&self) {
+                // SAFETY: `self` exists, so `detect` saw the instructions of the register on this CPU.
+                unsafe { <$register>::fence() };
+            }
+
             #[expect(unsafe_code, reason = "calls a function compiled for CPU features")]
             fn eliminate(&self, rows: &mut BitRows, order: &mut [usize]) -> usize {
                 #[target_feature(enable = $features)]
@@ -87,6 +96,16 @@ macro_rules! engine {
                 }
                 // SAFETY: as in `run`.
                 unsafe { compiled(rows, order) }
+            }
+
+            #[expect(unsafe_code, reason = "calls a function compiled for CPU features")]
+            fn eliminate_lanes(&self, lanes: &mut BitLanes) {
+                #[target_feature(enable = $features)]
+                fn compiled(lanes: &mut BitLanes) {
+                    eliminate_lanes(lanes);
+                }
+                // SAFETY: as in `run`.
+                unsafe { compiled(lanes) }
             }
         }
     };

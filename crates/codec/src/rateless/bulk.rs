@@ -7,7 +7,10 @@ use std::ops::Range;
 
 use parking_lot::Mutex;
 
-use super::{BitRows, RandomCodec, RatelessError, Selection, SelectionJob, columns::run};
+use super::{
+    BitLanes, BitRows, RandomCodec, RatelessError, Selection, SelectionJob, columns::run,
+    lanes::LANES,
+};
 use crate::{Stores, WorkerPool};
 
 /// Targets of one call that take more than this together are taken to exceed the cache.
@@ -15,6 +18,9 @@ const CACHE_BYTES: usize = 8 << 20;
 
 /// Pieces that each thread gets, so that no thread waits long for the last one.
 const PIECES_PER_THREAD: usize = 4;
+
+/// The fewest messages that are solved together: a batch takes as long as about so many alone.
+const LEAST_BATCH: usize = 5;
 
 /// The numbers of the packets of all messages.
 #[derive(Debug, Clone, Copy)]
@@ -150,13 +156,14 @@ impl RandomCodec<'_> {
             Prepared::new(shared.unwrap_or(&blank)),
         );
         let end = first + ranks.len();
-        now.prepare(self, bulk, first..end);
+        let mut batch = Batch::new(bulk, ranks.len(), source_packets);
+        now.prepare(self, bulk, first..end, batch.as_mut());
         let mut rest = targets;
         for (message, rank) in (first..).zip(ranks) {
             let (target, behind) = rest.split_at_mut(source_packets * bulk.packet_bytes);
             rest = behind;
             // Solved ahead, so that the packets of the next message come from memory while this one is computed.
-            next.prepare(self, bulk, message + 1..end);
+            next.prepare(self, bulk, message + 1..end, batch.as_mut());
             *rank = now.solution.rank;
             if !now.sources.is_empty() {
                 let mut targets: Vec<&mut [u8]> =
@@ -167,10 +174,12 @@ impl RandomCodec<'_> {
                     Stores::Streaming => job.with_next(&next.sources),
                     Stores::Cached => job,
                 };
-                self.engine.run_selection(&mut job.with_stores(stores));
+                let mut job = job.with_stores(stores).in_series();
+                self.engine.run_selection(&mut job);
             }
             std::mem::swap(&mut now, &mut next);
         }
+        self.engine.fence();
     }
 }
 
@@ -190,15 +199,27 @@ impl<'a> Prepared<'a> {
     }
 
     /// Becomes the first of some messages, if there is one.
-    fn prepare(&mut self, codec: &RandomCodec<'_>, bulk: &Bulk<'a>, messages: Range<usize>) {
+    fn prepare(
+        &mut self,
+        codec: &RandomCodec<'_>,
+        bulk: &Bulk<'a>,
+        messages: Range<usize>,
+        batch: Option<&mut Batch>,
+    ) {
         self.sources.clear();
-        let Some(message) = messages.into_iter().next() else {
+        let message = messages.start;
+        if messages.is_empty() {
             return;
-        };
+        }
         let first = message * bulk.packets_per_message;
         if let Numbers::Different(numbers) = bulk.numbers {
-            let numbers = &numbers[first..][..bulk.packets_per_message];
-            self.solution.solve(codec, numbers);
+            let numbers = &numbers[first..messages.end * bulk.packets_per_message];
+            if let Some(batch) = batch {
+                batch.solve(codec, (message, numbers), &mut self.solution);
+            } else {
+                let own = &numbers[..bulk.packets_per_message];
+                self.solution.solve(codec, own);
+            }
         }
         let source_packets = codec.code.source_packets();
         if self.solution.rank == source_packets && bulk.packet_bytes > 0 {
@@ -206,6 +227,56 @@ impl<'a> Prepared<'a> {
             self.sources.extend(used.map(|packet| {
                 &bulk.packets[(first + packet) * bulk.packet_bytes..][..bulk.packet_bytes]
             }));
+        }
+    }
+}
+
+/// Small messages that are solved together, ahead of their turn.
+struct Batch {
+    lanes: BitLanes,
+    /// The messages that are solved.
+    solved: Range<usize>,
+}
+
+impl Batch {
+    /// Returns a batch for so many messages with numbers of their own, if it is worth it and they are small enough.
+    fn new(bulk: &Bulk<'_>, messages: usize, source_packets: usize) -> Option<Self> {
+        if messages < LEAST_BATCH {
+            return None;
+        }
+        let packets = match bulk.numbers {
+            Numbers::Different(_) => bulk.packets_per_message,
+            Numbers::Equal(_) => return None,
+        };
+        let lanes = BitLanes::new(packets, source_packets)?;
+        Some(Self {
+            lanes,
+            solved: 0..0,
+        })
+    }
+
+    /// Solves a message. `numbers` are those of the packets of this message and of all that will follow it.
+    fn solve(
+        &mut self,
+        codec: &RandomCodec<'_>,
+        (message, numbers): (usize, &[u64]),
+        solution: &mut Solution,
+    ) {
+        if !self.solved.contains(&message) {
+            let packets = solution.rows.rows();
+            let numbers = numbers.chunks_exact(packets.max(1)).take(LANES);
+            self.solved = message..message + numbers.len().max(1);
+            for (lane, numbers) in numbers.enumerate() {
+                self.lanes.set(lane, &codec.code, numbers);
+            }
+            codec.engine.eliminate_lanes(&mut self.lanes);
+        }
+        let lane = message - self.solved.start;
+        solution.rank = self.lanes.rank(lane);
+        if solution.rank == solution.rows.columns() {
+            let (rows, order) = (&mut solution.rows, &mut solution.order);
+            self.lanes.write_inverse(lane, rows, order);
+            solution.selection.replace(rows, &(0..solution.rank));
         }
     }
 }

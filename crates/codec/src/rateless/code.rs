@@ -30,6 +30,8 @@ pub struct RandomCode {
     form: Form,
     source_packets: usize,
     seed: u64,
+    /// `mix(seed)`, which every row begins with.
+    mixed_seed: u64,
 }
 
 impl RandomCode {
@@ -50,6 +52,7 @@ impl RandomCode {
             form,
             source_packets,
             seed,
+            mixed_seed: mix(seed),
         })
     }
 
@@ -89,7 +92,7 @@ impl RandomCode {
             words[source / 64] = 1 << (source % 64);
             return;
         }
-        let start = mix(mix(self.seed).wrapping_add(number));
+        let start = mix(self.mixed_seed.wrapping_add(number));
         let (whole, rest) = (self.source_packets / 64, self.source_packets % 64);
         let mut counter = start;
         for (index, word) in words.iter_mut().enumerate() {

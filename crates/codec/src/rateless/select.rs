@@ -144,6 +144,7 @@ pub struct SelectionJob<'a, 't> {
     sources: &'a [&'a [u8]],
     targets: &'a mut [&'t mut [u8]],
     stores: Stores,
+    is_one_of_series: bool,
     next: &'a [&'a [u8]],
     packet_bytes: usize,
 }
@@ -182,6 +183,7 @@ impl<'a, 't> SelectionJob<'a, 't> {
             sources,
             targets,
             stores: Stores::Cached,
+            is_one_of_series: false,
             next: &[],
             packet_bytes,
         })
@@ -191,6 +193,21 @@ impl<'a, 't> SelectionJob<'a, 't> {
     #[must_use]
     pub fn with_stores(self, stores: Stores) -> Self {
         Self { stores, ..self }
+    }
+
+    /// Leaves the fence behind writes past the caches to the caller, who calls it once for a series of jobs.
+    #[must_use]
+    pub(super) fn in_series(self) -> Self {
+        Self {
+            is_one_of_series: true,
+            ..self
+        }
+    }
+
+    /// Returns whether the caller fences.
+    #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+    pub(crate) fn is_one_of_series(&self) -> bool {
+        self.is_one_of_series
     }
 
     /// Names packets that the next job will read. They are asked for from memory while this job runs.

@@ -47,8 +47,8 @@ impl Messages {
         all
     }
 
-    /// Asserts that a call decodes each message as it is decoded alone.
-    fn check(&self, codec: RandomCodec<'_>, bulk: &Bulk<'_>, seed: u64) {
+    /// Asserts that a call decodes each message as it is decoded alone. Returns their ranks.
+    fn check(&self, codec: RandomCodec<'_>, bulk: &Bulk<'_>, seed: u64) -> Vec<usize> {
         let source_packets = codec.code().source_packets();
         let message_bytes = source_packets * bulk.packet_bytes;
         let mut targets = vec![STALE; bulk.messages * message_bytes];
@@ -68,6 +68,7 @@ impl Messages {
                 Err(error) => panic!("seed {seed:#x}: {error}"),
             }
         }
+        ranks
     }
 }
 
@@ -96,6 +97,66 @@ fn messages_with_different_numbers_are_decoded_as_each_would_be_alone() {
             for engine in engines() {
                 all.check(RandomCodec::new(code, engine), &bulk, seed);
             }
+        }
+    }
+}
+
+/// Batches of every size, of messages of every rank, up to one packet more than lanes have rows.
+#[test]
+fn small_messages_are_decoded_together_whatever_their_rank_is() {
+    let (mut complete, mut lacking) = (0, 0);
+    for case in 0..60 {
+        let seed = SEED + 6000 + case;
+        let mut rng = StdRng::seed_from_u64(seed);
+        let form = super::FORMS[rng.random_range(0..2)];
+        let code = code(form, rng.random_range(2..=32), rng.random());
+        let messages = rng.random_range(1..=20);
+        let per_message = [rng.random_range(0..40), 64, 65][rng.random_range(0..3)];
+        let bytes = [1, 127, 128, 129, 300][rng.random_range(0..5)];
+        // Few numbers to draw from leave some messages without full rank.
+        let most = rng.random_range(20..60);
+        let draw = |rng: &mut StdRng| {
+            let numbers = (0..per_message).map(|_| rng.random_range(0..most));
+            numbers.collect()
+        };
+        let codec = RandomCodec::new(code, best());
+        let size = (messages, per_message, bytes);
+        let all = Messages::new(&mut rng, codec, size, draw);
+        let bulk = Bulk {
+            messages,
+            packets_per_message: per_message,
+            packet_bytes: bytes,
+            numbers: Numbers::Different(&all.numbers),
+            packets: &all.packets,
+        };
+        for engine in engines() {
+            let ranks = all.check(RandomCodec::new(code, engine), &bulk, seed);
+            let full = |rank: &&usize| **rank == code.source_packets();
+            complete += ranks.iter().filter(full).count();
+            lacking += ranks.len() - ranks.iter().filter(full).count();
+        }
+    }
+    assert!(complete > 100 && lacking > 100, "{complete} {lacking}");
+}
+
+/// So much that results are written past the caches, at aligned and at odd addresses.
+#[test]
+fn messages_beyond_the_cache_are_decoded_as_each_would_be_alone() {
+    let mut rng = StdRng::seed_from_u64(SEED + 7000);
+    let code = code(Form::Plain, 32, rng.random());
+    for bytes in [1024, 1023] {
+        let size = (270, 33, bytes);
+        let draw = |rng: &mut StdRng| (0..33).map(|_| rng.random()).collect();
+        let all = Messages::new(&mut rng, RandomCodec::new(code, best()), size, draw);
+        let bulk = Bulk {
+            messages: 270,
+            packets_per_message: 33,
+            packet_bytes: bytes,
+            numbers: Numbers::Different(&all.numbers),
+            packets: &all.packets,
+        };
+        for engine in engines() {
+            all.check(RandomCodec::new(code, engine), &bulk, SEED + 7000);
         }
     }
 }
