@@ -12,6 +12,7 @@ use crate::stripes::StripeError;
 use crate::transaction::DirectoryCodeError;
 
 mod cuts;
+mod members;
 
 /// Files of one volume, each with its class of stripes.
 #[derive(Clone, Default)]
@@ -521,7 +522,7 @@ fn a_member_stays_that_the_stripes_of_a_directory_need() {
     fs.flush();
     let drained = fs.maintenance.draining().drain(MemberIndex(2));
     let refused = matches!(&drained, Err(CommitError::Members(error))
-        if matches!(**error, MembersError::TooFewLeft { staying: 5, needed: 6, .. }));
+        if matches!(**error, MembersError::TooFewLeftForDirectories { staying: 5, .. }));
     assert!(refused, "{drained:?}");
     for file in files.model.keys() {
         fs.remove(*file).unwrap();
