@@ -136,22 +136,8 @@ impl DaemonFailure {
             .advise(format!(
                 "delete something, or add another directory with `cauchyfs member add {place} DIR`"
             )),
-            Self::CodeOrderUnderWay => Failure::environment(
-                "another command changes a code of the volume, and nothing is changed",
-            )
-            .advise(format!(
-                "try again once it has ended; `cauchyfs set --show {place}` shows the codes"
-            )),
-            Self::UnknownDirectoryCode { class } => Failure {
-                fault: Fault::Unreadable,
-                ..Failure::environment(format!(
-                    "the code of the directory is not known: the record of class {class} of stripes is missing or damaged"
-                ))
-            }
-            .advise(format!(
-                "`cauchyfs set --path DIR --data K --parity M {place}` gives the directory another code; `cauchyfs check` of \
-                 the unmounted volume says more"
-            )),
+            Self::CodeOrderUnderWay => code_order_under_way(&place),
+            Self::UnknownDirectoryCode { class } => unknown_code(class, &place),
             Self::DirectoryCode { problem, step } => {
                 Failure::usage(problem).advise(code_advice(&step, &place))
             }
@@ -162,6 +148,27 @@ impl DaemonFailure {
             Self::Volume { failure } => failure.at(Some(mountpoint)),
         }
     }
+}
+
+fn code_order_under_way(place: &str) -> Failure {
+    Failure::environment("another command changes a code of the volume, and nothing is changed")
+        .advise(format!(
+            "try again once it has ended; `cauchyfs set --show {place}` shows the codes"
+        ))
+}
+
+fn unknown_code(class: u8, place: &str) -> Failure {
+    let message = format!(
+        "the code of the directory is not known: the record of class {class} of stripes is missing or damaged"
+    );
+    Failure {
+        fault: Fault::Unreadable,
+        ..Failure::environment(message)
+    }
+    .advise(format!(
+        "`cauchyfs set --path DIR --data K --parity M {place}` gives the directory another code; `cauchyfs check` of the \
+         unmounted volume says more"
+    ))
 }
 
 /// Puts the step that helps with the code of a directory into one line.
