@@ -95,7 +95,7 @@ use removal::Removal;
 pub use crate::format::TARGET_MAX;
 pub use attributes::Attributes;
 pub use directories::Directories;
-pub use directory_codes::DirectoryCodes;
+pub use directory_codes::{DirectoryCodes, OwnCode};
 pub use error::FsError;
 pub use interlock::{Interlock, InterlockChange, RefusedRemovals};
 pub use kept::{Kept, LostChanges};

@@ -145,6 +145,7 @@ impl Maintenance {
             Arc::clone(&transactions.members),
             Arc::clone(&transactions.replicas),
             Arc::clone(&transactions.stripes),
+            Arc::clone(&transactions.catalog),
             Arc::clone(&transactions.commits),
             Arc::clone(&reaper),
         ));

@@ -445,8 +445,8 @@ code follow. A file keeps its code where it is moved, and for what is added to i
 of the volume, and holds files up to 2048 bytes. So no directory can have more parity. Give the volume the most that any
 needs, and directories less. A directory with the code that the volume has follows later changes of the volume. Free space
 is estimated by the code of the volume, and --rewrite does not check beforehand whether there is room. A volume can have 15
-codes of directories in its life. Once a directory was given a code, versions of cauchyfs without this refuse the volume.
-Exits with 3 if files are yet to be rewritten.")]
+codes of directories in its life. While a directory or stripes have a code, `member remove` is refused if too few members
+would stay for it. Once a directory was given a code, versions of cauchyfs without this refuse the volume. Exits with 3 if files are yet to be rewritten.")]
 pub(super) struct SetArguments {
     /// Data shards of a stripe.
     #[arg(long, value_name = "K")]
@@ -466,7 +466,8 @@ pub(super) struct SetArguments {
     /// Give the files below the directory the code as well, and write their data again.
     #[arg(long, requires = "path", conflicts_with = "show")]
     pub(super) rewrite: bool,
-    /// Change nothing, and print the code of new data, and how much data has which.
+    /// Change nothing, and print the code of new data. Without --path also how much data has which, and the directories
+    /// whose code is not that of the directory in which they lie.
     #[arg(long, conflicts_with_all = ["data", "parity", "code", "stripe_unit", "rate"])]
     pub(super) show: bool,
     #[command(flatten)]
@@ -498,14 +499,16 @@ pub(super) enum MemberChange {
   cauchyfs member add /mnt/photos /srv/d3              # it was to be removed: it stays")]
     Add(AddArguments),
     /// Put an empty directory, made if absent, in the place of another, and rebuild or copy what was
-    /// there; or take back one that was away. One that is still there is drained, and then removed.
+    /// there; or take back one that was away. One that is still there is drained, and then removed. That is refused while
+    /// members are too few for the volume, or for a code of its directories.
     #[command(after_help = "Examples:
   cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
   cauchyfs member replace /mnt/photos 2 /srv/e2
   cauchyfs member replace /mnt/photos /srv/d2 /srv/d2    # it was away, and is back")]
     Replace(ReplaceArguments),
-    /// Drain a directory: move everything off it, then remove it. Refused if the others would be too few. It goes on if this is
-    /// interrupted; `status` shows how far it is, and `member add` keeps the directory after all.
+    /// Drain a directory: move everything off it, then remove it. Refused if the others would be too few, also for a code that
+    /// `set --path` gave to directories of the volume. It goes on if this is interrupted; `status` shows how far it is,
+    /// and `member add` keeps the directory after all.
     #[command(after_help = "Examples:
   cauchyfs member remove /mnt/photos /srv/d3
   cauchyfs member remove /mnt/photos 3

@@ -9,7 +9,8 @@ use std::path::Path;
 use super::failure::Failure;
 use super::shell::quoted_path;
 use super::size::format_size;
-use crate::control::failure::DaemonFailure;
+use crate::control::failure::{CodeStep, DaemonFailure};
+use crate::control::fault::Fault;
 use crate::control::volume_failure::VolumeFailure;
 use crate::fuse::mount::MountError;
 
@@ -135,12 +136,64 @@ impl DaemonFailure {
             .advise(format!(
                 "delete something, or add another directory with `cauchyfs member add {place} DIR`"
             )),
+            Self::CodeOrderUnderWay => code_order_under_way(&place),
+            Self::UnknownDirectoryCode { class } => unknown_code(class, &place),
+            Self::DirectoryCode { problem, step } => {
+                Failure::usage(problem).advise(code_advice(&step, &place))
+            }
             Self::BadCode { problem } => Failure::usage(problem).advise(
                 "`cauchyfs create --help` lists the codes, and how many shards each can have",
             ),
             Self::NotUnmounted { refusal } => mount_failure(&refusal.at(mountpoint)),
             Self::Volume { failure } => failure.at(Some(mountpoint)),
         }
+    }
+}
+
+fn code_order_under_way(place: &str) -> Failure {
+    Failure::environment("another command changes a code of the volume, and nothing is changed")
+        .advise(format!(
+            "try again once it has ended; `cauchyfs set --show {place}` shows the codes"
+        ))
+}
+
+fn unknown_code(class: u8, place: &str) -> Failure {
+    let message = format!(
+        "the code of the directory is not known: the record of class {class} of stripes is missing or damaged"
+    );
+    Failure {
+        fault: Fault::Unreadable,
+        ..Failure::environment(message)
+    }
+    .advise(format!(
+        "`cauchyfs set --path DIR --data K --parity M {place}` gives the directory another code; `cauchyfs check` of the \
+         unmounted volume says more"
+    ))
+}
+
+/// Puts the step that helps with the code of a directory into one line.
+fn code_advice(step: &CodeStep, place: &str) -> String {
+    match step {
+        CodeStep::RaiseVolume { losses, most } => format!(
+            "raise the parity of the volume first, with `cauchyfs set --parity {losses} {place}`, or choose a code that \
+             survives at most {most}"
+        ),
+        CodeStep::MoreParity => {
+            "give it more parity shards, or --code rs-cauchy, which survives a loss for each"
+                .to_owned()
+        }
+        CodeStep::FewerDataShards { most } => format!(
+            "choose at most {most} data shards, or lengthen the stripes of the volume first, with `cauchyfs set \
+             --stripe-unit SIZE {place}`"
+        ),
+        CodeStep::KnownCode { codes } => {
+            format!("choose one that directories had: {}", codes.join(", "))
+        }
+        CodeStep::ChangeDirectories => format!(
+            "`cauchyfs set --show {place}` names such directories; change them first, each with `cauchyfs set --path DIR \
+             --data K --parity M --rewrite {place}`"
+        ),
+        CodeStep::OtherDirectory => "name a directory of the volume that is there".to_owned(),
     }
 }
 
@@ -172,7 +225,6 @@ pub(super) fn mount_failure(error: &MountError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::fault::Fault;
     use crate::control::mount_refusal::MountRefusal;
     use crate::membership::{Remedy, VolumeStep};
 
@@ -232,6 +284,8 @@ mod tests {
                 },
                 1,
             ),
+            (DaemonFailure::CodeOrderUnderWay, 2),
+            (DaemonFailure::UnknownDirectoryCode { class: 9 }, 2),
             (DaemonFailure::Volume { failure }, 2),
         ]
     }
@@ -252,6 +306,52 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn each_refusal_of_a_code_has_advice_of_its_own() {
+        let codes = vec!["5+1 rs-cauchy".to_owned(), "1+1 rs-cauchy".to_owned()];
+        let steps = [
+            (
+                CodeStep::RaiseVolume { losses: 3, most: 2 },
+                "`cauchyfs set --parity 3 '/mnt/my photos'`",
+            ),
+            (CodeStep::MoreParity, "more parity shards"),
+            (
+                CodeStep::FewerDataShards { most: 8 },
+                "at most 8 data shards",
+            ),
+            (
+                CodeStep::KnownCode { codes },
+                "5+1 rs-cauchy, 1+1 rs-cauchy",
+            ),
+            (
+                CodeStep::ChangeDirectories,
+                "`cauchyfs set --show '/mnt/my photos'` names such",
+            ),
+            (CodeStep::OtherDirectory, "a directory of the volume"),
+        ];
+        let mut all = std::collections::BTreeSet::new();
+        for (step, expected) in steps {
+            let failure = DaemonFailure::DirectoryCode {
+                problem: "a problem".to_owned(),
+                step,
+            };
+            let line = serde_json::to_string(&failure).unwrap();
+            assert_eq!(
+                serde_json::from_str::<DaemonFailure>(&line).unwrap(),
+                failure
+            );
+            let failure = failure.at(Path::new("/mnt/my photos"));
+            assert_eq!(Failure::exit_code(failure.fault), 1);
+            let advice = failure.advice.unwrap();
+            assert!(
+                advice.contains(expected) && !advice.contains('\n'),
+                "{advice}"
+            );
+            all.insert(advice);
+        }
+        assert_eq!(all.len(), 6);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! `cauchyfs set`.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -14,14 +15,27 @@ use super::rebuild::{follow, leave};
 use super::report::{code_name, codes_lines};
 use super::shell::quoted_path;
 use super::terminal;
-use crate::control::protocol::{Answer, CodeChange, DirectoryCodeRequest, Request};
+use crate::control::protocol::{
+    Answer, CodeChange, DirectoryCodeEntry, DirectoryCodeRequest, Request,
+};
 use crate::control::report::{CodeReport, GeometryReport};
 
-/// The document that `set --show --json` prints.
+/// The document that `set --show --json` prints about the volume.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     geometry: &'a GeometryReport,
     codes: &'a [CodeReport],
+    directories: Vec<ShownDirectory<'a>>,
+    has_more_directories: bool,
+}
+
+/// A directory with a code of its own in the document.
+#[derive(Debug, Serialize)]
+struct ShownDirectory<'a> {
+    path: Option<String>,
+    inode: u64,
+    class: u8,
+    geometry: Option<&'a GeometryReport>,
 }
 
 /// The document that is printed about a directory.
@@ -144,13 +158,22 @@ fn print_code(
 fn inode_of(mount: &LiveMount, path: &Path) -> Result<u64, Failure> {
     let shown = path.display();
     let look = |path: &Path| {
-        fs::metadata(path)
-            .map_err(|error| Failure::usage(format!("cannot look at {}: {error}", path.display())))
+        fs::metadata(path).map_err(|error| {
+            let failure = Failure::usage(format!("cannot look at {}: {error}", path.display()));
+            match error.kind() {
+                io::ErrorKind::NotFound => failure.advise(format!(
+                    "name a directory of the volume; `mkdir {}` makes this one",
+                    quoted_path(path)
+                )),
+                _ => failure,
+            }
+        })
     };
     let (found, root) = (look(path)?, look(mount.mountpoint())?);
     if !found.is_dir() {
-        return Err(Failure::usage(format!("{shown} is no directory"))
-            .advise("a file has the code that its directory had when it was made"));
+        return Err(Failure::usage(format!("{shown} is no directory")).advise(
+            "name the directory in which it lies: a file has the code that its directory had when it was made",
+        ));
     }
     if found.dev() != root.dev() {
         let mountpoint = mount.mountpoint().display();
@@ -162,17 +185,93 @@ fn inode_of(mount: &LiveMount, path: &Path) -> Result<u64, Failure> {
     Ok(found.ino())
 }
 
-/// Prints the code of new data, and how much data has which.
+/// Prints the code of new data, how much data has which, and the directories with codes of their own.
 fn show(mount: &LiveMount, json: bool) -> Result<Outcome, Failure> {
     let report = mount.report()?;
+    let request = Request::DirectoryCode(DirectoryCodeRequest::List);
+    let Answer::DirectoryCodes {
+        directories,
+        has_more,
+    } = mount.ask(&request)?
+    else {
+        return Err(mount.beside_the_point());
+    };
+    let path_of = |entry: &DirectoryCodeEntry| {
+        let path = entry.path.as_deref()?;
+        // An empty path would leave a slash behind the mountpoint.
+        Some(if path.is_empty() {
+            mount.mountpoint().display().to_string()
+        } else {
+            mount.mountpoint().join(path).display().to_string()
+        })
+    };
     if json {
+        let shown = directories.iter().map(|entry| ShownDirectory {
+            path: path_of(entry),
+            inode: entry.directory,
+            class: entry.class,
+            geometry: entry.geometry.as_ref(),
+        });
         let document = Document {
             geometry: &report.geometry,
             codes: &report.codes,
+            directories: shown.collect(),
+            has_more_directories: has_more,
         };
         terminal::json(&document).map_err(Failure::environment)?;
-    } else {
-        terminal::report(&codes_lines(&report));
+        return Ok(Outcome::Done);
+    }
+    terminal::report(&codes_lines(&report));
+    for entry in &directories {
+        terminal::report(&directory_line(entry, path_of(entry)));
+    }
+    if has_more {
+        terminal::report("and more directories with codes of their own");
     }
     Ok(Outcome::Done)
+}
+
+/// Returns a line about a directory with a code of its own.
+fn directory_line(entry: &DirectoryCodeEntry, path: Option<String>) -> String {
+    let place = path.unwrap_or_else(|| format!("the directory of inode {}", entry.directory));
+    let code = match &entry.geometry {
+        Some(code) => code_name(code),
+        None => format!(
+            "a code that is not known, because the record of class {} of stripes is missing or damaged",
+            entry.class
+        ),
+    };
+    format!("new data in {place}: {code}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_is_shown_with_its_code_or_with_the_reason_why_that_is_not_known() {
+        let mut entry = DirectoryCodeEntry {
+            directory: 17,
+            path: Some("scratch".to_owned()),
+            class: 9,
+            geometry: Some(GeometryReport {
+                data: 5,
+                parity: 1,
+                code: "rs-cauchy".to_owned(),
+                survives: None,
+            }),
+        };
+        let path = || Some("/mnt/scratch".to_owned());
+        assert_eq!(
+            directory_line(&entry, path()),
+            "new data in /mnt/scratch: 5+1 rs-cauchy"
+        );
+        entry.geometry = None;
+        let said = directory_line(&entry, None);
+        assert!(
+            said.starts_with("new data in the directory of inode 17: a code that is not known"),
+            "{said}"
+        );
+        assert!(said.contains("class 9"), "{said}");
+    }
 }

@@ -1,16 +1,22 @@
 //! Carrying out what commands say about the code of a volume.
 
-use super::failure::DaemonFailure;
+use super::failure::{CodeStep, DaemonFailure};
 use super::mounted::{MountedVolume, OpenVolume};
-use super::protocol::{Answer, CodeChange, DirectoryCodeRequest};
+use super::protocol::{Answer, CodeChange, DirectoryCodeEntry, DirectoryCodeRequest};
 use super::report::{GeometryReport, SurvivalReport};
 use super::volume_failure::VolumeFailure;
 use crate::codec::{CodeId, CodecError, Geometry, Survival};
-use crate::format::Ino;
+use crate::format::{Ino, StripeClass};
 use crate::fs::FsError;
 use crate::maintenance::OrderNumber;
 use crate::membership::StripeCode;
-use crate::transaction::DirectoryCodeError;
+use crate::transaction::{CommitError, DirectoryCodeError};
+
+/// Most directories in one answer.
+const MOST_DIRECTORIES: usize = 1000;
+
+/// Most bytes of their paths together.
+const MOST_PATH_BYTES: usize = 1 << 20;
 
 /// Changes the code of a volume, opens it with that, and orders the work on what is there. Requests of programs wait while
 /// it is opened again.
@@ -18,7 +24,7 @@ use crate::transaction::DirectoryCodeError;
 /// # Errors
 ///
 /// Those of a code that cannot be, that has too few members or too little room, and of opening the volume again.
-/// [`DaemonFailure::Busy`] if another command changes a code.
+/// [`DaemonFailure::CodeOrderUnderWay`] if another command changes a code.
 pub(crate) fn change(
     mounted: &MountedVolume,
     change: &CodeChange,
@@ -45,33 +51,37 @@ pub(crate) fn change(
     Ok(Answer::Ordered(order))
 }
 
-/// Gives a directory a code, or tells which it has.
+/// Gives a directory a code, or tells which it has, or all that have one of their own.
 ///
 /// # Errors
 ///
-/// Those of a code that the directory cannot have, and of [`crate::fs::DirectoryCodes`]. [`DaemonFailure::Busy`] if another
-/// command changes a code.
+/// Those of a code that the directory cannot have, and of [`crate::fs::DirectoryCodes`].
+/// [`DaemonFailure::UnknownDirectoryCode`] if it names a class without a code;
+/// [`DaemonFailure::CodeOrderUnderWay`] if another command changes a code.
 pub(crate) fn of_directory(
     mounted: &MountedVolume,
     request: &DirectoryCodeRequest,
 ) -> Result<Answer, DaemonFailure> {
-    let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
     match request {
         DirectoryCodeRequest::Show { directory } => {
-            let code = code_of(&volume, Ino(*directory))?;
-            Ok(Answer::DirectoryCode(code_report(code)))
+            let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
+            show(&volume, Ino(*directory))
         }
+        DirectoryCodeRequest::List => list(&mounted.open().ok_or(DaemonFailure::VolumeAway)?),
         DirectoryCodeRequest::Set {
             directory,
             change,
             rewrite,
             bytes_per_second,
         } => {
+            // The volume is away for a moment while its own code changes.
             let _one_at_a_time = mounted.hold_code_orders()?;
+            let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
             let orders = volume.orders.as_ref();
             let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
             let directory = Ino(*directory);
-            let wanted = wanted(code_of(&volume, directory)?, change).map_err(bad_code)?;
+            let wanted = wanted(code_to_change(&volume, directory, change)?, change);
+            let wanted = wanted.map_err(bad_code)?;
             let transactions = volume.fs.transactions();
             let class = transactions.class_for(wanted.geometry, wanted.code);
             let class = class.map_err(refusal)?;
@@ -93,18 +103,75 @@ pub(crate) fn of_directory(
     }
 }
 
-/// Returns the code of what is made in a directory. One whose class is not known has none: the volume's is told then.
-fn code_of(volume: &OpenVolume, directory: Ino) -> Result<StripeCode, DaemonFailure> {
+/// Tells the code of what is made in a directory.
+fn show(volume: &OpenVolume, directory: Ino) -> Result<Answer, DaemonFailure> {
+    let (class, code) = code_of(volume, directory)?;
+    let code = code.ok_or(DaemonFailure::UnknownDirectoryCode { class: class.0 })?;
+    Ok(Answer::DirectoryCode(code_report(code)))
+}
+
+/// Lists the directories with codes of their own.
+fn list(volume: &OpenVolume) -> Result<Answer, DaemonFailure> {
+    let owners = volume.fs.directory_codes().list();
+    let mut entries: Vec<DirectoryCodeEntry> = owners
+        .map_err(directory_failure)?
+        .into_iter()
+        .map(|owner| DirectoryCodeEntry {
+            directory: owner.directory.0,
+            path: owner
+                .path
+                .map(|path| String::from_utf8_lossy(&path).into_owned()),
+            class: owner.class.0,
+            geometry: code_of_class(volume, owner.class).map(code_report),
+        })
+        .collect();
+    entries.sort_by(|a, b| (&a.path, a.directory).cmp(&(&b.path, b.directory)));
+    let mut bytes = 0;
+    let fitting = entries.iter().take(MOST_DIRECTORIES).take_while(|entry| {
+        bytes += entry.path.as_ref().map_or(0, String::len);
+        bytes <= MOST_PATH_BYTES
+    });
+    let fitting = fitting.count();
+    let has_more = fitting < entries.len();
+    entries.truncate(fitting);
+    Ok(Answer::DirectoryCodes {
+        directories: entries,
+        has_more,
+    })
+}
+
+/// Returns the class and the code of what is made in a directory. A class whose record is lost has no code.
+fn code_of(
+    volume: &OpenVolume,
+    directory: Ino,
+) -> Result<(StripeClass, Option<StripeCode>), DaemonFailure> {
     let class = volume.fs.directory_codes().get(directory);
     let class = class.map_err(directory_failure)?;
+    Ok((class, code_of_class(volume, class)))
+}
+
+fn code_of_class(volume: &OpenVolume, class: StripeClass) -> Option<StripeCode> {
     let transactions = volume.fs.transactions();
-    let of_volume = transactions.members().shape().stripe_code();
-    let code = transactions.code_of_class(class);
-    Ok(code.map_or(of_volume, |(geometry, code)| StripeCode {
+    let (geometry, code) = transactions.code_of_class(class)?;
+    Some(StripeCode {
         geometry,
         code,
-        ..of_volume
-    }))
+        ..transactions.members().shape().stripe_code()
+    })
+}
+
+/// Returns the code that a change of the code of a directory begins with. That is the volume's if the directory's is not
+/// known, and the change names all shards.
+fn code_to_change(
+    volume: &OpenVolume,
+    directory: Ino,
+    change: &CodeChange,
+) -> Result<StripeCode, DaemonFailure> {
+    let (class, code) = code_of(volume, directory)?;
+    let is_complete = change.data.is_some() && change.parity.is_some();
+    let of_volume = || volume.fs.transactions().members().shape().stripe_code();
+    code.or_else(|| is_complete.then(of_volume))
+        .ok_or(DaemonFailure::UnknownDirectoryCode { class: class.0 })
 }
 
 fn code_report(code: StripeCode) -> GeometryReport {
@@ -119,6 +186,11 @@ fn code_report(code: StripeCode) -> GeometryReport {
 fn directory_failure(error: FsError) -> DaemonFailure {
     match error {
         FsError::ReadOnly => DaemonFailure::MountedReadOnly,
+        FsError::NoSpace => DaemonFailure::from(VolumeFailure::from(CommitError::NoSpace)),
+        FsError::NotFound | FsError::NotDirectory => DaemonFailure::DirectoryCode {
+            problem: format!("the directory was removed meanwhile: {error}"),
+            step: CodeStep::OtherDirectory,
+        },
         error => DaemonFailure::from(VolumeFailure::from(error)),
     }
 }
@@ -127,13 +199,29 @@ fn bad_code(error: CodecError) -> DaemonFailure {
     refusal(DirectoryCodeError::Codec(error))
 }
 
+/// Puts the refusal of a code together with the step that helps.
 fn refusal(error: DirectoryCodeError) -> DaemonFailure {
-    match error {
-        DirectoryCodeError::Commit(error) => DaemonFailure::from(VolumeFailure::from(error)),
-        error => DaemonFailure::BadCode {
-            problem: error.to_string(),
+    let problem = error.to_string();
+    let step = match error {
+        DirectoryCodeError::Commit(error) => {
+            return DaemonFailure::from(VolumeFailure::from(error));
+        }
+        DirectoryCodeError::Codec(_) => return DaemonFailure::BadCode { problem },
+        DirectoryCodeError::TooMuchParity { losses, most } => {
+            CodeStep::RaiseVolume { losses, most }
+        }
+        DirectoryCodeError::NoParity { .. } => CodeStep::MoreParity,
+        DirectoryCodeError::TooWide { most, .. } => CodeStep::FewerDataShards { most },
+        DirectoryCodeError::TooMany { known } => CodeStep::KnownCode {
+            codes: known
+                .into_iter()
+                .map(|(geometry, code)| format!("{geometry} {code}"))
+                .collect(),
         },
-    }
+        DirectoryCodeError::DirectoryHasMore { .. }
+        | DirectoryCodeError::DirectoryTooWide { .. } => CodeStep::ChangeDirectories,
+    };
+    DaemonFailure::DirectoryCode { problem, step }
 }
 
 /// Returns the code that the volume can be changed to; none if it has that.
@@ -182,3 +270,6 @@ fn wanted(current: StripeCode, change: &CodeChange) -> Result<StripeCode, CodecE
         unit_bytes: change.unit_bytes.unwrap_or(current.unit_bytes),
     })
 }
+
+#[cfg(test)]
+mod tests;

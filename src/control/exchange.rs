@@ -94,6 +94,7 @@ impl Limits {
             Request::Status
             | Request::Usage { .. }
             | Request::Quota(QuotaRequest::List { .. })
+            | Request::DirectoryCode(DirectoryCodeRequest::List)
             | Request::Events { .. } => Self {
                 bytes: MOST_REPORT_BYTES,
                 ..bounded

@@ -70,6 +70,20 @@ pub(crate) enum DaemonFailure {
         /// The bytes of shards that find no room.
         lacking: u64,
     },
+    /// A directory cannot have a code, or the volume cannot have one beside those of its directories.
+    DirectoryCode {
+        /// The problem.
+        problem: String,
+        /// The step that helps.
+        step: CodeStep,
+    },
+    /// The code of a directory is not known, because its record is missing or damaged.
+    UnknownDirectoryCode {
+        /// The class of stripes that the directory names.
+        class: u8,
+    },
+    /// Another command changes a code of the volume.
+    CodeOrderUnderWay,
     /// A code, or a number of shards, that makes no sense.
     BadCode {
         /// The problem.
@@ -86,6 +100,35 @@ impl From<VolumeFailure> for DaemonFailure {
     fn from(failure: VolumeFailure) -> Self {
         Self::Volume { failure }
     }
+}
+
+/// The step that helps with the code of a directory.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum CodeStep {
+    /// Raise the parity of the volume first, or choose a code that survives less.
+    RaiseVolume {
+        /// The losses that the wanted code survives.
+        losses: usize,
+        /// The losses that a code of a directory may survive at present.
+        most: usize,
+    },
+    /// Choose a code that survives a loss.
+    MoreParity,
+    /// Choose fewer data shards, or longer stripes of the volume.
+    FewerDataShards {
+        /// The most that fit.
+        most: usize,
+    },
+    /// Choose a code that directories of the volume had before.
+    KnownCode {
+        /// Their names.
+        codes: Vec<String>,
+    },
+    /// Give the directories that have such a code another one first.
+    ChangeDirectories,
+    /// Name a directory that is there.
+    OtherDirectory,
 }
 
 /// The reason why the last changes of a mount that was taken away may not be durable.

@@ -512,7 +512,12 @@ impl Commands {
             (Some(old), None) => JoinAs::InPlaceOf(old),
         };
         if let Some(old) = drained {
-            check_replaceable(members, old)?;
+            if members.membership().draining().contains(&old) {
+                return Err(DaemonFailure::AlreadyDraining { member: old.0 });
+            }
+            let draining = self.volume.maintenance.draining();
+            let replaceable = draining.check_replaceable(old);
+            replaceable.map_err(VolumeFailure::from)?;
         }
         let member = self.take_in(seat, old, &store)?;
         if members.membership().draining().contains(&member) {
@@ -650,28 +655,6 @@ impl Commands {
             }),
         }
     }
-}
-
-/// Refuses to put a directory in the place of a member that is there if that could not be drained.
-fn check_replaceable(members: &Members, old: MemberIndex) -> Result<(), DaemonFailure> {
-    let draining = members.membership().draining();
-    if draining.contains(&old) {
-        return Err(DaemonFailure::AlreadyDraining { member: old.0 });
-    }
-    // The new one makes up for the old.
-    let live = members.membership().live().into_iter();
-    let staying = live.filter(|member| !draining.contains(member)).count();
-    let needed = members.shape().geometry().total_shards();
-    if staying < needed {
-        let index = old;
-        let error = MembersError::TooFewLeft {
-            index,
-            staying,
-            needed,
-        };
-        return Err(VolumeFailure::from(&error).into());
-    }
-    Ok(())
 }
 
 /// Returns which member a directory is that was refused because it is one.

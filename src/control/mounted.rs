@@ -121,9 +121,11 @@ impl MountedVolume {
     ///
     /// # Errors
     ///
-    /// [`DaemonFailure::Busy`] if one does so.
+    /// [`DaemonFailure::CodeOrderUnderWay`] if one does so.
     pub(crate) fn hold_code_orders(&self) -> Result<MutexGuard<'_, ()>, DaemonFailure> {
-        self.code_orders.try_lock().ok_or(DaemonFailure::Busy)
+        self.code_orders
+            .try_lock()
+            .ok_or(DaemonFailure::CodeOrderUnderWay)
     }
 
     /// Stops the volume, changes it, and opens it again beneath the mount, while the requests of programs wait. The caller

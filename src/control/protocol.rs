@@ -204,7 +204,9 @@ impl Request {
             Self::Directories
                 | Self::Membership
                 | Self::Quota(QuotaRequest::List { .. })
-                | Self::DirectoryCode(DirectoryCodeRequest::Show { .. })
+                | Self::DirectoryCode(
+                    DirectoryCodeRequest::Show { .. } | DirectoryCodeRequest::List
+                )
         )
     }
 
@@ -269,6 +271,8 @@ pub(crate) enum DirectoryCodeRequest {
         /// The directory.
         directory: u64,
     },
+    /// Asks for all directories with codes of their own.
+    List,
     /// Give it a code, for what is made in it from now on.
     Set {
         /// The directory.
@@ -280,6 +284,19 @@ pub(crate) enum DirectoryCodeRequest {
         /// The most bytes in a second that are rewritten, if limited.
         bytes_per_second: Option<u64>,
     },
+}
+
+/// A directory with a code of its own.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct DirectoryCodeEntry {
+    /// Its inode number.
+    pub(crate) directory: u64,
+    /// Its path below the mountpoint, without a leading slash. Bytes that are no text are replaced.
+    pub(crate) path: Option<String>,
+    /// The class of its stripes.
+    pub(crate) class: u8,
+    /// The code of what is made in it, if it is known.
+    pub(crate) geometry: Option<GeometryReport>,
 }
 
 /// Answer of a daemon.
@@ -325,6 +342,13 @@ pub(crate) enum Answer {
     },
     /// The code of what is made in a directory.
     DirectoryCode(GeometryReport),
+    /// The directories with codes of their own.
+    DirectoryCodes {
+        /// The first ones, by path.
+        directories: Vec<DirectoryCodeEntry>,
+        /// True if there are more.
+        has_more: bool,
+    },
     /// A quota was set or cleared, durably.
     QuotaChanged,
     /// The quotas that were asked for.

@@ -91,6 +91,7 @@ impl From<&MembersError> for VolumeFailure {
             | MembersError::SameMember { .. }
             | MembersError::NoSuchMember { .. }
             | MembersError::TooFewLeft { .. }
+            | MembersError::TooFewLeftForDirectories { .. }
             | MembersError::TooFewStay { .. }
             | MembersError::Foreign { .. } => failure.fault = Fault::Usage,
             _ => {}

@@ -3,17 +3,18 @@
 //! A file keeps its class where it goes, and until it is given another one: so bytes of one file never lie in stripes of
 //! several classes for long, and no call looks at the directories above an inode.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use crate::format::record::{Dirent, FileKind};
+use crate::format::record::{Dirent, FileKind, Inode};
 use crate::format::{Ino, Record, StripeClass, key};
 use crate::transaction::Transactions;
 
 use super::edit::Edit;
 use super::error::FsError;
 use super::inodes::Inodes;
+use super::paths;
 
 /// The inodes below a directory that may get its class.
 #[derive(Debug, Default)]
@@ -21,6 +22,17 @@ struct Below {
     /// Each after the one in which it lies; the directory itself is the first.
     directories: Vec<Ino>,
     files: Vec<Ino>,
+}
+
+/// A directory whose class is not that of the directory in which it lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OwnCode {
+    /// The directory.
+    pub directory: Ino,
+    /// Its path from the root on, without a leading slash, if every name on the way is known.
+    pub path: Option<Vec<u8>>,
+    /// The class of what is made in it.
+    pub class: StripeClass,
 }
 
 /// The codes of directories.
@@ -45,6 +57,52 @@ impl DirectoryCodes {
     pub fn get(&self, directory: Ino) -> Result<StripeClass, FsError> {
         let _lock = self.inodes.locks().shared(directory);
         Ok(self.inodes.directory(directory)?.class)
+    }
+
+    /// Returns the directories that have another class than the directory in which each lies. The root is one of them if its
+    /// class is not that of the volume. Reads all inodes.
+    ///
+    /// # Errors
+    ///
+    /// [`FsError::Storage`] or [`FsError::Format`] if a record cannot be read.
+    pub fn list(&self) -> Result<Vec<OwnCode>, FsError> {
+        let mut special = BTreeMap::new();
+        self.each_directory(|ino, inode| {
+            if inode.class != StripeClass::VOLUME {
+                special.insert(ino, inode.class);
+            }
+        })?;
+        let mut owners = BTreeMap::new();
+        self.each_directory(|ino, inode| {
+            let parent = if ino == Ino::ROOT {
+                StripeClass::VOLUME
+            } else {
+                let parent = special.get(&inode.parent);
+                parent.copied().unwrap_or(StripeClass::VOLUME)
+            };
+            if inode.class != parent {
+                owners.insert(ino, inode.class);
+            }
+        })?;
+        let paths = paths::of_directories(&self.transactions, &owners.keys().copied().collect())?;
+        let own = |(directory, class): (Ino, StripeClass)| OwnCode {
+            directory,
+            path: paths.get(&directory).cloned(),
+            class,
+        };
+        Ok(owners.into_iter().map(own).collect())
+    }
+
+    /// Visits all directories that have a name.
+    fn each_directory(&self, mut visit: impl FnMut(Ino, &Inode)) -> Result<(), FsError> {
+        let (from, end) = key::inodes();
+        self.transactions.visit(&from, &end, |key, value| {
+            let inode = Inode::decode(value)?;
+            if inode.kind == FileKind::Directory && inode.links > 0 {
+                visit(key::parse_inode(key)?, &inode);
+            }
+            Ok::<_, FsError>(ControlFlow::Continue(()))
+        })
     }
 
     /// Gives a directory a class, and those below that have the class which it had before; durable on return. Files keep

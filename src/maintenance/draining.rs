@@ -3,11 +3,13 @@
 use std::sync::Arc;
 
 use super::reaper::Reaper;
+use crate::codec::{CodeId, Geometry};
 use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId, StripeClass};
 use crate::membership::{Members, MembersError};
 use crate::metadata::IndexReplicas;
 use crate::stripes::Stripes;
+use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
 use crate::transaction::{CommitError, MAX_REFILLED_AT_CLOSE};
 
@@ -16,6 +18,7 @@ pub struct Draining {
     members: Arc<Members>,
     replicas: Arc<IndexReplicas>,
     stripes: Arc<Stripes>,
+    catalog: Arc<Catalog>,
     commits: Arc<Commits>,
     reaper: Arc<Reaper>,
 }
@@ -25,6 +28,7 @@ impl Draining {
         members: Arc<Members>,
         replicas: Arc<IndexReplicas>,
         stripes: Arc<Stripes>,
+        catalog: Arc<Catalog>,
         commits: Arc<Commits>,
         reaper: Arc<Reaper>,
     ) -> Self {
@@ -32,6 +36,7 @@ impl Draining {
             members,
             replicas,
             stripes,
+            catalog,
             commits,
             reaper,
         }
@@ -60,7 +65,9 @@ impl Draining {
 
     fn begin(&self, member: MemberIndex, heir: Option<MemberIndex>) -> Result<(), CommitError> {
         self.commits.check_writable()?;
-        self.clear_of_directories(member)?;
+        let others = self.members.membership().staying().into_iter();
+        let staying = others.filter(|other| *other != member).count();
+        self.check_staying(member, staying)?;
         if !self.has_room_without(member) {
             self.reaper.free_dead()?;
             if !self.has_room_without(member) {
@@ -106,9 +113,32 @@ impl Draining {
         Ok(self.members.changes().set_draining(member, false)?)
     }
 
-    /// Refuses to drain a member if the others are too few for the stripes of directories. Frees those that are dead before.
-    fn clear_of_directories(&self, index: MemberIndex) -> Result<(), CommitError> {
-        if self.check_members_for_directories(index).is_ok() {
+    /// Checks whether a member that is there can be drained once another has come in its place.
+    ///
+    /// # Errors
+    ///
+    /// [`CommitError::Members`] if the members would be too few for the code of the volume, or for one of directories; else
+    /// as for [`Commits::sync`].
+    pub fn check_replaceable(&self, index: MemberIndex) -> Result<(), CommitError> {
+        // The new one makes up for the old.
+        let staying = self.members.membership().staying().len();
+        self.check_staying(index, staying)
+    }
+
+    /// Refuses to drain a member if so many others are too few for stripes of the volume, or for those of directories. Frees
+    /// those that are dead before.
+    fn check_staying(&self, index: MemberIndex, staying: usize) -> Result<(), CommitError> {
+        let needed = self.members.shape().geometry().total_shards();
+        if staying < needed {
+            return Err(MembersError::TooFewLeft {
+                index,
+                staying,
+                needed,
+            }
+            .into());
+        }
+        check_width(index, staying, self.widest_named(staying)?)?;
+        if check_width(index, staying, self.widest_written()?).is_ok() {
             return Ok(());
         }
         self.stripes.writer().retire_segments()?;
@@ -117,29 +147,32 @@ impl Draining {
             self.commits.sync()?;
             self.reaper.free_dead()?;
         }
-        self.check_members_for_directories(index)
+        check_width(index, staying, self.widest_written()?)
     }
 
-    /// Refuses to drain a member if the others are too few for the stripes of directories.
-    fn check_members_for_directories(&self, index: MemberIndex) -> Result<(), CommitError> {
-        let membership = self.members.membership();
-        let draining = membership.draining();
-        let stays = |other: &MemberIndex| *other != index && !draining.contains(other);
-        let staying = membership.live().into_iter().filter(stays).count();
-        let records = self.stripes.segments().records();
-        let of_directories = records
-            .iter()
-            .filter(|(_, segment)| segment.class != StripeClass::VOLUME);
-        let widest = of_directories.map(|(_, segment)| segment.total_shards());
-        match widest.max() {
-            Some(needed) if staying < needed => Err(MembersError::TooFewLeft {
-                index,
-                staying,
-                needed,
-            }
-            .into()),
-            _ => Ok(()),
+    /// Returns the code of the widest stripes that were written for directories.
+    fn widest_written(&self) -> Result<Option<Wide>, CommitError> {
+        let records = self.stripes.segments().records().into_iter();
+        let of_directories = records.filter(|(_, it)| it.class != StripeClass::VOLUME);
+        let widest = of_directories.max_by_key(|(_, it)| it.total_shards());
+        let code = |(_, it): (SegmentId, Segment)| -> Result<Wide, CommitError> {
+            let geometry = Geometry::new(it.data_shards.into(), it.parity_shards.into())?;
+            Ok((geometry, CodeId(it.code)))
+        };
+        widest.map(code).transpose()
+    }
+
+    /// Returns the widest code that a directory names for what is made in it, if it needs more members than these.
+    fn widest_named(&self, members: usize) -> Result<Option<Wide>, CommitError> {
+        let mut wide = self.stripes.classes().of_directories();
+        wide.retain(|code| code.geometry().total_shards() > members);
+        if wide.is_empty() {
+            return Ok(None);
         }
+        let named = self.catalog.named_by_directories()?;
+        let codes = wide.iter().filter(|code| named.contains(&code.class()));
+        let codes = codes.map(|code| (code.geometry(), code.code()));
+        Ok(codes.max_by_key(|(geometry, _)| geometry.total_shards()))
     }
 
     /// Returns whether the other members have room for the data of one.
@@ -179,5 +212,28 @@ impl Draining {
             tracing::info!(journal.member = %member, "member {member} is removed");
         }
         Ok(())
+    }
+}
+
+/// The code of the widest stripes that a draining must leave members for.
+type Wide = (Geometry, CodeId);
+
+/// Refuses to drain a member if so many others are too few for stripes of a code of directories.
+fn check_width(
+    index: MemberIndex,
+    staying: usize,
+    widest: Option<Wide>,
+) -> Result<(), CommitError> {
+    match widest {
+        Some((geometry, code)) if staying < geometry.total_shards() => {
+            Err(MembersError::TooFewLeftForDirectories {
+                index,
+                staying,
+                geometry,
+                code,
+            }
+            .into())
+        }
+        _ => Ok(()),
     }
 }

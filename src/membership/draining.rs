@@ -47,9 +47,8 @@ impl MemberChanges {
         if self.membership.has_no_member(index) {
             return Err(MembersError::NoSuchMember { index });
         }
-        let draining = self.membership.draining();
-        let stays = |other: &MemberIndex| *other != index && !draining.contains(other);
-        let staying = self.membership.live().into_iter().filter(stays).count();
+        let others = self.membership.staying().into_iter();
+        let staying = others.filter(|other| *other != index).count();
         let needed = self.shape.geometry().total_shards();
         if is_draining && staying < needed {
             return Err(MembersError::TooFewLeft {

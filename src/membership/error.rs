@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::reason::{AbsenceReason, Unusable};
 use super::remedy::{DirectoryChoice, DirectoryStep, Remedy, VolumeStep};
-use crate::codec::{CodecError, Geometry};
+use crate::codec::{CodeId, CodecError, Geometry};
 use crate::format::{Epoch, FormatError, MemberIndex, VolumeId};
 use crate::store::{Holder, StoreError};
 
@@ -223,6 +223,23 @@ pub enum MembersError {
         needed: usize,
     },
 
+    /// Without a member the others would be too few for a stripe of a code that directories have.
+    #[error(
+        "without member {index}, {} left, and a stripe of {geometry} {code}, a code of directories, needs {}",
+        members_are(*staying),
+        geometry.total_shards()
+    )]
+    TooFewLeftForDirectories {
+        /// The member.
+        index: MemberIndex,
+        /// The number that would be left.
+        staying: usize,
+        /// The shards of a stripe.
+        geometry: Geometry,
+        /// The code.
+        code: CodeId,
+    },
+
     /// Members cannot change while nothing can be written.
     #[error("members cannot change: the volume is not open to be written to")]
     NotNow,
@@ -421,6 +438,7 @@ impl MembersError {
             Self::Diverged { path } => Remedy::directory(path, DirectoryStep::ExtractAndEmpty),
             Self::StillThere { .. } => VolumeStep::AddBeforeRemove.into(),
             Self::TooFewLeft { .. } => VolumeStep::AddFirst.into(),
+            Self::TooFewLeftForDirectories { .. } => VolumeStep::AddOrNarrowDirectories.into(),
             Self::NoSuchMember { .. } => VolumeStep::ListMembers.into(),
             Self::NoMember { unusable } => choice_without_members(unusable).into(),
             Self::MixedVolumes {

@@ -142,6 +142,8 @@ pub enum VolumeStep {
     AddBeforeRemove,
     /// Add or replace a directory first.
     AddFirst,
+    /// Add a directory first, or give the directories of the volume that need so many members a code with fewer shards.
+    AddOrNarrowDirectories,
     /// Add directories for a wider code, or choose fewer shards.
     AddForCode,
     /// Bring the absent members back, or replace them.

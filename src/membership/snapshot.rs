@@ -60,6 +60,11 @@ impl MembershipSnapshot {
         self.draining.contains(&index)
     }
 
+    fn staying(&self) -> Vec<MemberIndex> {
+        let stays = |member: &&MemberIndex| !self.draining.contains(member);
+        self.live.iter().filter(stays).copied().collect()
+    }
+
     /// Returns all members by index, vacant places included.
     pub(super) fn members(&self) -> impl Iterator<Item = (MemberIndex, &Arc<Member>)> {
         (0..).map(MemberIndex).zip(&self.members)
@@ -217,14 +222,19 @@ impl Membership {
         member.map_or_else(String::new, |member| member.path.clone())
     }
 
-    /// Returns the members that new segments go to: the online ones that are not being drained or, if these are too few
-    /// for a stripe, all online ones.
+    /// Returns the online members that are not being drained.
     #[must_use]
-    pub fn homes(&self) -> Vec<MemberIndex> {
+    pub fn staying(&self) -> Vec<MemberIndex> {
+        self.current.load().staying()
+    }
+
+    /// Returns the members to which new segments go whose stripes have so many shards: the online ones that are not being
+    /// drained or, if these are too few, all online ones.
+    #[must_use]
+    pub fn homes(&self, shards: usize) -> Vec<MemberIndex> {
         let snapshot = self.current.load();
-        let staying = |member: &&MemberIndex| !snapshot.draining.contains(member);
-        let staying: Vec<_> = snapshot.live.iter().filter(staying).copied().collect();
-        if staying.len() >= self.geometry.total_shards() {
+        let staying = snapshot.staying();
+        if staying.len() >= shards {
             staying
         } else {
             snapshot.live.clone()

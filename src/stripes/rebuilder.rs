@@ -146,7 +146,7 @@ impl ShardRebuilder {
     #[must_use]
     pub(crate) fn homes_for_slot(&self, segment: &Segment, bytes: u64) -> Vec<MemberIndex> {
         let draining = self.members.membership().draining();
-        let mut candidates = self.segments.candidates(Need::New);
+        let mut candidates = self.segments.candidates(Need::New, segment.total_shards());
         candidates.retain(|candidate| {
             !segment.slots.contains(&Some(candidate.member))
                 && !draining.contains(&candidate.member)

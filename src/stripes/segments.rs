@@ -264,11 +264,11 @@ impl Segments {
 
     /// Returns whether no other placement would bring more of a stripe's shards onto members, and they suffice.
     fn is_good(&self, writing: &Writing, full: &[MemberIndex]) -> bool {
-        let mut live = self.members.membership().homes();
+        let total = writing.handle.record.total_shards();
+        let mut live = self.members.membership().homes(total);
         live.retain(|member| !writing.left_out.contains(member));
         let slots = || writing.handle.record.slots.iter().flatten();
         let reachable = slots().filter(|member| live.contains(member)).count();
-        let total = writing.handle.record.total_shards();
         let suffices = || {
             let live = self.members.membership().live();
             tally::takes_stripes(&writing.handle.record, &|member| live.contains(member))
@@ -285,7 +285,7 @@ impl Segments {
         if is_whole || self.full_members == FullMembers::Stop {
             return Vec::new();
         }
-        let mut homes = self.members.membership().homes();
+        let mut homes = self.members.membership().homes(record.total_shards());
         homes.retain(|member| !record.slots.contains(&Some(*member)));
         homes
     }

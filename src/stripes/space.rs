@@ -111,9 +111,10 @@ impl SpaceMeter {
         }
     }
 
-    /// Returns what each member that takes new segments has of them, and room for.
+    /// Returns what each member that takes new segments of the volume's code has of segments, and room for.
     pub(crate) fn loads(&self) -> BTreeMap<MemberIndex, Load> {
-        loads_of(&self.segments.candidates(Need::New))
+        let shards = self.geometry.total_shards();
+        loads_of(&self.segments.candidates(Need::New, shards))
     }
 
     /// Returns the members that take new segments in general, and have no room for another.

@@ -115,8 +115,11 @@ impl Writer {
     /// stripes of the volume would survive more losses.
     pub(crate) fn code_at_present(&self, code: &Arc<ClassCode>) -> Arc<ClassCode> {
         let volume = self.classes.volume();
-        let homes = self.members.membership().homes().len();
-        let vacant = |code: &ClassCode| code.geometry().total_shards().saturating_sub(homes);
+        let vacant = |code: &ClassCode| {
+            let shards = code.geometry().total_shards();
+            let homes = self.members.membership().homes(shards);
+            shards.saturating_sub(homes.len())
+        };
         let survived = |code: &ClassCode| code.survival().after(vacant(code));
         let is_lacking = vacant(code) > 0 && survived(code) < survived(volume);
         Arc::clone(if is_lacking { volume } else { code })

@@ -1,5 +1,6 @@
 //! Walks over the records of stripes, of segments, and of the extents that refer to them.
 
+use std::collections::BTreeSet;
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 
@@ -7,7 +8,7 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::CommitError;
 use super::live::LiveBytes;
-use crate::format::record::{Backref, Counter, Inode, SegmentStripe, Stripe};
+use crate::format::record::{Backref, Counter, FileKind, Inode, SegmentStripe, Stripe};
 use crate::format::{Ino, Record, SegmentId, StripeClass, StripeId, key};
 use crate::metadata::{Batch, Key, Meta, Value};
 use crate::stripes::{ClassCode, Classes, StripeRecords};
@@ -112,6 +113,20 @@ impl Catalog {
         let record = self.meta.get(&key::inode(ino))?;
         let inode = record.map(|value| Inode::decode(&value)).transpose()?;
         Ok(inode.map_or(StripeClass::VOLUME, |inode| inode.class))
+    }
+
+    /// Returns the classes that directories name for what is made in them. Reads all inodes.
+    pub(crate) fn named_by_directories(&self) -> Result<BTreeSet<StripeClass>, CommitError> {
+        let mut named = BTreeSet::new();
+        let (from, end) = key::inodes();
+        self.visit(&from, &end, |_, value| {
+            let inode = Inode::decode(value)?;
+            if inode.kind == FileKind::Directory && inode.links > 0 {
+                named.insert(inode.class);
+            }
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        Ok(named)
     }
 
     /// Returns the code of stripes for bytes of an inode that are moved. That is the volume's if the class of the inode has

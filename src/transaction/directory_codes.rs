@@ -23,9 +23,7 @@ pub enum DirectoryCodeError {
     #[error(transparent)]
     Codec(#[from] CodecError),
     /// The index survives fewer losses than the stripes would.
-    #[error(
-        "the index survives {most} losses and the code {losses}: raise the parity of the volume first"
-    )]
+    #[error("the index survives {most} losses, as the volume does, and the code {losses}")]
     TooMuchParity {
         /// The losses that the code survives.
         losses: usize,
@@ -39,16 +37,23 @@ pub enum DirectoryCodeError {
         most: usize,
     },
     /// A stripe would be longer than one of the volume, even with the least height.
-    #[error("a stripe of {data_shards} data shards is longer than one of the volume")]
+    #[error(
+        "a stripe of {data_shards} data shards is longer than one of the volume, and {most} are not"
+    )]
     TooWide {
         /// The data shards.
         data_shards: usize,
+        /// The most data shards that fit.
+        most: usize,
     },
     /// The volume had as many codes of directories as it ever has.
     #[error(
         "the volume had {MAX_DIRECTORY_CODES} codes of directories, and cannot have another one"
     )]
-    TooMany,
+    TooMany {
+        /// Those that can be used.
+        known: Vec<(Geometry, CodeId)>,
+    },
     /// Directories have a code that survives more losses than the volume would.
     #[error(
         "a directory has a code that survives {losses} losses, and the volume would survive {most}"
@@ -57,6 +62,16 @@ pub enum DirectoryCodeError {
         /// The losses that the directory's code survives.
         losses: usize,
         /// The losses that the volume would survive.
+        most: usize,
+    },
+    /// Directories have a code whose stripes would be longer than those of the volume.
+    #[error(
+        "a directory has a code of {data_shards} data shards, and stripes of the volume would be too short for more than {most}"
+    )]
+    DirectoryTooWide {
+        /// The data shards of the directory's code.
+        data_shards: usize,
+        /// The most data shards that would fit.
         most: usize,
     },
     /// The volume cannot do it now.
@@ -127,7 +142,9 @@ impl Transactions {
             last = key::parse_directory_code(&key).map_err(CommitError::from)?;
         }
         if last.0 >= MAX_DIRECTORY_CODES {
-            return Err(DirectoryCodeError::TooMany);
+            let known = self.stripes.classes().of_directories().into_iter();
+            let known = known.map(|code| (code.geometry(), code.code())).collect();
+            return Err(DirectoryCodeError::TooMany { known });
         }
         Ok(StripeClass(last.0 + 1))
     }
@@ -146,8 +163,9 @@ impl Transactions {
             return Err(DirectoryCodeError::NoParity { most });
         }
         let data_shards = wanted.geometry.data_shards();
-        if data_shards * BLOCK_SIZE > volume.capacity() {
-            return Err(DirectoryCodeError::TooWide { data_shards });
+        let most = volume.capacity() / BLOCK_SIZE;
+        if data_shards > most {
+            return Err(DirectoryCodeError::TooWide { data_shards, most });
         }
         Ok(())
     }
@@ -156,19 +174,22 @@ impl Transactions {
     ///
     /// # Errors
     ///
-    /// [`DirectoryCodeError::DirectoryHasMore`], [`DirectoryCodeError::TooWide`], or a failure of the index.
+    /// [`DirectoryCodeError::DirectoryHasMore`], [`DirectoryCodeError::DirectoryTooWide`], or a failure of the index.
     pub fn check_beside_directories(&self, wanted: StripeCode) -> Result<(), DirectoryCodeError> {
         let most = Survival::of(wanted.code, wanted.geometry).guaranteed();
-        let capacity = wanted.greatest_payload();
+        let most_data_shards = wanted.greatest_payload() / BLOCK_SIZE;
         for code in self.stripes.classes().of_directories() {
             let losses = code.survival().guaranteed();
             let data_shards = code.geometry().data_shards();
-            let is_too_wide = data_shards * BLOCK_SIZE > capacity;
+            let is_too_wide = data_shards > most_data_shards;
             if (losses <= most && !is_too_wide) || !self.is_in_use(code.class())? {
                 continue;
             }
             return Err(if is_too_wide {
-                DirectoryCodeError::TooWide { data_shards }
+                DirectoryCodeError::DirectoryTooWide {
+                    data_shards,
+                    most: most_data_shards,
+                }
             } else {
                 DirectoryCodeError::DirectoryHasMore { losses, most }
             });

@@ -177,40 +177,139 @@ fn what_a_directory_cannot_have_is_refused_in_one_line() {
         text(&scratch).to_owned(),
         text(&volume.path("file")).to_owned(),
     );
-    for (words, code, expected) in [
+    let missing = text(&scratch.join("missing")).to_owned();
+    for (words, problem, remedy) in [
         (
             &["--path", &place, "--parity", "3"][..],
-            1,
-            "raise the parity of the volume first",
+            "the index survives 2 losses",
+            "cauchyfs set --parity 3",
         ),
         (
             &["--path", &place, "--data", "9"],
-            1,
-            "9+2 needs 11 directories",
+            "9+2 needs 11 directories, and 7 are there to stay",
+            "cauchyfs member add",
         ),
-        (&["--path", &place, "--code", "raid6"], 1, "raid6"),
-        (&["--path", &place], 1, "nothing to change"),
-        (&["--path", "/", "--parity", "1"], 1, "does not lie in"),
-        (&["--path", &file, "--parity", "1"], 1, "is no directory"),
-        (&["--rewrite", "--parity", "1"], 1, "--path"),
+        (
+            &["--path", &place, "--code", "raid6"],
+            "raid6",
+            "cauchyfs create --help",
+        ),
+        (
+            &["--path", &place],
+            "nothing to change",
+            "cauchyfs set --path",
+        ),
+        (
+            &["--path", "/", "--parity", "1"],
+            "does not lie in",
+            "give a directory of the volume",
+        ),
+        (
+            &["--path", &file, "--parity", "1"],
+            "is no directory",
+            "name the directory in which it lies",
+        ),
+        (
+            &["--path", &missing, "--parity", "1"],
+            "No such file",
+            "mkdir",
+        ),
         (
             &["--path", &place, "--parity", "1", "--rate", "1MiB"],
-            1,
             "--rate limits what --rewrite writes",
+            "give --rewrite as well",
         ),
     ] {
-        let (found, said) = volume.command(&[&["set"], words].concat(), &[]);
-        assert_eq!(found, Some(code), "{words:?}: {said}");
-        assert!(said.contains(expected), "{words:?}: {said}");
+        refused(&volume, &[&["set"], words].concat(), problem, remedy);
     }
+    let (code, said) = volume.command(&["set", "--rewrite", "--parity", "1"], &[]);
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("--path"), "{said}");
     let set = ["set", "--path", &place, "--data", "5", "--parity", "2"];
     let (code, said) = volume.command(&set, &[]);
     assert_eq!(code, Some(0), "{said}");
-    let (code, said) = volume.command(&["set", "--parity", "1"], &[]);
-    assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains("a directory has a code that survives 2 losses"),
-        "{said}"
+    refused(
+        &volume,
+        &["set", "--parity", "1"],
+        "a directory has a code that survives 2 losses",
+        "cauchyfs set --show",
     );
+    volume.try_unmount();
+    let all: Vec<usize> = (0..7).collect();
+    let output = volume.try_mount(&all, &["-o", "ro"]);
+    assert!(output.status.success(), "{output:?}\n{}", volume.log());
+    let (code, said) = volume.command(&set, &[]);
+    assert_eq!(code, Some(2), "{said}");
+    assert!(said.contains("mounted to be read only"), "{said}");
+    assert!(said.contains("mount it without `-o ro`"), "{said}");
+    let (code, said) = volume.command(&["set", "--show"], &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let line = format!("new data in {place}: 5+2 rs-cauchy");
+    assert!(said.contains(&line), "{said}");
+    volume.try_unmount();
+}
+
+/// Asserts that a command is refused as wrong usage, in one line and one of advice.
+#[track_caller]
+fn refused(volume: &TestVolume, words: &[&str], problem: &str, remedy: &str) {
+    let (code, said) = volume.command(words, &[]);
+    assert_eq!(code, Some(1), "{words:?}: {said}");
+    let lines: Vec<&str> = said.lines().collect();
+    let [first, second] = lines[..] else {
+        panic!("{words:?}: {said}");
+    };
+    assert!(first.contains(problem), "{words:?}: {said}");
+    assert!(second.contains(remedy), "{words:?}: {said}");
+}
+
+#[test]
+fn directories_with_codes_are_listed_and_keep_the_members_that_they_need() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 1024);
+    volume.mount();
+    let document = || -> Value {
+        let (code, said) = volume.command(&["set", "--show", "--json"], &[]);
+        assert_eq!(code, Some(0), "{said}");
+        serde_json::from_str(&said).expect("one document")
+    };
+    let none = document();
+    assert_eq!(none["directories"], serde_json::json!([]), "{none}");
+    assert_eq!(none["geometry"]["data"], 4, "{none}");
+    let (scratch, inner) = (volume.path("scratch"), volume.path("scratch/in ner"));
+    fs::create_dir_all(&inner).unwrap();
+    for (directory, data) in [(&inner, "2"), (&scratch, "6")] {
+        let path = ["set", "--path", text(directory)];
+        let set = [&path[..], &["--data", data, "--parity", "1"]].concat();
+        let (code, said) = volume.command(&set, &[]);
+        assert_eq!(code, Some(0), "{said}");
+    }
+    let shown = document();
+    let directories = shown["directories"].as_array().expect("a list");
+    let found: Vec<_> = directories
+        .iter()
+        .map(|it| (it["path"].as_str(), it["geometry"]["data"].as_u64()))
+        .collect();
+    let expected = [
+        (Some(text(&scratch)), Some(6)),
+        (Some(text(&inner)), Some(2)),
+    ];
+    assert_eq!(found, expected, "{shown}");
+    assert_eq!(shown["geometry"]["data"], 4, "{shown}");
+    assert_eq!(shown["has_more_directories"], false, "{shown}");
+    // Nothing has the code yet but the directory.
+    let (code, removed) = volume.command(&["member", "remove"], &["3"]);
+    assert_eq!(code, Some(1), "{removed}");
+    assert!(
+        removed.contains("a stripe of 6+1 rs-cauchy, a code of directories, needs 7"),
+        "{removed}"
+    );
+    assert!(removed.contains("cauchyfs set --show"), "{removed}");
+    let narrow = ["set", "--path", text(&scratch), "--data", "5", "--rewrite"];
+    let (code, said) = volume.command(&narrow, &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let (code, said) = volume.command(&["member", "remove"], &["3"]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
     volume.try_unmount();
 }

@@ -1,17 +1,18 @@
 //! Codes of directories: what inherits them, and that every write of a file goes to stripes of its code.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cauchyfs::codec::{CodeId, Geometry};
-use cauchyfs::format::record::Inode;
+use cauchyfs::format::record::{Extent, Inode, Segment};
 use cauchyfs::format::{Ino, Record, StripeClass, key};
-use cauchyfs::fs::{Fs, FsError, FsOptions, OpenFlags, RenameMode};
+use cauchyfs::fs::{Fs, FsError, FsOptions, OpenFlags, OwnCode, RenameMode};
 use cauchyfs::maintenance::{Maintenance, Pace, RebuildScope};
-use cauchyfs::metadata::Batch;
+use cauchyfs::metadata::{Batch, Key, Value};
 use cauchyfs::store::MemDisk;
 use cauchyfs_testkit::pattern;
 
-use crate::calls::{ROOT, exclusive, read, write};
+use crate::calls::{ROOT, exclusive, read, sound, write};
 use crate::volume;
 
 fn class_for(fs: &Fs, data: usize, parity: usize) -> StripeClass {
@@ -114,6 +115,149 @@ fn what_is_made_below_a_directory_inherits_its_code_and_what_was_there_keeps_its
     let (_maintenance, fs) = opened(&disks);
     assert_eq!(class_of(&fs, below_other), wide, "after another opening");
     assert_eq!(fs.directory_codes().get(below_other).unwrap(), wide);
+}
+
+/// Returns the classes of the stripes in which the bytes of a file lie.
+fn classes_of_stripes(fs: &Fs, ino: Ino) -> BTreeSet<StripeClass> {
+    let (from, end) = key::extents_from(ino, 0);
+    let extents = fs.transactions().scan(&from, &end, usize::MAX).unwrap();
+    let class = |(_, value): (Key, Value)| {
+        let extent = Extent::decode(&value).unwrap();
+        let stripe = fs.transactions().stripe(extent.stripe).unwrap().unwrap();
+        let record = fs.transactions().get(&key::segment(stripe.segment));
+        Segment::decode(&record.unwrap().unwrap()).unwrap().class
+    };
+    extents.into_iter().map(class).collect()
+}
+
+#[test]
+fn everything_that_is_made_in_a_directory_has_its_code_and_a_link_keeps_that_of_its_file() {
+    let disks = volume::disks(6, 2, 2);
+    let (_maintenance, fs) = opened(&disks);
+    let thin = class_for(&fs, 5, 1);
+    let (plain, special) = (
+        mkdir(&fs, Ino::ROOT, "plain"),
+        mkdir(&fs, Ino::ROOT, "special"),
+    );
+    fs.directory_codes().set(special, thin, false).unwrap();
+    let names = fs.names();
+    let node = |mode: u32, name: &[u8]| names.mknod(ROOT, special, name, mode | 0o600, 0);
+    let made = [
+        node(libc::S_IFREG, b"file"),
+        node(libc::S_IFIFO, b"fifo"),
+        node(libc::S_IFSOCK, b"socket"),
+        names.symlink(ROOT, special, b"symbolic", &[b'x'; 3000]),
+    ];
+    for made in made {
+        let ino = made.unwrap().ino;
+        assert_eq!(class_of(&fs, ino), thin, "inode {ino}");
+    }
+    // A file without a name has the code of its directory, also once it gets a name elsewhere.
+    let bytes = pattern(1, 100_000);
+    let (attr, handle) = names
+        .tmpfile(ROOT, special, 0o600, OpenFlags::read_write())
+        .unwrap();
+    write(&fs, handle, 0, &bytes).unwrap();
+    names.link(attr.ino, plain, b"linked").unwrap();
+    write(&fs, handle, 100_000, &bytes).unwrap();
+    assert_eq!(class_of(&fs, attr.ino), thin);
+    let (other, other_handle) = names
+        .tmpfile(ROOT, plain, 0o600, OpenFlags::read_write())
+        .unwrap();
+    names.link(other.ino, special, b"linked").unwrap();
+    write(&fs, other_handle, 0, &bytes).unwrap();
+    // A further name changes nothing for a file that has one.
+    let old = put(&fs, plain, "old", &bytes);
+    names.link(old, special, b"old too").unwrap();
+    let opened = fs.open_files().open(ROOT, old, OpenFlags::read_write());
+    write(&fs, opened.unwrap(), 100_000, &bytes).unwrap();
+    fs.transactions().checkpoint().unwrap();
+    assert_eq!(classes_of_stripes(&fs, attr.ino), BTreeSet::from([thin]));
+    let of_volume = BTreeSet::from([StripeClass::VOLUME]);
+    for ino in [other.ino, old] {
+        assert_eq!(class_of(&fs, ino), StripeClass::VOLUME);
+        assert_eq!(classes_of_stripes(&fs, ino), of_volume);
+    }
+    assert_eq!(read(&fs, handle, 100_000, bytes.len()), bytes);
+    sound(&fs);
+}
+
+#[test]
+fn what_is_renamed_into_a_directory_or_out_of_it_keeps_its_code() {
+    let disks = volume::disks(6, 2, 2);
+    let (_maintenance, fs) = opened(&disks);
+    let thin = class_for(&fs, 5, 1);
+    let (plain, special) = (
+        mkdir(&fs, Ino::ROOT, "plain"),
+        mkdir(&fs, Ino::ROOT, "special"),
+    );
+    fs.directory_codes().set(special, thin, false).unwrap();
+    let bytes = pattern(1, 100_000);
+    let (into, out) = (mkdir(&fs, plain, "into"), mkdir(&fs, special, "out"));
+    let (file_into, file_out) = (
+        put(&fs, plain, "file into", &bytes),
+        put(&fs, special, "file out", &bytes),
+    );
+    let (one, other) = (
+        put(&fs, plain, "exchanged", &bytes),
+        put(&fs, special, "exchanged", &bytes),
+    );
+    let rename = |from, to, name: &[u8], mode| {
+        let renamed = fs.names().rename(ROOT, from, name, to, name, mode);
+        renamed.unwrap();
+    };
+    rename(plain, special, b"into", RenameMode::Replace);
+    rename(special, plain, b"out", RenameMode::NoReplace);
+    rename(plain, special, b"file into", RenameMode::Replace);
+    rename(special, plain, b"file out", RenameMode::Whiteout);
+    rename(plain, special, b"exchanged", RenameMode::Exchange);
+    // What is made in a directory that was moved has the code of that directory.
+    let (below_into, below_out) = (
+        put(&fs, into, "below", &bytes),
+        put(&fs, out, "below", &bytes),
+    );
+    let whiteout = fs.names().lookup(special, b"file out").unwrap().ino;
+    for ino in [into, file_into, one, below_into] {
+        assert_eq!(class_of(&fs, ino), StripeClass::VOLUME, "inode {ino}");
+    }
+    for ino in [out, file_out, other, below_out, whiteout] {
+        assert_eq!(class_of(&fs, ino), thin, "inode {ino}");
+    }
+    // Bytes that are added go where the others are.
+    for ino in [file_into, file_out] {
+        let opened = fs.open_files().open(ROOT, ino, OpenFlags::read_write());
+        write(&fs, opened.unwrap(), 100_000, &bytes).unwrap();
+    }
+    fs.transactions().checkpoint().unwrap();
+    for ino in [file_into, one, below_into, file_out, other, below_out] {
+        let class = class_of(&fs, ino);
+        let found = classes_of_stripes(&fs, ino);
+        assert_eq!(found, BTreeSet::from([class]), "inode {ino}");
+    }
+    // Those that were moved are the ones with codes that others about them do not have.
+    let path = |path: &str| Some(path.as_bytes().to_vec());
+    let own = |directory, at, class| OwnCode {
+        directory,
+        path: path(at),
+        class,
+    };
+    let mut listed = fs.directory_codes().list().unwrap();
+    listed.sort_by(|a, b| a.path.cmp(&b.path));
+    assert_eq!(
+        listed,
+        [
+            own(out, "plain/out", thin),
+            own(special, "special", thin),
+            own(into, "special/into", StripeClass::VOLUME),
+        ]
+    );
+    fs.directory_codes().set(Ino::ROOT, thin, false).unwrap();
+    fs.names().rmdir(special, b"into").unwrap_err();
+    fs.names().unlink(into, b"below").unwrap();
+    fs.names().rmdir(special, b"into").unwrap();
+    let listed = fs.directory_codes().list().unwrap();
+    assert_eq!(listed, [own(Ino::ROOT, "", thin)], "all have it now");
+    sound(&fs);
 }
 
 #[test]

@@ -158,6 +158,12 @@ fn volume_advice(step: VolumeStep, place: &str) -> String {
                 "add a directory first, with `cauchyfs member add {place} DIR`, or replace this one"
             );
         }
+        VolumeStep::AddOrNarrowDirectories => {
+            return format!(
+                "add a directory first, with `cauchyfs member add {place} DIR`; or `cauchyfs set --path DIR --data K --parity M \
+                 --rewrite {place}` gives those that `cauchyfs set --show {place}` names fewer shards"
+            );
+        }
         VolumeStep::AddForCode => {
             return format!(
                 "choose fewer shards, or add directories first, each with `cauchyfs member add {place} DIR`"
@@ -274,6 +280,7 @@ mod tests {
             VolumeStep::CreateAgain,
             VolumeStep::AddBeforeRemove,
             VolumeStep::AddFirst,
+            VolumeStep::AddOrNarrowDirectories,
             VolumeStep::AddForCode,
             VolumeStep::CompleteMembers,
             VolumeStep::ListMembers,

@@ -133,7 +133,7 @@ impl Rebuild {
 
     /// Returns whether each shard of a new stripe of a class has a home.
     fn has_homes_for(&self, class: StripeClass) -> bool {
-        let homes = self.members.membership().homes().len();
+        let homes = self.members.membership().staying().len();
         let code = self.stripes.classes().get(class);
         code.is_some_and(|code| code.geometry().total_shards() <= homes)
     }

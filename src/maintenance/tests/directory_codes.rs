@@ -12,6 +12,7 @@ use crate::stripes::StripeError;
 use crate::transaction::DirectoryCodeError;
 
 mod cuts;
+mod members;
 
 /// Files of one volume, each with its class of stripes.
 #[derive(Clone, Default)]
@@ -490,6 +491,65 @@ fn codes_that_a_directory_cannot_have_are_refused_and_change_nothing() {
 }
 
 #[test]
+fn a_code_too_many_and_one_too_wide_are_refused_and_say_which_would_do() {
+    let rig = Rig::with_unit(2, 2, &[DISK; 10], 2 * UNIT);
+    let fs = rig.open(&[]);
+    let class_for = |data, parity, code| {
+        let geometry = Geometry::new(data, parity).unwrap();
+        fs.transactions.class_for(geometry, code)
+    };
+    let cauchy = CodeId::RS_CAUCHY;
+    let refused = class_for(9, 1, cauchy);
+    assert!(
+        matches!(
+            refused,
+            Err(DirectoryCodeError::TooWide {
+                data_shards: 9,
+                most: 8
+            })
+        ),
+        "{refused:?}"
+    );
+    let all = (1..=8).flat_map(|data| [(data, 1), (data, 2)]);
+    let all: Vec<_> = all.filter(|shards| *shards != (2, 2)).collect();
+    for (data, parity) in &all {
+        class_for(*data, *parity, cauchy).unwrap();
+    }
+    let shards = Geometry::new(2, 2).unwrap();
+    let other = CodeId::RANDOM_GF2.for_geometry(shards).unwrap();
+    let Err(DirectoryCodeError::TooMany { known }) = class_for(2, 2, other) else {
+        panic!("there is a sixteenth code");
+    };
+    let known: Vec<_> = known
+        .into_iter()
+        .map(|(geometry, code)| (geometry.data_shards(), geometry.parity_shards(), code))
+        .collect();
+    let expected: Vec<_> = all
+        .iter()
+        .map(|(data, parity)| (*data, *parity, cauchy))
+        .collect();
+    assert_eq!(known, expected);
+    assert_eq!(class_for(8, 1, cauchy).unwrap(), StripeClass(14));
+    // A volume with shorter stripes has no room for the widest of them.
+    let shorter = StripeCode {
+        unit_bytes: 4096,
+        ..fs.transactions.members().shape().stripe_code()
+    };
+    fs.set_class(7, StripeClass(15)).unwrap();
+    let refused = fs.transactions.check_beside_directories(shorter);
+    assert!(
+        matches!(
+            refused,
+            Err(DirectoryCodeError::DirectoryTooWide {
+                data_shards: 8,
+                most: 2
+            })
+        ),
+        "{refused:?}"
+    );
+}
+
+#[test]
 fn a_volume_keeps_as_much_parity_as_a_directory_in_use_has() {
     let rig = rig(2, 6);
     let fs = rig.open(&[]);
@@ -521,7 +581,7 @@ fn a_member_stays_that_the_stripes_of_a_directory_need() {
     fs.flush();
     let drained = fs.maintenance.draining().drain(MemberIndex(2));
     let refused = matches!(&drained, Err(CommitError::Members(error))
-        if matches!(**error, MembersError::TooFewLeft { staying: 5, needed: 6, .. }));
+        if matches!(**error, MembersError::TooFewLeftForDirectories { staying: 5, .. }));
     assert!(refused, "{drained:?}");
     for file in files.model.keys() {
         fs.remove(*file).unwrap();

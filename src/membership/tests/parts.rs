@@ -66,11 +66,15 @@ fn a_refusal_of_its_directory_is_noted_of_an_absent_member_only_and_is_new_once(
 #[test]
 fn draining_members_get_new_segments_only_if_the_others_are_too_few_for_a_stripe() {
     let membership = membership(&Disks::blank(2, 1, 4));
-    assert_eq!(membership.homes(), indices(0..4));
+    assert_eq!(membership.homes(3), indices(0..4));
     membership.publish(published(2, indices([3])));
-    assert_eq!(membership.homes(), indices(0..3));
+    assert_eq!(membership.homes(3), indices(0..3));
+    assert_eq!(membership.homes(4), indices(0..4), "of a wider code");
+    assert_eq!(membership.staying(), indices(0..3));
     membership.publish(published(3, indices([2, 3])));
-    assert_eq!(membership.homes(), indices(0..4));
+    assert_eq!(membership.homes(3), indices(0..4));
+    assert_eq!(membership.homes(2), indices(0..2), "of a narrower code");
+    assert_eq!(membership.staying(), indices(0..2));
 }
 
 #[test]

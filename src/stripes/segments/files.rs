@@ -131,7 +131,7 @@ impl Segments {
         need: Need,
         refused: &HashMap<MemberIndex, u64>,
     ) -> Result<(Placement, Vec<MemberIndex>), StripeError> {
-        let mut candidates = self.candidates(need);
+        let mut candidates = self.candidates(need, code.geometry().total_shards());
         for candidate in &mut candidates {
             if let Some(&len) = refused.get(&candidate.member) {
                 candidate.available = candidate.available.min(len / 2);
@@ -222,10 +222,11 @@ impl Segments {
         complete
     }
 
-    /// Returns the members that are left, with the room that a new segment may take on each.
-    pub(crate) fn candidates(&self, need: Need) -> Vec<Candidate> {
+    /// Returns the members that are left, with the room that a new segment may take on each whose stripes have so many
+    /// shards.
+    pub(crate) fn candidates(&self, need: Need, shards: usize) -> Vec<Candidate> {
         let taken = self.taken_by_member();
-        let homes = self.members.membership().homes();
+        let homes = self.members.membership().homes(shards);
         let mut spaces = self.members.io().spaces();
         spaces.retain(|(member, _)| homes.contains(member));
         let mut full = Vec::new();

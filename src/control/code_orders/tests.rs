@@ -1,0 +1,185 @@
+use std::time::Duration;
+
+use cauchyfs_testkit::{disks, executor, stores};
+
+use super::*;
+use crate::format::record::Inode;
+use crate::format::{Record, key};
+use crate::fs::{Caller, Fs, FsOptions};
+use crate::maintenance::Maintenance;
+use crate::metadata::Batch;
+use crate::transaction::{CreateOptions, OpenOptions, Transactions};
+
+/// The time after which an operation counts as hung.
+const HANG: Duration = Duration::from_secs(30);
+
+/// Opens a new volume of 2+2 shards with six members.
+fn open() -> OpenVolume {
+    let disks = disks(6, 64 << 20);
+    let options = CreateOptions::new(Geometry::new(2, 2).unwrap());
+    Transactions::create(&stores(&disks), &options, executor(HANG)).unwrap();
+    let options = OpenOptions {
+        threads: 0,
+        ..OpenOptions::default()
+    };
+    let maintenance = Maintenance::open(stores(&disks), &options, executor(HANG)).unwrap();
+    OpenVolume {
+        fs: Fs::open(std::sync::Arc::clone(&maintenance), FsOptions::default()).unwrap(),
+        maintenance,
+        notes: Vec::new(),
+        orders: None,
+        pause_switch: None,
+        left_out: Vec::new(),
+    }
+}
+
+fn mkdir(volume: &OpenVolume, parent: Ino, name: &str) -> Ino {
+    let names = volume.fs.names();
+    let made = names.mkdir(&Caller::ROOT, parent, name.as_bytes(), 0o755);
+    made.unwrap().ino
+}
+
+/// Has a directory name a class that no record is about.
+fn lose_class(volume: &OpenVolume, directory: Ino, class: StripeClass) {
+    let transactions = volume.fs.transactions();
+    let key = key::inode(directory);
+    let mut inode = Inode::decode(&transactions.get(&key).unwrap().unwrap()).unwrap();
+    inode.class = class;
+    let mut batch = Batch::default();
+    batch.put(key, inode.encode());
+    transactions.apply(batch).unwrap();
+}
+
+#[test]
+fn directories_with_codes_of_their_own_are_listed_by_path_and_unknown_codes_are_told() {
+    let volume = open();
+    let listed = |volume: &OpenVolume| match list(volume).unwrap() {
+        Answer::DirectoryCodes {
+            directories,
+            has_more: false,
+        } => directories,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(listed(&volume), []);
+    let (second, first) = (
+        mkdir(&volume, Ino::ROOT, "second"),
+        mkdir(&volume, Ino::ROOT, "first"),
+    );
+    let (below, inherits) = (
+        mkdir(&volume, second, "below"),
+        mkdir(&volume, second, "inherits"),
+    );
+    let class = |data, parity| {
+        let geometry = Geometry::new(data, parity).unwrap();
+        let class = volume
+            .fs
+            .transactions()
+            .class_for(geometry, CodeId::RS_CAUCHY);
+        class.unwrap()
+    };
+    let (thin, wide) = (class(5, 1), class(4, 2));
+    let codes = volume.fs.directory_codes();
+    codes.set(second, thin, false).unwrap();
+    codes.set(below, wide, false).unwrap();
+    lose_class(&volume, first, StripeClass(9));
+    let shown: Vec<_> = listed(&volume)
+        .into_iter()
+        .map(|entry| {
+            let shards = entry.geometry.map(|it| (it.data, it.parity));
+            (entry.path.unwrap(), entry.directory, entry.class, shards)
+        })
+        .collect();
+    let expected = [
+        ("first", first, 9, None),
+        ("second", second, thin.0, Some((5, 1))),
+        ("second/below", below, wide.0, Some((4, 2))),
+    ];
+    let expected =
+        expected.map(|(path, Ino(ino), class, shards)| (path.into(), ino, class, shards));
+    assert_eq!(shown, expected);
+    let answered = show(&volume, inherits).unwrap();
+    assert!(
+        matches!(&answered, Answer::DirectoryCode(code) if (code.data, code.parity) == (5, 1)),
+        "{answered:?}"
+    );
+    let unknown = DaemonFailure::UnknownDirectoryCode { class: 9 };
+    assert_eq!(show(&volume, first).unwrap_err(), unknown);
+    // A change that leaves something as it is needs to know how it is.
+    let partial = CodeChange {
+        parity: Some(1),
+        ..CodeChange::default()
+    };
+    let refused = code_to_change(&volume, first, &partial);
+    assert_eq!(refused.unwrap_err(), unknown);
+    let whole = CodeChange {
+        data: Some(5),
+        ..partial
+    };
+    let changed = wanted(code_to_change(&volume, first, &whole).unwrap(), &whole).unwrap();
+    assert_eq!(changed.geometry, Geometry::new(5, 1).unwrap());
+    codes.set(first, thin, false).unwrap();
+    assert!(show(&volume, first).is_ok());
+    let gone = show(&volume, Ino(999)).unwrap_err();
+    let is_told = matches!(
+        gone,
+        DaemonFailure::DirectoryCode {
+            step: CodeStep::OtherDirectory,
+            ..
+        }
+    );
+    assert!(is_told, "{gone:?}");
+}
+
+/// Each refusal says itself what helps. The list of codes helps with a code that does not exist.
+#[test]
+fn every_refusal_of_a_code_has_a_step_of_its_own() {
+    let geometry = Geometry::new(5, 1).unwrap();
+    let known = vec![(geometry, CodeId::RS_CAUCHY)];
+    let (losses, most, data_shards) = (2, 1, 9);
+    let steps = [
+        (
+            DirectoryCodeError::TooMuchParity { losses, most },
+            CodeStep::RaiseVolume { losses, most },
+        ),
+        (DirectoryCodeError::NoParity { most }, CodeStep::MoreParity),
+        (
+            DirectoryCodeError::TooWide { data_shards, most },
+            CodeStep::FewerDataShards { most },
+        ),
+        (
+            DirectoryCodeError::TooMany { known },
+            CodeStep::KnownCode {
+                codes: vec!["5+1 rs-cauchy".to_owned()],
+            },
+        ),
+        (
+            DirectoryCodeError::DirectoryHasMore { losses, most },
+            CodeStep::ChangeDirectories,
+        ),
+        (
+            DirectoryCodeError::DirectoryTooWide { data_shards, most },
+            CodeStep::ChangeDirectories,
+        ),
+    ];
+    for (error, step) in steps {
+        let problem = error.to_string();
+        let expected = DaemonFailure::DirectoryCode { problem, step };
+        assert_eq!(refusal(error), expected);
+    }
+    let unknown = CodeId::from_name("raid6").unwrap_err();
+    assert!(matches!(
+        refusal(unknown.into()),
+        DaemonFailure::BadCode { .. }
+    ));
+    for failure in [
+        refusal(CommitError::NoSpace.into()),
+        directory_failure(FsError::NoSpace),
+    ] {
+        let DaemonFailure::Volume { failure } = failure else {
+            panic!("{failure:?}");
+        };
+        assert!(failure.remedy.is_some(), "{failure:?}");
+    }
+    let read_only = directory_failure(FsError::ReadOnly);
+    assert_eq!(read_only, DaemonFailure::MountedReadOnly);
+}
