@@ -70,7 +70,7 @@ pub(crate) struct StatusReport {
     /// The codes that data has. Daemons before this field do not tell.
     #[serde(default)]
     pub(crate) codes: Vec<CodeReport>,
-    /// True if files were given another code and their data is yet to be written again.
+    /// True if data of files has another code than theirs, and is yet to be written again.
     #[serde(default)]
     pub(crate) awaits_rewrite: bool,
     pub(crate) engine: String,

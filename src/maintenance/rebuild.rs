@@ -49,6 +49,7 @@ use crate::transaction::commits::Commits;
 use crate::transaction::foreground::Foreground;
 
 use copy_out::CopyOut;
+use misplaced::Rewriting;
 use outcome::{PlanOutcome, SegmentOutcome};
 use plan::SegmentPlan;
 use round::Round;
@@ -105,6 +106,7 @@ pub struct Rebuild {
     copy_out: CopyOut,
     /// Work lock: held by the thread that rebuilds. A second caller waits, and finds nothing to do.
     working: Mutex<()>,
+    rewriting: Mutex<Rewriting>,
 }
 
 impl Rebuild {
@@ -142,6 +144,7 @@ impl Rebuild {
             segments,
             copy_out,
             working: Mutex::default(),
+            rewriting: Mutex::default(),
         }
     }
 

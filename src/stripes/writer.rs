@@ -170,7 +170,7 @@ impl Writer {
         } = self.number(reservation, code)?;
         let hold = self.buffers.hold(stripe);
         self.buffers
-            .restore((stripe, code), payload, Some(reservation));
+            .restore(class, (stripe, code), payload, Some(reservation));
         Ok((stripe, hold))
     }
 
@@ -193,7 +193,7 @@ impl Writer {
         }
     }
 
-    /// Takes the bytes of a stripe that were in the journal only. They can be read at once. Unless the volume is
+    /// Takes the bytes of a stripe of files of a class that were in the journal only. They can be read at once. Unless the volume is
     /// read-only they are flushed, under the stripe's old number.
     ///
     /// # Errors
@@ -201,6 +201,7 @@ impl Writer {
     /// If too few members are left, or no segment can be numbered.
     pub(crate) fn restore(
         &self,
+        class: StripeClass,
         stripe: StripeId,
         code: &Arc<ClassCode>,
         payload: &[u8],
@@ -215,7 +216,8 @@ impl Writer {
             Err(StripeError::NoSpace { .. }) => (None, Arc::clone(code)),
             Err(error) => return Err(error),
         };
-        self.buffers.restore((stripe, code), payload, reservation);
+        self.buffers
+            .restore(class, (stripe, code), payload, reservation);
         Ok(())
     }
 

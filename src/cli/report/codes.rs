@@ -30,11 +30,11 @@ pub(super) fn other_codes(report: &StatusReport) -> Option<String> {
         })
 }
 
-/// Returns a line about files that have a code which their data does not have yet, if there are any.
+/// Returns a line about files whose data does not have their code yet, if there are any.
 pub(super) fn rewriting(report: &StatusReport) -> Option<&'static str> {
     report
         .awaits_rewrite
-        .then_some("files that were given another code are yet to be rewritten")
+        .then_some("files whose data has another code than theirs are yet to be rewritten")
 }
 
 fn line(code: &CodeReport) -> String {

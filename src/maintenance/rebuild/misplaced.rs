@@ -1,6 +1,8 @@
-//! Stripes that hold bytes of files of another class: such files were given another code, and are to be rewritten.
+//! Stripes that hold bytes of files of another class: such files were given another code, or members were too few for theirs
+//! when the bytes were written.
 //!
-//! An order in the index asks for this, and goes once nothing is left to be done. So the work goes on after a crash.
+//! An order in the index asks for their rewriting, and goes once nothing is left that can be done. So the work goes on after
+//! a crash.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
@@ -8,7 +10,7 @@ use std::ops::ControlFlow;
 use super::outcome::SegmentOutcome;
 use super::round::Round;
 use super::{PlanOutcome, Rebuild};
-use crate::format::{Ino, SegmentId, StripeClass, StripeId, key};
+use crate::format::{Ino, MemberIndex, SegmentId, StripeClass, StripeId, key};
 use crate::transaction::CommitError;
 
 /// The stripes of a segment with bytes of files of other classes, and how many bytes are written for them.
@@ -21,8 +23,25 @@ enum Homes {
     Lack,
 }
 
+/// The stripes with bytes of files of other classes.
+#[derive(Debug, Default)]
+struct Found {
+    movable: Vec<Misplaced>,
+    /// Set if others wait for more members.
+    waits_for_members: bool,
+    /// Set if others are being written.
+    is_passing: bool,
+}
+
+/// The state of an order to rewrite files, as far as memory keeps it.
+#[derive(Debug, Default)]
+pub(super) struct Rewriting {
+    /// The order and the members with which the last look found nothing to move. The same look finds nothing again.
+    vain: Option<(u64, Vec<MemberIndex>)>,
+}
+
 impl Rebuild {
-    /// Returns whether files are to be rewritten because they were given another code.
+    /// Returns whether files are to be rewritten because bytes of them have another code than theirs.
     ///
     /// # Errors
     ///
@@ -41,17 +60,33 @@ impl Rebuild {
         if !self.members.membership().away().is_empty() {
             return Ok(nothing);
         }
+        let tried = Some((order, self.members.membership().homes()));
+        if self.rewriting.lock().vain == tried {
+            return Ok(nothing);
+        }
         // All bytes that were written before the order lie in stripes with records then.
         self.stripes.writer().retire_segments()?;
         self.commits.sync()?;
-        let (misplaced, is_waiting) = self.misplaced()?;
-        if misplaced.is_empty() {
-            if !is_waiting {
+        let found = self.misplaced()?;
+        if found.movable.is_empty() {
+            if found.waits_for_members && !found.is_passing {
+                self.rewriting.lock().vain = tried;
+            } else if !found.is_passing {
+                // What was found may be in memory alone: the order must not go before it.
+                self.commits.sync()?;
                 self.catalog.finish_rewrite(order)?;
                 self.commits.sync()?;
             }
             return Ok(nothing);
         }
+        self.move_misplaced(found.movable, round)
+    }
+
+    fn move_misplaced(
+        &self,
+        misplaced: Vec<Misplaced>,
+        round: &Round<'_>,
+    ) -> Result<PlanOutcome, CommitError> {
         let waiting = self.status.progress();
         let left = misplaced.iter().map(|(_, _, bytes)| bytes).sum();
         self.status.begin_plan(left, round.elapsed());
@@ -71,29 +106,30 @@ impl Rebuild {
         Ok(PlanOutcome::Complete { improved })
     }
 
-    /// Returns the stripes with bytes of files of other classes by segment, and how many bytes are written for each segment.
-    /// Says also whether others wait for more members.
-    fn misplaced(&self) -> Result<(Vec<Misplaced>, bool), CommitError> {
-        let mut is_waiting = false;
-        let mut misplaced = Vec::new();
+    /// Returns the stripes with bytes of files of other classes.
+    fn misplaced(&self) -> Result<Found, CommitError> {
+        let mut found = Found::default();
         let mut segments = self.stripes.segments().records();
         segments.sort_by_key(|(segment, _)| *segment);
+        let mut classes = BTreeMap::new();
         for (segment, record) in segments {
-            let mut classes = BTreeMap::new();
             let mut stripes = Vec::new();
             for (stripe, _) in self.catalog.listed_in(segment)?.stripes {
                 match self.is_misplaced(stripe, record.class, &mut classes)? {
+                    Some(Homes::Suffice) if self.stripes.writer().is_busy(stripe) => {
+                        found.is_passing = true;
+                    }
                     Some(Homes::Suffice) => stripes.push(stripe),
-                    Some(Homes::Lack) => is_waiting = true,
+                    Some(Homes::Lack) => found.waits_for_members = true,
                     None => {}
                 }
             }
             let bytes = self.copy_out.bytes_of_some(segment, &stripes)?;
             if bytes > 0 {
-                misplaced.push((segment, stripes, bytes));
+                found.movable.push((segment, stripes, bytes));
             }
         }
-        Ok((misplaced, is_waiting))
+        Ok(found)
     }
 
     /// Returns whether members suffice for another class than that of a stripe, of which it holds bytes of a file; `None`

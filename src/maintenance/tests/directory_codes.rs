@@ -12,6 +12,7 @@ use crate::stripes::StripeError;
 use crate::transaction::DirectoryCodeError;
 
 mod cuts;
+mod returning;
 
 /// Files of one volume, each with its class of stripes.
 #[derive(Clone, Default)]
