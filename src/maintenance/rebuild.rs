@@ -69,6 +69,7 @@ mod scope;
 mod segment;
 mod widening;
 
+pub use misplaced::RewriteStatus;
 pub use scope::RebuildScope;
 
 /// Most plans of one call of [`Rebuild::balance`]. The second one completes the first, because the space that a move frees

@@ -2,7 +2,7 @@
 //!
 //! Such an order is a counter in the index. A command gives one when it gives files another class. A stripe gives one with its
 //! own record when its bytes belong to another class, because members were too few for that. The counter rises with each
-//! order, and is removed once the last one is carried out.
+//! order, and is removed once the last one is carried out as far as it can be. Another counter tells how many stripes it left.
 
 use std::sync::Arc;
 
@@ -47,15 +47,27 @@ impl Rewrites {
         Ok(self.map.apply_stripes(batch)?)
     }
 
-    /// Notes that all orders up to this one are carried out, unless a later one was given. What was done must be durable.
-    pub(crate) fn finish(&self, order: u64) -> Result<(), RecordError> {
+    /// Notes that all orders up to this one are carried out but for so many stripes, unless a later one was given. What was
+    /// done must be durable. Returns whether this ended the order.
+    pub(crate) fn finish(&self, order: u64, left: u64) -> Result<bool, RecordError> {
         let _changing = self.changing.lock();
         if self.order()? != Some(order) {
-            return Ok(());
+            return Ok(false);
         }
         let mut batch = Batch::default();
         batch.delete(key::counter(key::REWRITES));
-        Ok(self.map.apply_stripes(batch)?)
+        if left > 0 {
+            batch.put(key::counter(key::REWRITES_LEFT), Counter(left).encode());
+        } else {
+            batch.delete(key::counter(key::REWRITES_LEFT));
+        }
+        self.map.apply_stripes(batch)?;
+        Ok(true)
+    }
+
+    /// Returns how many stripes the last order left that was carried out.
+    pub(crate) fn left(&self) -> Result<u64, RecordError> {
+        Ok(self.counter(key::REWRITES_LEFT)?.unwrap_or(0))
     }
 
     fn counter(&self, name: &str) -> Result<Option<u64>, RecordError> {

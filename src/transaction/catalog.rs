@@ -84,14 +84,19 @@ impl Catalog {
         Ok(done)
     }
 
-    /// Notes that all orders up to this one are carried out, unless files are being given other classes. What was done must
-    /// be durable.
-    pub(crate) fn finish_rewrite(&self, order: u64) -> Result<(), CommitError> {
+    /// Notes that all orders up to this one are carried out but for so many stripes, unless files are being given other
+    /// classes. What was done must be durable. Returns whether this ended the order.
+    pub(crate) fn finish_rewrite(&self, order: u64, left: u64) -> Result<bool, CommitError> {
         let under_way = self.classes.lock();
         if *under_way > 0 {
-            return Ok(());
+            return Ok(false);
         }
-        Ok(self.records.rewrites().finish(order)?)
+        Ok(self.records.rewrites().finish(order, left)?)
+    }
+
+    /// Returns how many stripes the last order to rewrite files could not move.
+    pub(crate) fn left_by_rewrite(&self) -> Result<u64, CommitError> {
+        Ok(self.records.rewrites().left()?)
     }
 
     /// Returns the class of stripes for new bytes of an inode. One that is gone has that of the volume.

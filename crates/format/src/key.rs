@@ -64,6 +64,9 @@ pub const NEXT_QUOTA: &str = "next-quota";
 /// nothing to do.
 pub const REWRITES: &str = "rewrites";
 
+/// Name of the counter of stripes that the last order to rewrite files could not move. It is absent if there are none.
+pub const REWRITES_LEFT: &str = "rewrites-left";
+
 /// Returns the key of an [`Inode`](super::record::Inode).
 #[must_use]
 pub fn inode(ino: Ino) -> Bytes {

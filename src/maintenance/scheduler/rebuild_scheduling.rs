@@ -116,6 +116,7 @@ impl RebuildScheduler {
     /// Returns whether stripes have another code than new ones, or than their files, and were not looked at for long, or not
     /// since other members were online. A change of the code that a crash or an unmount interrupted goes on so.
     fn is_code_change_due(&self, now: Instant) -> bool {
+        self.rebuild.note_online();
         let mut looked = self.looked_at_codes.lock();
         let online = self.members.membership().live();
         let is_due = looked
@@ -127,7 +128,7 @@ impl RebuildScheduler {
         }
         *looked = Some((now, online));
         // An order that cannot be read counts as one: the rebuild meets the error again, and reports it.
-        self.rebuild.has_other_codes() || self.rebuild.awaits_rewrite().unwrap_or(true)
+        self.rebuild.has_other_codes() || self.rebuild.has_rewriting_to_do().unwrap_or(true)
     }
 
     /// Rebuilds the missing shards of a scope.
