@@ -135,6 +135,14 @@ impl DaemonFailure {
             .advise(format!(
                 "delete something, or add another directory with `cauchyfs member add {place} DIR`"
             )),
+            Self::TooLittleRoomToRewrite { lacking } => Failure::environment(format!(
+                "there is too little room to rewrite the files: {} of shards would find none",
+                format_size(lacking)
+            ))
+            .advise(format!(
+                "delete something, add another directory with `cauchyfs member add {place} DIR`, or leave --rewrite out: \
+                 then only new files have the code"
+            )),
             Self::BadCode { problem } => Failure::usage(problem).advise(
                 "`cauchyfs create --help` lists the codes, and how many shards each can have",
             ),
@@ -226,6 +234,10 @@ mod tests {
             ),
             (DaemonFailure::Busy, 2),
             (DaemonFailure::TooLittleRoom { lacking: 5 << 20 }, 2),
+            (
+                DaemonFailure::TooLittleRoomToRewrite { lacking: 5 << 20 },
+                2,
+            ),
             (
                 DaemonFailure::BadCode {
                     problem: "unknown code".to_owned(),

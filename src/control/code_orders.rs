@@ -6,7 +6,7 @@ use super::protocol::{Answer, CodeChange, DirectoryCodeRequest};
 use super::report::{GeometryReport, SurvivalReport};
 use super::volume_failure::VolumeFailure;
 use crate::codec::{CodeId, CodecError, Geometry, Survival};
-use crate::format::Ino;
+use crate::format::{Ino, StripeClass};
 use crate::fs::FsError;
 use crate::maintenance::OrderNumber;
 use crate::membership::StripeCode;
@@ -72,6 +72,9 @@ pub(crate) fn of_directory(
             let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
             let directory = Ino(*directory);
             let wanted = wanted(code_of(&volume, directory)?, change).map_err(bad_code)?;
+            if *rewrite {
+                check_room_to_rewrite(&volume, directory, wanted)?;
+            }
             let transactions = volume.fs.transactions();
             let class = transactions.class_for(wanted.geometry, wanted.code);
             let class = class.map_err(refusal)?;
@@ -90,6 +93,27 @@ pub(crate) fn of_directory(
             let OrderNumber(order) = orders.order(*bytes_per_second, balance);
             Ok(Answer::Ordered(order))
         }
+    }
+}
+
+/// Checks whether members have room for the files below a directory in another code. Nothing is changed yet.
+fn check_room_to_rewrite(
+    volume: &OpenVolume,
+    directory: Ino,
+    wanted: StripeCode,
+) -> Result<(), DaemonFailure> {
+    let transactions = volume.fs.transactions();
+    let class = transactions.known_class(wanted.geometry, wanted.code);
+    if class != Some(StripeClass::VOLUME) {
+        transactions.check_directory_code(wanted).map_err(refusal)?;
+    }
+    let bytes = volume.fs.directory_codes();
+    let bytes = bytes.bytes_to_rewrite(directory, class);
+    let bytes = bytes.map_err(directory_failure)?;
+    let rebuild = volume.maintenance.rebuild();
+    match rebuild.lacking_room_to_rewrite(&bytes, wanted.geometry) {
+        0 => Ok(()),
+        lacking => Err(DaemonFailure::TooLittleRoomToRewrite { lacking }),
     }
 }
 

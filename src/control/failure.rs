@@ -70,6 +70,11 @@ pub(crate) enum DaemonFailure {
         /// The bytes of shards that find no room.
         lacking: u64,
     },
+    /// The members have too little room for files in another code.
+    TooLittleRoomToRewrite {
+        /// The bytes of shards that find no room.
+        lacking: u64,
+    },
     /// A code, or a number of shards, that makes no sense.
     BadCode {
         /// The problem.

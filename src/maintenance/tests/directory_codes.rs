@@ -13,6 +13,7 @@ use crate::transaction::DirectoryCodeError;
 
 mod cuts;
 mod returning;
+mod room;
 mod unreadable;
 
 /// Files of one volume, each with its class of stripes.
