@@ -49,9 +49,9 @@ use crate::transaction::commits::Commits;
 use crate::transaction::foreground::Foreground;
 
 use copy_out::CopyOut;
-use misplaced::Rewriting;
 use outcome::{PlanOutcome, SegmentOutcome};
 use plan::SegmentPlan;
+use rewriting::Rewriting;
 use round::Round;
 use segment::SegmentRebuild;
 
@@ -64,12 +64,13 @@ mod misplaced;
 mod narrowing;
 mod outcome;
 mod plan;
+mod rewriting;
 mod round;
 mod scope;
 mod segment;
 mod widening;
 
-pub use misplaced::RewriteStatus;
+pub use rewriting::RewriteStatus;
 pub use scope::RebuildScope;
 
 /// Most plans of one call of [`Rebuild::balance`]. The second one completes the first, because the space that a move frees

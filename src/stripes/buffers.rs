@@ -311,8 +311,12 @@ impl Buffers {
     }
 
     /// Takes the bytes of a stripe to be read only.
-    pub(crate) fn keep(&self, (stripe, code): (StripeId, Arc<ClassCode>), data: &[u8]) {
-        let class = code.class();
+    pub(crate) fn keep(
+        &self,
+        class: StripeClass,
+        (stripe, code): (StripeId, Arc<ClassCode>),
+        data: &[u8],
+    ) {
         let kept = self.restored(class, (stripe, code), data, None).seal(0);
         let mut state = self.state.lock();
         let before = state

@@ -207,7 +207,8 @@ impl Writer {
         payload: &[u8],
     ) -> Result<(), StripeError> {
         if self.check_writable().is_err() {
-            self.buffers.keep((stripe, Arc::clone(code)), payload);
+            let kept = (stripe, Arc::clone(code));
+            self.buffers.keep(class, kept, payload);
             return Ok(());
         }
         let (reservation, code) = match self.reserve(code, Need::Accepted) {

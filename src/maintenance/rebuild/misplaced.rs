@@ -8,10 +8,11 @@ use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use super::outcome::SegmentOutcome;
+use super::rewriting::RewriteStatus;
 use super::round::Round;
 use super::{PlanOutcome, Rebuild};
 use crate::format::record::{Backref, MAX_STRIPE_BYTES};
-use crate::format::{Ino, MemberIndex, Record, SegmentId, StripeClass, StripeId, key};
+use crate::format::{Ino, Record, SegmentId, StripeClass, StripeId, key};
 use crate::maintenance::rebuild_status::Obstacle;
 use crate::maintenance::room::has_room;
 use crate::transaction::CommitError;
@@ -37,34 +38,6 @@ struct Found {
     waits_for_members: bool,
     /// Set if others are being written.
     is_passing: bool,
-}
-
-/// The state of an order to rewrite files, as far as memory keeps it.
-#[derive(Debug, Default)]
-pub(super) struct Rewriting {
-    /// The order and the members with which the last look found nothing to move. The same look finds nothing again.
-    vain: Option<(u64, Vec<MemberIndex>)>,
-    /// The order that found no room, and how many bytes of shards it could not write.
-    no_room: Option<(u64, u64)>,
-    /// The number of looks in turn that moved nothing although all that is left could be read.
-    futile: u32,
-    /// The members with which stripes could not be read that the last order left. None once others were online, and until
-    /// an order ended since the volume was opened.
-    left_with: Option<Vec<MemberIndex>>,
-}
-
-/// The rewriting of files whose bytes have another code than theirs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RewriteStatus {
-    /// Set if it is ordered, and not done as far as it can be.
-    pub is_ordered: bool,
-    /// Set if it waits for members.
-    pub waits_for_members: bool,
-    /// Set if it waits for room on them.
-    pub waits_for_room: bool,
-    /// The stripes that the last order left, because they cannot be read. They are tried again when members come back, and
-    /// with the next order.
-    pub stripes_left: u64,
 }
 
 impl Rebuild {
@@ -102,16 +75,12 @@ impl Rebuild {
     ///
     /// If the index cannot be read.
     pub fn has_rewriting_to_do(&self) -> Result<bool, CommitError> {
-        match self.catalog.rewrite_order()? {
-            Some(order) => Ok(!self.is_vain(order)),
-            None => {
-                self.note_online();
-                Ok(
-                    self.rewriting.lock().left_with.is_none()
-                        && self.catalog.left_by_rewrite()? > 0,
-                )
-            }
+        if let Some(order) = self.catalog.rewrite_order()? {
+            return Ok(!self.is_vain(order));
         }
+        self.note_online();
+        let is_tried = self.rewriting.lock().left_with.is_some();
+        Ok(!is_tried && self.catalog.left_by_rewrite()? > 0)
     }
 
     /// Returns whether a look for stripes to move found none for this order and these members.
@@ -205,7 +174,9 @@ impl Rebuild {
                 SegmentOutcome::Blocked(obstacle) => {
                     self.status.add_blocked(&[bytes], obstacle);
                     left = left.filter(|_| obstacle == Obstacle::Unreadable);
-                    left.iter_mut().for_each(|left| left.extend(&stripes));
+                    if let Some(left) = &mut left {
+                        left.extend(&stripes);
+                    }
                 }
                 SegmentOutcome::Needless => {}
                 SegmentOutcome::Stopped => return Ok(PlanOutcome::Stopped),
