@@ -48,7 +48,7 @@ pub use draining::Draining;
 pub use joining::Joining;
 pub use pace::Pace;
 pub use reaper::Reaper;
-pub use rebuild::{Rebuild, RebuildScope};
+pub use rebuild::{Rebuild, RebuildScope, RewriteStatus};
 pub use rebuild_status::{RebuildKind, RebuildProgress, RebuildState, RebuildStatus};
 pub use recheck::Recheck;
 pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};

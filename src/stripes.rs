@@ -49,6 +49,7 @@ mod ranges;
 mod reader;
 mod rebuilder;
 mod records;
+mod rewrites;
 mod segment_handle;
 mod segment_io;
 mod segments;

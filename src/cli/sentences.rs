@@ -141,6 +141,7 @@ impl DaemonFailure {
             Self::DirectoryCode { problem, step } => {
                 Failure::usage(problem).advise(code_advice(&step, &place))
             }
+            Self::TooLittleRoomToRewrite { lacking } => too_little_room_to_rewrite(lacking, &place),
             Self::BadCode { problem } => Failure::usage(problem).advise(
                 "`cauchyfs create --help` lists the codes, and how many shards each can have",
             ),
@@ -148,6 +149,18 @@ impl DaemonFailure {
             Self::Volume { failure } => failure.at(Some(mountpoint)),
         }
     }
+}
+
+/// Says that files find no room in another code.
+fn too_little_room_to_rewrite(lacking: u64, place: &str) -> Failure {
+    Failure::environment(format!(
+        "there is too little room to rewrite the files: {} of shards would find none",
+        format_size(lacking)
+    ))
+    .advise(format!(
+        "delete something, add another directory with `cauchyfs member add {place} DIR`, or leave --rewrite out: then only \
+         new files have the code"
+    ))
 }
 
 fn code_order_under_way(place: &str) -> Failure {
@@ -278,6 +291,10 @@ mod tests {
             ),
             (DaemonFailure::Busy, 2),
             (DaemonFailure::TooLittleRoom { lacking: 5 << 20 }, 2),
+            (
+                DaemonFailure::TooLittleRoomToRewrite { lacking: 5 << 20 },
+                2,
+            ),
             (
                 DaemonFailure::BadCode {
                     problem: "unknown code".to_owned(),

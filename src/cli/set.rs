@@ -128,8 +128,12 @@ fn set_directory(
     let Some(outcome) = follow(mount, order, json)? else {
         return Ok(leave("the rewriting goes on", mount, None));
     };
-    // It may wait for members or room.
-    if outcome == Outcome::Done && mount.report()?.awaits_rewrite {
+    if outcome != Outcome::Done {
+        return Ok(outcome);
+    }
+    // It may wait for members or room, or leave what cannot be read.
+    let report = mount.report()?;
+    if report.awaits_rewrite || report.rewriting.stripes_left > 0 {
         return Ok(Outcome::Degraded);
     }
     Ok(outcome)

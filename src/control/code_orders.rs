@@ -82,6 +82,9 @@ pub(crate) fn of_directory(
             let directory = Ino(*directory);
             let wanted = wanted(code_to_change(&volume, directory, change)?, change);
             let wanted = wanted.map_err(bad_code)?;
+            if *rewrite {
+                check_room_to_rewrite(&volume, directory, wanted)?;
+            }
             let transactions = volume.fs.transactions();
             let class = transactions.class_for(wanted.geometry, wanted.code);
             let class = class.map_err(refusal)?;
@@ -100,6 +103,27 @@ pub(crate) fn of_directory(
             let OrderNumber(order) = orders.order(*bytes_per_second, balance);
             Ok(Answer::Ordered(order))
         }
+    }
+}
+
+/// Checks whether members have room for the files below a directory in another code. Nothing is changed yet.
+fn check_room_to_rewrite(
+    volume: &OpenVolume,
+    directory: Ino,
+    wanted: StripeCode,
+) -> Result<(), DaemonFailure> {
+    let transactions = volume.fs.transactions();
+    let class = transactions.known_class(wanted.geometry, wanted.code);
+    if class != Some(StripeClass::VOLUME) {
+        transactions.check_directory_code(wanted).map_err(refusal)?;
+    }
+    let bytes = volume.fs.directory_codes();
+    let bytes = bytes.bytes_to_rewrite(directory, class);
+    let bytes = bytes.map_err(directory_failure)?;
+    let rebuild = volume.maintenance.rebuild();
+    match rebuild.lacking_room_to_rewrite(&bytes, wanted.geometry) {
+        0 => Ok(()),
+        lacking => Err(DaemonFailure::TooLittleRoomToRewrite { lacking }),
     }
 }
 

@@ -84,6 +84,11 @@ pub(crate) enum DaemonFailure {
     },
     /// Another command changes a code of the volume.
     CodeOrderUnderWay,
+    /// The members have too little room for files in another code.
+    TooLittleRoomToRewrite {
+        /// The bytes of shards that find no room.
+        lacking: u64,
+    },
     /// A code, or a number of shards, that makes no sense.
     BadCode {
         /// The problem.

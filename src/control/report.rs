@@ -14,6 +14,7 @@ mod coding;
 mod interlock;
 mod lost;
 mod redundancy;
+mod rewriting;
 mod uncounted;
 mod usage;
 
@@ -24,6 +25,7 @@ pub(crate) use coding::{CodedReport, CodingReport};
 pub(crate) use interlock::InterlockReport;
 pub(crate) use lost::LostFiles;
 pub(crate) use redundancy::RedundancyReport;
+pub(crate) use rewriting::{RewritingObstacle, RewritingReport};
 pub(crate) use uncounted::UncountedReport;
 pub(crate) use usage::{
     FilesUsageReport, MemberShardsReport, MemberUsageReport, StripesReport, UsesReport,
@@ -70,9 +72,11 @@ pub(crate) struct StatusReport {
     /// The codes that data has. Daemons before this field do not tell.
     #[serde(default)]
     pub(crate) codes: Vec<CodeReport>,
-    /// True if files were given another code and their data is yet to be written again.
+    /// True if data of files has another code than theirs, and is yet to be written again.
     #[serde(default)]
     pub(crate) awaits_rewrite: bool,
+    #[serde(default)]
+    pub(crate) rewriting: RewritingReport,
     pub(crate) engine: String,
     /// Nothing where the volume is not open.
     pub(crate) coding: Option<CodingReport>,
@@ -545,6 +549,7 @@ pub(crate) mod tests {
             geometry,
             codes: Vec::new(),
             awaits_rewrite: false,
+            rewriting: RewritingReport::default(),
             engine: "scalar".to_owned(),
             coding: None,
             members,

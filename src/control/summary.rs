@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::report::{
     CapacityReport, CodeReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport,
-    MemberState, PageCacheReport, RebuildReport, RedundancyReport, ScrubReport, StatusReport,
-    SurvivalReport, UncountedReport, VolumeState,
+    MemberState, PageCacheReport, RebuildReport, RedundancyReport, RewritingReport, ScrubReport,
+    StatusReport, SurvivalReport, UncountedReport, VolumeState,
 };
 use super::scrubbed::{MemberDefects, Scrubbed, UnverifiedMember};
 use super::volume_failure::VolumeFailure;
@@ -15,7 +15,7 @@ use crate::format::{MemberIndex, StripeClass};
 use crate::fs::Fs;
 use crate::maintenance::{
     Maintenance, RebuildProgress, RebuildState, Redundancy, RedundancyCounter, RedundancyRow,
-    ScrubStatus,
+    RewriteStatus, ScrubStatus,
 };
 use crate::membership::{self, Access, Members, Unusable};
 use crate::transaction::{FullMembers, Transactions};
@@ -95,14 +95,14 @@ fn report_listing(
             .uncounted
             .push(UncountedReport::new("capacity", TOO_FEW));
     }
-    let awaits_rewrite = maintenance
+    let rewriting = maintenance
         .rebuild()
-        .awaits_rewrite()
+        .rewrite_status()
         .unwrap_or_else(|error| {
             blank
                 .uncounted
                 .push(UncountedReport::new("rewriting", error.to_string()));
-            false
+            RewriteStatus::default()
         });
     let index = index_report(transactions);
     let mounted_read_only = mounted && members.access() == Access::ReadOnly;
@@ -119,7 +119,8 @@ fn report_listing(
         mounted_read_only,
         full_member: transactions.on_full_members(),
         codes: codes(transactions),
-        awaits_rewrite,
+        awaits_rewrite: rewriting.is_ordered,
+        rewriting: RewritingReport::of(&rewriting),
         engine: transactions.engine_name().to_owned(),
         coding: Some(transactions.coding().into()),
         redundancy,
@@ -285,6 +286,7 @@ pub(crate) fn blank_report_of(
         },
         codes: Vec::new(),
         awaits_rewrite: false,
+        rewriting: RewritingReport::default(),
         engine: "none".to_owned(),
         coding: None,
         members: reports,

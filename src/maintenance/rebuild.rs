@@ -51,6 +51,7 @@ use crate::transaction::foreground::Foreground;
 use copy_out::CopyOut;
 use outcome::{PlanOutcome, SegmentOutcome};
 use plan::SegmentPlan;
+use rewriting::Rewriting;
 use round::Round;
 use segment::SegmentRebuild;
 
@@ -63,11 +64,13 @@ mod misplaced;
 mod narrowing;
 mod outcome;
 mod plan;
+mod rewriting;
 mod round;
 mod scope;
 mod segment;
 mod widening;
 
+pub use rewriting::RewriteStatus;
 pub use scope::RebuildScope;
 
 /// Most plans of one call of [`Rebuild::balance`]. The second one completes the first, because the space that a move frees
@@ -105,6 +108,7 @@ pub struct Rebuild {
     copy_out: CopyOut,
     /// Work lock: held by the thread that rebuilds. A second caller waits, and finds nothing to do.
     working: Mutex<()>,
+    rewriting: Mutex<Rewriting>,
 }
 
 impl Rebuild {
@@ -142,6 +146,7 @@ impl Rebuild {
             segments,
             copy_out,
             working: Mutex::default(),
+            rewriting: Mutex::default(),
         }
     }
 

@@ -203,7 +203,7 @@ impl Buffers {
         let opened = prepare().map(|opening| {
             let buffer = self.pool.buffer(opening.code.capacity());
             let stripe = (opening.stripe, opening.code);
-            OpenStripe::new(stripe, opening.reservation, buffer)
+            OpenStripe::new(class, stripe, opening.reservation, buffer)
         });
         ScopeGuard::into_inner(unwinding);
         self.install(class, opened)
@@ -291,15 +291,16 @@ impl Buffers {
         self.work.notify_one();
     }
 
-    /// Takes the bytes of a stripe that a crash kept from being flushed: they are readable at
+    /// Takes the bytes of files of a class, of a stripe that a crash kept from being flushed: they are readable at
     /// once, and on their way to the members.
     pub(crate) fn restore(
         &self,
+        class: StripeClass,
         (stripe, code): (StripeId, Arc<ClassCode>),
         data: &[u8],
         reservation: Option<Reservation>,
     ) {
-        let restored = self.restored((stripe, code), data, reservation);
+        let restored = self.restored(class, (stripe, code), data, reservation);
         let mut state = self.state.lock();
         state.last_sequence += 1;
         let sealed = restored.seal(state.last_sequence);
@@ -310,8 +311,13 @@ impl Buffers {
     }
 
     /// Takes the bytes of a stripe to be read only.
-    pub(crate) fn keep(&self, (stripe, code): (StripeId, Arc<ClassCode>), data: &[u8]) {
-        let kept = self.restored((stripe, code), data, None).seal(0);
+    pub(crate) fn keep(
+        &self,
+        class: StripeClass,
+        (stripe, code): (StripeId, Arc<ClassCode>),
+        data: &[u8],
+    ) {
+        let kept = self.restored(class, (stripe, code), data, None).seal(0);
         let mut state = self.state.lock();
         let before = state
             .table
@@ -330,6 +336,7 @@ impl Buffers {
 
     fn restored(
         &self,
+        class: StripeClass,
         (stripe, code): (StripeId, Arc<ClassCode>),
         data: &[u8],
         reservation: Option<Reservation>,
@@ -338,7 +345,7 @@ impl Buffers {
         let padded = layout::height(data.len(), data_shards) * data_shards;
         let mut buffer = self.pool.buffer(padded);
         buffer[..data.len()].copy_from_slice(data);
-        OpenStripe::restored((stripe, code), reservation, buffer, data.len())
+        OpenStripe::restored(class, (stripe, code), reservation, buffer, data.len())
     }
 
     /// Returns how many bytes of stripes are in memory and not on the members yet.

@@ -47,7 +47,7 @@ impl ClassCode {
     }
 
     /// Returns the greatest height of a stripe.
-    pub(super) fn step(&self) -> u64 {
+    pub(crate) fn step(&self) -> u64 {
         self.height as u64
     }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::error::StripeError;
+use super::rewrites::Rewrites;
 use super::tally::Tally;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
 use crate::format::{Record, SegmentId, ShardIndex, StripeClass, StripeId, key};
@@ -63,6 +64,8 @@ pub struct FlushedStripe {
     pub segment: Segment,
     /// True if the segment may have no record yet.
     pub fresh: bool,
+    /// True if it has bytes of files of another class, because members are too few for that.
+    pub is_misplaced: bool,
 }
 
 /// The records of stripes and segments, and the source of their numbers.
@@ -74,6 +77,7 @@ pub struct StripeRecords {
     finished: Mutex<Vec<SegmentId>>,
     /// Held by a thread that changes or removes an existing record of a stripe, from reading it on.
     editing: Mutex<()>,
+    rewrites: Rewrites,
 }
 
 impl StripeRecords {
@@ -88,6 +92,7 @@ impl StripeRecords {
             segments: Numbers::open(&*map, key::NEXT_SEGMENT, 1, SEGMENTS_AHEAD)?,
             finished: Mutex::default(),
             editing: Mutex::default(),
+            rewrites: Rewrites::new(Arc::clone(&map)),
             map,
         })
     }
@@ -149,6 +154,7 @@ impl StripeRecords {
             sums,
             segment,
             fresh,
+            is_misplaced,
         } = flushed;
         let mut batch = Batch::default();
         if fresh {
@@ -163,7 +169,16 @@ impl StripeRecords {
             batch.put(key::sums(stripe, shard), sums.encode());
         }
         note_repair(&mut batch, stripe, &segment, None, &record);
+        if is_misplaced {
+            // With the record: a crash leaves both or neither.
+            return self.rewrites.order_with(batch);
+        }
         Ok(self.map.apply_stripes(batch)?)
+    }
+
+    /// Returns the orders to rewrite files.
+    pub(crate) fn rewrites(&self) -> &Rewrites {
+        &self.rewrites
     }
 
     /// Puts the final record of a segment to which no stripe is added any more.
@@ -475,6 +490,7 @@ mod tests {
             sums: sums.collect(),
             segment: segment(),
             fresh: true,
+            is_misplaced: false,
         };
         records.put_flushed(flushed).unwrap();
         (map, records)

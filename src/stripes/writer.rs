@@ -173,7 +173,7 @@ impl Writer {
         } = self.number(reservation, code)?;
         let hold = self.buffers.hold(stripe);
         self.buffers
-            .restore((stripe, code), payload, Some(reservation));
+            .restore(class, (stripe, code), payload, Some(reservation));
         Ok((stripe, hold))
     }
 
@@ -196,7 +196,7 @@ impl Writer {
         }
     }
 
-    /// Takes the bytes of a stripe that were in the journal only. They can be read at once. Unless the volume is
+    /// Takes the bytes of a stripe of files of a class that were in the journal only. They can be read at once. Unless the volume is
     /// read-only they are flushed, under the stripe's old number.
     ///
     /// # Errors
@@ -204,12 +204,14 @@ impl Writer {
     /// If too few members are left, or no segment can be numbered.
     pub(crate) fn restore(
         &self,
+        class: StripeClass,
         stripe: StripeId,
         code: &Arc<ClassCode>,
         payload: &[u8],
     ) -> Result<(), StripeError> {
         if self.check_writable().is_err() {
-            self.buffers.keep((stripe, Arc::clone(code)), payload);
+            let kept = (stripe, Arc::clone(code));
+            self.buffers.keep(class, kept, payload);
             return Ok(());
         }
         let (reservation, code) = match self.reserve(code, Need::Accepted) {
@@ -218,7 +220,8 @@ impl Writer {
             Err(StripeError::NoSpace { .. }) => (None, Arc::clone(code)),
             Err(error) => return Err(error),
         };
-        self.buffers.restore((stripe, code), payload, reservation);
+        self.buffers
+            .restore(class, (stripe, code), payload, reservation);
         Ok(())
     }
 

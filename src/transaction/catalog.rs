@@ -8,9 +8,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::CommitError;
 use super::live::LiveBytes;
-use crate::format::record::{Backref, Counter, FileKind, Inode, SegmentStripe, Stripe};
+use crate::format::record::{Backref, FileKind, Inode, SegmentStripe, Stripe};
 use crate::format::{Ino, Record, SegmentId, StripeClass, StripeId, key};
-use crate::metadata::{Batch, Key, Meta, Value};
+use crate::metadata::{Key, Meta, Value};
 use crate::stripes::{ClassCode, Classes, StripeRecords};
 
 /// Records read at once.
@@ -57,14 +57,12 @@ impl Catalog {
 
     /// Returns the number of the last order to rewrite files, if it is not carried out.
     pub(crate) fn rewrite_order(&self) -> Result<Option<u64>, CommitError> {
-        let stored = self.meta.get(&key::counter(key::REWRITES))?;
-        let order = stored.map(|value| Counter::decode(&value)).transpose()?;
-        Ok(order.map(|Counter(order)| order))
+        Ok(self.records.rewrites().order()?)
     }
 
     /// Notes that stripes may hold bytes of files of other classes, and are to be rewritten.
     pub(crate) fn order_rewrite(&self) -> Result<(), CommitError> {
-        self.put_order(&self.classes.lock())
+        Ok(self.records.rewrites().give()?)
     }
 
     /// Runs `work`, which gives files other classes, and notes before and after it that they are to be rewritten. No order
@@ -75,7 +73,7 @@ impl Catalog {
     ) -> Result<T, E> {
         {
             let mut under_way = self.classes.lock();
-            self.put_order(&under_way)?;
+            self.order_rewrite()?;
             *under_way += 1;
         }
         let _ending = scopeguard::guard((), |()| *self.classes.lock() -= 1);
@@ -87,22 +85,19 @@ impl Catalog {
         Ok(done)
     }
 
-    fn put_order(&self, _classes: &MutexGuard<'_, usize>) -> Result<(), CommitError> {
-        let next = self.rewrite_order()?.map_or(1, |order| order + 1);
-        let mut batch = Batch::default();
-        batch.put(key::counter(key::REWRITES), Counter(next).encode());
-        Ok(self.meta.apply(batch)?)
+    /// Notes that all orders up to this one are carried out but for so many stripes, unless files are being given other
+    /// classes. What was done must be durable. Returns whether this ended the order.
+    pub(crate) fn finish_rewrite(&self, order: u64, left: u64) -> Result<bool, CommitError> {
+        let under_way = self.classes.lock();
+        if *under_way > 0 {
+            return Ok(false);
+        }
+        Ok(self.records.rewrites().finish(order, left)?)
     }
 
-    /// Notes that all orders up to this one are carried out.
-    pub(crate) fn finish_rewrite(&self, order: u64) -> Result<(), CommitError> {
-        let under_way = self.classes.lock();
-        if *under_way > 0 || self.rewrite_order()? != Some(order) {
-            return Ok(());
-        }
-        let mut batch = Batch::default();
-        batch.delete(key::counter(key::REWRITES));
-        Ok(self.meta.apply(batch)?)
+    /// Returns how many stripes the last order to rewrite files could not move.
+    pub(crate) fn left_by_rewrite(&self) -> Result<u64, CommitError> {
+        Ok(self.records.rewrites().left()?)
     }
 
     /// Returns the class of stripes for new bytes of an inode. One that is gone has that of the volume.

@@ -3,6 +3,8 @@
 //! The classes of a volume are few, because each has an open stripe and a segment of its own. The volume goes on after as
 //! many losses as its own code survives, and has so many further copies of its index. So no directory has more.
 
+use std::sync::Arc;
+
 use super::{CommitError, Transactions};
 use crate::codec::{CodeId, CodecError, Geometry, Survival};
 use crate::format::record::{DirectoryCode, Inode};
@@ -109,12 +111,8 @@ impl Transactions {
         }
         self.check_directory_code(wanted)?;
         let classes = self.stripes.classes();
-        let known = classes.of_directories();
-        let is_wanted = |known: &&std::sync::Arc<ClassCode>| {
-            known.geometry() == geometry && known.code() == code
-        };
-        if let Some(known) = known.iter().find(is_wanted) {
-            return Ok(known.class());
+        if let Some(known) = self.known_class(geometry, code) {
+            return Ok(known);
         }
         let class = self.next_class()?;
         self.commits.check_writable()?;
@@ -133,6 +131,19 @@ impl Transactions {
         Ok(class)
     }
 
+    /// Returns the class of stripes of a code; none if no directory had it.
+    #[must_use]
+    pub fn known_class(&self, geometry: Geometry, code: CodeId) -> Option<StripeClass> {
+        let classes = self.stripes.classes();
+        let is_wanted =
+            |known: &&Arc<ClassCode>| known.geometry() == geometry && known.code() == code;
+        if is_wanted(&classes.volume()) {
+            return Some(StripeClass::VOLUME);
+        }
+        let known = classes.of_directories();
+        known.iter().find(is_wanted).map(|known| known.class())
+    }
+
     /// Returns a class that no record names.
     fn next_class(&self) -> Result<StripeClass, DirectoryCodeError> {
         let (from, end) = key::directory_codes();
@@ -149,7 +160,12 @@ impl Transactions {
         Ok(StripeClass(last.0 + 1))
     }
 
-    fn check_directory_code(&self, wanted: StripeCode) -> Result<(), DirectoryCodeError> {
+    /// Checks whether directories can have a code beside that of the volume.
+    ///
+    /// # Errors
+    ///
+    /// [`DirectoryCodeError`].
+    pub fn check_directory_code(&self, wanted: StripeCode) -> Result<(), DirectoryCodeError> {
         self.members.epochs().check_code(wanted)?;
         let volume = self.stripes.classes().volume();
         let (losses, most) = (

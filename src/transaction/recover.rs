@@ -211,18 +211,24 @@ impl Transactions {
         stripes.retain(|_, payload| payload.len() <= longest);
         self.check_restored(&stripes)?;
         for (stripe, payload) in stripes {
-            let code = self.code_for(stripe, payload.len())?;
-            self.stripes.writer().restore(stripe, &code, &payload)?;
+            let (class, code) = self.code_for(stripe, payload.len())?;
+            let writer = self.stripes.writer();
+            writer.restore(class, stripe, &code, &payload)?;
         }
         Ok(())
     }
 
     /// Returns the code of a stripe that was not flushed: that of the files whose bytes it has. If it is too long for that,
-    /// because the files were given another code meanwhile, it gets one that survives as many losses as any.
-    fn code_for(&self, stripe: StripeId, len: usize) -> Result<Arc<ClassCode>, CommitError> {
+    /// because the files were given another code meanwhile or members were too few for it, it gets one that survives as many
+    /// losses as any. Returns also the class of the files, which is another one if that of any file is.
+    fn code_for(
+        &self,
+        stripe: StripeId,
+        len: usize,
+    ) -> Result<(StripeClass, Arc<ClassCode>), CommitError> {
         let classes = self.stripes.classes();
         if classes.is_plain() {
-            return Ok(Arc::clone(classes.volume()));
+            return Ok((StripeClass::VOLUME, Arc::clone(classes.volume())));
         }
         let mut named = BTreeSet::new();
         let (from, end) = key::backrefs(stripe);
@@ -230,9 +236,10 @@ impl Transactions {
             named.insert(key::parse_backref(key)?.1);
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
-        let mut fitting = Vec::new();
+        let (mut fitting, mut of_files) = (Vec::new(), BTreeSet::new());
         for ino in named {
             let code = classes.get(self.catalog.class_of(classes, ino)?);
+            of_files.extend(code.iter().map(|code| code.class()));
             fitting.extend(code.filter(|code| code.capacity() >= len));
         }
         if fitting.is_empty() {
@@ -243,7 +250,9 @@ impl Transactions {
         let safest = fitting
             .into_iter()
             .max_by_key(|code| code.survival().guaranteed());
-        Ok(safest.unwrap_or_else(|| Arc::clone(classes.volume())))
+        let code = safest.unwrap_or_else(|| Arc::clone(classes.volume()));
+        let other = of_files.into_iter().find(|class| *class != code.class());
+        Ok((other.unwrap_or(code.class()), code))
     }
 }
 

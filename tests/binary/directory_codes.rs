@@ -163,6 +163,94 @@ fn files_are_rewritten_on_request_and_that_goes_on_after_a_kill() {
     volume.try_unmount();
 }
 
+/// While a directory of seven is away, files of 6+1 are written with 4+2. Nobody asks for more.
+#[test]
+fn files_get_the_code_of_their_directory_by_themselves_once_all_members_are_back() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO_AND_ONE, 1024);
+    volume.mount();
+    let scratch = volume.path("scratch");
+    fs::create_dir(&scratch).unwrap();
+    put(&scratch.join("old"), 1, LARGE);
+    let set = [
+        "set",
+        "--path",
+        text(&scratch),
+        "--data",
+        "6",
+        "--parity",
+        "1",
+    ];
+    let (code, said) = volume.command(&set, &[]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    volume.try_unmount();
+    volume.mount_degraded(&[0, 1, 2, 4, 5, 6]);
+    put(&scratch.join("new"), 2, LARGE);
+    volume.try_unmount();
+    volume.mount_degraded(&[0, 1, 2, 4, 5, 6]);
+    let (status, _) = volume.status();
+    assert_eq!(status["awaits_rewrite"], true, "{status}");
+    assert_eq!(status["rewriting"]["waits_for"], "members", "{status}");
+    assert_eq!(bytes_in(&status, (6, 1), true), 0, "{status}");
+    let (_, told) = volume.command(&["status"], &[]);
+    assert!(told.contains("once all directories are back"), "{told}");
+    volume.try_unmount();
+    volume.mount();
+    eventually("the new file has the code of its directory", || {
+        let (status, _) = volume.status();
+        bytes_in(&status, (6, 1), true) >= LARGE / 6 * 7 && status["awaits_rewrite"] == false
+    });
+    let (status, _) = volume.status();
+    assert!(
+        bytes_in(&status, (4, 2), false) >= LARGE / 4 * 6,
+        "{status}"
+    );
+    volume.delete_member(0);
+    drop_caches();
+    check_large(&scratch.join("old"), 1, LARGE);
+    check_large(&scratch.join("new"), 2, LARGE);
+    volume.try_unmount();
+}
+
+#[test]
+fn a_rewrite_without_room_for_it_is_refused_and_changes_nothing() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 256);
+    volume.mount();
+    let scratch = volume.path("scratch");
+    fs::create_dir(&scratch).unwrap();
+    // Of 256 MiB 135 are taken, and 270 would be.
+    for seed in 0..9 {
+        put(&scratch.join(seed.to_string()), seed, 10 << 20);
+    }
+    let order = [
+        "set",
+        "--path",
+        text(&scratch),
+        "--data",
+        "1",
+        "--parity",
+        "2",
+        "--rewrite",
+    ];
+    let (code, said) = volume.command(&order, &[]);
+    assert_eq!(code, Some(2), "{said}\n{}", volume.log());
+    assert!(
+        said.contains("there is too little room to rewrite the files"),
+        "{said}"
+    );
+    assert!(said.contains("leave --rewrite out"), "{said}");
+    let (_, shown) = volume.command(&["set", "--path", text(&scratch), "--show"], &[]);
+    assert!(shown.contains(": 4+2 rs-cauchy"), "{shown}");
+    let (status, _) = volume.status();
+    assert_eq!(status["awaits_rewrite"], false, "{status}");
+    volume.try_unmount();
+}
+
 #[test]
 fn what_a_directory_cannot_have_is_refused_in_one_line() {
     if skip_mounts() {

@@ -349,7 +349,18 @@ fn files_are_rewritten_on_request() {
     let bytes = pattern(2, 900_000);
     let files = [put(&fs, top, "one", &bytes), put(&fs, inner, "two", &bytes)];
     put(&fs, Ino::ROOT, "other", &bytes);
+    // A second name of a file counts no more.
+    let linked = fs.names().link(files[0], inner, b"linked");
+    linked.unwrap();
+    let to_rewrite = |class| {
+        let bytes = fs.directory_codes().bytes_to_rewrite(top, class).unwrap();
+        bytes.into_iter().collect::<Vec<_>>()
+    };
+    assert_eq!(to_rewrite(None), [(StripeClass::VOLUME, 1_800_000)]);
+    assert!(to_rewrite(Some(StripeClass::VOLUME)).is_empty());
     fs.directory_codes().set(top, thin, true).unwrap();
+    assert!(to_rewrite(Some(thin)).is_empty());
+    assert_eq!(to_rewrite(None), [(thin, 1_800_000)]);
     assert!(maintenance.rebuild().awaits_rewrite().unwrap());
     assert_eq!(files.map(|ino| class_of(&fs, ino)), [thin; 2]);
     rebuild(&maintenance, &fs);

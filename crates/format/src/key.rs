@@ -60,8 +60,12 @@ pub const NEXT_SEGMENT: &str = "next-segment";
 /// Name of the counter of quota numbers, all below it may have been used.
 pub const NEXT_QUOTA: &str = "next-quota";
 
-/// Name of the counter of orders to rewrite files that were given another code. It is absent while there is nothing to do.
+/// Name of the counter of orders to rewrite files whose bytes have another code than theirs. It is absent while there is
+/// nothing to do.
 pub const REWRITES: &str = "rewrites";
+
+/// Name of the counter of stripes that the last order to rewrite files could not move. It is absent if there are none.
+pub const REWRITES_LEFT: &str = "rewrites-left";
 
 /// Returns the key of an [`Inode`](super::record::Inode).
 #[must_use]

@@ -2,13 +2,13 @@
 
 use crate::cli::size::format_size;
 use crate::cli::terminal::join_lines;
-use crate::control::report::{CodeReport, GeometryReport, StatusReport};
+use crate::control::report::{CodeReport, GeometryReport, RewritingObstacle, StatusReport};
 
 /// Returns the code of new data, and how much data has which.
 pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
     let mut lines = vec![format!("new data: {}", code_name(&report.geometry))];
     lines.extend(report.codes.iter().map(line));
-    lines.extend(rewriting(report).map(str::to_owned));
+    lines.extend(rewriting(report));
     join_lines(&lines)
 }
 
@@ -30,11 +30,31 @@ pub(super) fn other_codes(report: &StatusReport) -> Option<String> {
         })
 }
 
-/// Returns a line about files that have a code which their data does not have yet, if there are any.
-pub(super) fn rewriting(report: &StatusReport) -> Option<&'static str> {
-    report
-        .awaits_rewrite
-        .then_some("files that were given another code are yet to be rewritten")
+/// Returns lines about files whose data does not have their code yet, if there are any.
+pub(super) fn rewriting(report: &StatusReport) -> Vec<String> {
+    let mut lines = Vec::new();
+    if report.awaits_rewrite {
+        let waits = match report.rewriting.waits_for {
+            Some(RewritingObstacle::Members) => ", once all directories are back and enough",
+            Some(RewritingObstacle::Room) => ", once there is more room",
+            None => "",
+        };
+        lines.push(format!(
+            "files whose data has another code than theirs are yet to be rewritten{waits}"
+        ));
+    }
+    let left = report.rewriting.stripes_left;
+    if left > 0 {
+        let (stripes, they) = if left == 1 {
+            ("stripe was", "it")
+        } else {
+            ("stripes were", "they")
+        };
+        lines.push(format!(
+            "{left} {stripes} not rewritten with the code of the files, because {they} cannot be read"
+        ));
+    }
+    lines
 }
 
 fn line(code: &CodeReport) -> String {
@@ -78,9 +98,23 @@ mod tests {
         };
         report.codes = vec![code(2, 3 << 20)];
         assert_eq!(other_codes(&report), None);
-        assert_eq!(rewriting(&report), None);
+        assert!(rewriting(&report).is_empty());
         report.awaits_rewrite = true;
         assert!(codes_lines(&report).ends_with("are yet to be rewritten"));
+        report.rewriting.waits_for = Some(RewritingObstacle::Members);
+        report.rewriting.stripes_left = 1;
+        let lines = rewriting(&report);
+        assert!(
+            lines[0].ends_with("rewritten, once all directories are back and enough"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].starts_with("1 stripe was not rewritten"),
+            "{lines:?}"
+        );
+        assert!(report.for_people(None).contains(&lines[1]), "{lines:?}");
+        report.rewriting.waits_for = Some(RewritingObstacle::Room);
+        assert!(rewriting(&report)[0].ends_with(", once there is more room"));
         report.codes.insert(0, code(1, 2048));
         let said = "the code is being changed to 4+2 rs-cauchy; \
                     2.0 KiB in 4+1 rs-cauchy, 3.0 MiB in 4+2 rs-cauchy";

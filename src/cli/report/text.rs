@@ -63,7 +63,7 @@ impl StatusReport {
         if let Some(codes) = other_codes(self) {
             push(&mut text, format_args!("{codes}"));
         }
-        if let Some(rewriting) = rewriting(self) {
+        for rewriting in rewriting(self) {
             push(&mut text, format_args!("{rewriting}"));
         }
         if let Some(survives) = self.geometry.survives {

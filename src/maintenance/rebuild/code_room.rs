@@ -1,7 +1,11 @@
 //! The room that a change of the code takes.
 
+use std::collections::BTreeMap;
+
 use super::Rebuild;
 use super::widening;
+use crate::codec::Geometry;
+use crate::format::StripeClass;
 use crate::membership::StripeCode;
 use crate::stripes::slot_capacity;
 
@@ -51,8 +55,47 @@ impl Rebuild {
             }
         }
         let left: Vec<u64> = loads.values().map(|load| load.available).collect();
-        let slots = wanted.geometry.total_shards();
-        let left = slot_capacity(&left, slots).saturating_mul(slots as u64);
+        let left = room_for_shards(&left, wanted.geometry);
         lacking + u64::saturating_sub(more, fewer).saturating_sub(left)
     }
+
+    /// Returns how many bytes of shards would find no room if files got another code. `bytes` are those of the files, by the
+    /// class that they have.
+    ///
+    /// Their stripes are freed one after another. So they need what they take more than before, and a stripe at least. Only
+    /// members count that would take them.
+    #[must_use]
+    pub fn lacking_room_to_rewrite(
+        &self,
+        bytes: &BTreeMap<StripeClass, u64>,
+        wanted: Geometry,
+    ) -> u64 {
+        let classes = self.stripes.classes();
+        let (mut more, mut fewer) = (0_u64, 0_u64);
+        for (class, bytes) in bytes {
+            more = more.saturating_add(shard_bytes(*bytes, wanted));
+            let before = classes.get(*class);
+            let before = before.map_or(0, |code| shard_bytes(*bytes, code.geometry()));
+            fewer = fewer.saturating_add(before);
+        }
+        let draining = self.members.membership().draining();
+        let mut loads = self.stripes.space().loads();
+        loads.retain(|member, _| !draining.contains(member));
+        let left: Vec<u64> = loads.values().map(|load| load.available).collect();
+        let stripe = classes.volume().step() * wanted.total_shards() as u64;
+        let needed = more.saturating_sub(fewer).max(stripe.min(more));
+        needed.saturating_sub(room_for_shards(&left, wanted))
+    }
+}
+
+/// Returns the bytes of all shards of stripes that have so many bytes of files.
+fn shard_bytes(bytes: u64, geometry: Geometry) -> u64 {
+    let shard = bytes.div_ceil(geometry.data_shards() as u64);
+    shard.saturating_mul(geometry.total_shards() as u64)
+}
+
+/// Returns the bytes of shards that members with so much room each can take, in stripes with this many shards.
+fn room_for_shards(rooms: &[u64], geometry: Geometry) -> u64 {
+    let slots = geometry.total_shards();
+    slot_capacity(rooms, slots).saturating_mul(slots as u64)
 }

@@ -13,6 +13,9 @@ use crate::transaction::DirectoryCodeError;
 
 mod cuts;
 mod members;
+mod returning;
+mod room;
+mod unreadable;
 
 /// Files of one volume, each with its class of stripes.
 #[derive(Clone, Default)]

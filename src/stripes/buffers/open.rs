@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 
 use super::sealed::Sealed;
-use crate::format::{BLOCK_SIZE, StripeId};
+use crate::format::{BLOCK_SIZE, StripeClass, StripeId};
 use crate::store::Buffer;
 use crate::stripes::classes::ClassCode;
 use crate::stripes::layout;
@@ -51,6 +51,8 @@ pub(super) enum Fresh {
 /// A stripe that bytes are appended to.
 #[derive(Debug)]
 pub(crate) struct OpenStripe {
+    /// The class for which it takes bytes. Its code may be that of the volume instead.
+    class: StripeClass,
     stripe: StripeId,
     code: Arc<ClassCode>,
     reservation: Option<Reservation>,
@@ -62,11 +64,13 @@ pub(crate) struct OpenStripe {
 impl OpenStripe {
     /// Starts an empty stripe; its capacity is the length of `buffer`.
     pub(super) fn new(
+        class: StripeClass,
         (stripe, code): (StripeId, Arc<ClassCode>),
         reservation: Reservation,
         buffer: Buffer,
     ) -> Self {
         Self {
+            class,
             stripe,
             code,
             reservation: Some(reservation),
@@ -78,12 +82,14 @@ impl OpenStripe {
 
     /// A stripe whose first `len` bytes are in `buffer` already.
     pub(super) fn restored(
+        class: StripeClass,
         (stripe, code): (StripeId, Arc<ClassCode>),
         reservation: Option<Reservation>,
         buffer: Buffer,
         len: usize,
     ) -> Self {
         Self {
+            class,
             stripe,
             code,
             reservation,
@@ -168,6 +174,7 @@ impl OpenStripe {
         self.buffer.set_len(padded.max(self.len));
         self.buffer[self.len..].fill(0);
         Sealed {
+            class: self.class,
             stripe: self.stripe,
             code: self.code,
             payload_len: self.len,

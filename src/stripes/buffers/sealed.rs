@@ -5,7 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use parking_lot::Mutex;
 
-use crate::format::StripeId;
+use crate::format::{StripeClass, StripeId};
 use crate::stripes::classes::ClassCode;
 use crate::stripes::encoded::Encoded;
 use crate::stripes::segments::Reservation;
@@ -14,6 +14,8 @@ use crate::stripes::segments::Reservation;
 #[derive(Debug)]
 pub(crate) struct Sealed {
     pub(crate) stripe: StripeId,
+    /// The class of the files whose bytes it has.
+    pub(crate) class: StripeClass,
     /// The code that it gets, unless members are too few for that.
     pub(crate) code: Arc<ClassCode>,
     /// The payload, padded with zeros to whole data shards.

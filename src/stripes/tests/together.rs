@@ -187,7 +187,12 @@ fn buffers_stay_free_while_several_callers_encode_ahead() {
         let rig = Rig::new(2, 1, 3);
         let code = rig.stripes.classes().volume();
         for stripe in 0..limit as u64 {
-            buffers.restore((StripeId(stripe), Arc::clone(code)), &[1], None);
+            buffers.restore(
+                code.class(),
+                (StripeId(stripe), Arc::clone(code)),
+                &[1],
+                None,
+            );
         }
         let numbers = |stripes: &[Arc<Sealed>]| -> Vec<u64> {
             stripes.iter().map(|sealed| sealed.stripe.0).collect()

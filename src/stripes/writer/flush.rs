@@ -17,7 +17,7 @@ use scopeguard::{ScopeGuard, guard_on_unwind};
 
 use super::Writer;
 use crate::format::record::ShardSet;
-use crate::format::{MemberIndex, ShardIndex};
+use crate::format::{MemberIndex, ShardIndex, StripeClass};
 use crate::store::{Op, Outcome, StoreError, StoreErrorKind};
 use crate::stripes::buffers::Sealed;
 use crate::stripes::dirty::Replacements;
@@ -94,7 +94,7 @@ impl Writer {
             written => (encoded, written?),
         };
         let segment = attempt.place.segment.id;
-        let recorded = self.record(&encoded, &attempt);
+        let recorded = self.record(&encoded, &attempt, sealed.class);
         let completed = self.segments.complete(segment);
         recorded.and(completed)
     }
@@ -305,7 +305,13 @@ impl Writer {
         self.segments.complete(place.segment.id)
     }
 
-    fn record(&self, encoded: &Encoded, attempt: &Attempt) -> Result<(), StripeError> {
+    /// Records a stripe with bytes of files of a class. One of another class is noted, so that a rebuild moves its bytes.
+    fn record(
+        &self,
+        encoded: &Encoded,
+        attempt: &Attempt,
+        class: StripeClass,
+    ) -> Result<(), StripeError> {
         let place = &attempt.place;
         let segment = place.segment.id;
         let stripe = encoded.stripe;
@@ -320,6 +326,7 @@ impl Writer {
             sums: encoded.sums.clone(),
             segment: place.segment.record.clone(),
             fresh: !self.segments.is_recorded(segment),
+            is_misplaced: encoded.code.class() != class,
         };
         let lost =
             |&(shard, member): &(ShardIndex, MemberIndex)| (member, LostShard { stripe, shard });
