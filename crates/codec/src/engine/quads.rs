@@ -2,10 +2,7 @@
 
 use crate::{Stores, rateless::SelectionJob};
 
-use super::{
-    tables::are_aligned,
-    vector::{LINE_BYTES, Vector},
-};
+use super::vector::{LINE_BYTES, Vector};
 
 /// Packets that one table sums.
 const GROUP: usize = 4;
@@ -51,7 +48,7 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut SelectionJob<'_, '
         return 0;
     }
     let (entries, _) = entries.as_chunks::<TABLES>();
-    let streaming = job.stores() == Stores::Streaming && are_aligned::<V>(job);
+    let streaming = job.stores() == Stores::Streaming && job.targets_are_aligned(V::BYTES);
     let whole = job.packet_bytes() / STRIP_BYTES * STRIP_BYTES;
     if whole == 0 {
         return 0;
