@@ -173,7 +173,7 @@ fn the_random_code_is_measured_beside_the_exact_probability_and_the_base_case() 
             };
             let rows: Vec<&Value> = bulk.iter().filter(is_row).collect();
             assert_eq!(rows.len(), 1, "{numbers} {messages}");
-            for figure in ["speed_up", "copy_bound"] {
+            for figure in ["speed_up", "copy_speed_up"] {
                 assert!(rows[0][figure].as_f64() > Some(0.0), "{figure}: {rows:?}");
             }
         }

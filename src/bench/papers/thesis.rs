@@ -212,7 +212,7 @@ mod tests {
             message_us: 1.0,
             base_us: 1.0,
             speed_up,
-            copy_bound: None,
+            copy_speed_up: None,
             gb_per_s: 1.0,
         }
     }

@@ -241,7 +241,7 @@ pub(super) fn measure(
                     message_us,
                     base_us,
                     speed_up: base_us / message_us,
-                    copy_bound: (threads == 1).then_some(base_us / copy_us),
+                    copy_speed_up: (threads == 1).then_some(base_us / copy_us),
                     gb_per_s: to_f64(BULK_PACKETS * PACKET_BYTES) / message_us / 1e3,
                 });
             }

@@ -147,8 +147,8 @@ pub struct BulkRow {
     pub base_us: f64,
     /// The time of the base case, divided by that of one message here.
     pub speed_up: f64,
-    /// The same if as many bytes as a message needs were copied, and nothing else were done. Measured on one thread.
-    pub copy_bound: Option<f64>,
+    /// The same if one thread copied k packets of each message, one message after the other, and did nothing else.
+    pub copy_speed_up: Option<f64>,
     /// Bytes of source packets, in 10⁹ a second.
     pub gb_per_s: f64,
 }
@@ -242,11 +242,11 @@ impl fmt::Display for RatelessReport {
         if !self.bulk.is_empty() {
             writeln!(
                 f,
-                "\nmany messages by one call\n     k      n  messages  numbers    threads  µs each  speed-up  copy bound    GB/s"
+                "\nmany messages by one call\n     k      n  messages  numbers    threads  µs each  speed-up        copy    GB/s"
             )?;
         }
         for row in &self.bulk {
-            let copy_bound = row.copy_bound.map(|bound| format!("{bound:.1}×"));
+            let copy = row.copy_speed_up.map(|copy| format!("{copy:.1}×"));
             writeln!(
                 f,
                 "{:>6} {:>6} {:>9}  {:<9}  {:>7} {:>8.2} {:>8.1}× {:>11} {:>7.3}",
@@ -257,7 +257,7 @@ impl fmt::Display for RatelessReport {
                 row.threads,
                 row.message_us,
                 row.speed_up,
-                copy_bound.unwrap_or_default(),
+                copy.unwrap_or_default(),
                 row.gb_per_s
             )?;
         }
@@ -265,7 +265,7 @@ impl fmt::Display for RatelessReport {
         writeln!(
             f,
             "\nmedians; speed-up: over serial elimination on (G|X), one bit a step, in this run; GB/s of source packets;\n\
-             copy bound: the speed-up if a thread only copied k packets for each message"
+             copy: the speed-up if a thread copied k packets of each message and did nothing else"
         )
     }
 }

@@ -1,11 +1,8 @@
-//! The loop of the random code for up to 32 packets: one table to four packets, all tables of a strip at once.
+//! The loop of the random code for few packets, at most 32: one table to at most four packets, all tables of a strip at once.
 
 use crate::{Stores, rateless::SelectionJob};
 
-use super::{
-    tables::are_aligned,
-    vector::{LINE_BYTES, Vector},
-};
+use super::vector::{LINE_BYTES, Vector};
 
 /// Packets that one table sums.
 const GROUP: usize = 4;
@@ -51,8 +48,11 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut SelectionJob<'_, '
         return 0;
     }
     let (entries, _) = entries.as_chunks::<TABLES>();
-    let streaming = job.stores() == Stores::Streaming && are_aligned::<V>(job);
+    let streaming = job.stores() == Stores::Streaming && job.targets_are_aligned(V::BYTES);
     let whole = job.packet_bytes() / STRIP_BYTES * STRIP_BYTES;
+    if whole == 0 {
+        return 0;
+    }
     let mut ahead = Ahead::new(job.next());
     // SAFETY: the caller vouches for the CPU.
     let mut tables: Tables<V, N> = [[[[unsafe { V::zero() }; N]; LINES]; ENTRIES]; TABLES];
@@ -121,7 +121,7 @@ impl<'a> Ahead<'a> {
 #[expect(clippy::inline_always, reason = "as above")]
 #[inline(always)]
 fn add_up<V: Vector, const N: usize>(tables: &Tables<V, N>, entries: &[u8; TABLES]) -> Strip<V, N> {
-    // Spelled out: the compiler would call a closure, which lacks the CPU feature.
+    // Spelled out: a loop over the tables is a call in the compiled code, without the CPU feature.
     let strip = |table: usize| &tables[table][usize::from(entries[table]) % ENTRIES];
     let low = [strip(0), strip(1), strip(2), strip(3)];
     let high = [strip(4), strip(5), strip(6), strip(7)];

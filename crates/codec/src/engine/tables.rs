@@ -57,7 +57,7 @@ unsafe fn run_tables<V: Vector, const N: usize, const T: usize, const E: usize>(
     start: usize,
 ) {
     let (selection, sources) = (job.selection(), job.sources());
-    let streaming = job.stores() == Stores::Streaming && are_aligned::<V>(job);
+    let streaming = job.stores() == Stores::Streaming && job.targets_are_aligned(V::BYTES);
     // SAFETY: the caller vouches for the CPU.
     let zero = [unsafe { V::zero() }; N];
     let mut tables = [[zero; E]; T];
@@ -98,12 +98,6 @@ unsafe fn run_tables<V: Vector, const N: usize, const T: usize, const E: usize>(
         // SAFETY: the caller vouches for the CPU.
         unsafe { V::fence() };
     }
-}
-
-/// Returns whether every strip of every target can be written past the caches.
-pub(super) fn are_aligned<V: Vector>(job: &mut SelectionJob<'_, '_>) -> bool {
-    let mut targets = 0..job.target_count();
-    targets.all(|target| job.target(target).as_ptr().addr().is_multiple_of(V::BYTES))
 }
 
 /// Returns a sum and one entry of each table.

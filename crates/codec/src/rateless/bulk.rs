@@ -19,7 +19,7 @@ const CACHE_BYTES: usize = 8 << 20;
 /// Pieces that each thread gets, so that no thread waits long for the last one.
 const PIECES_PER_THREAD: usize = 4;
 
-/// The fewest messages that are solved together: a batch takes as long as about so many alone.
+/// The fewest messages that are solved together: a batch takes as long as about so many alone, with k = 32 on AVX2.
 const LEAST_BATCH: usize = 5;
 
 /// The numbers of the packets of all messages.
@@ -107,9 +107,7 @@ impl RandomCodec<'_> {
         };
         let mut ranks = vec![0; bulk.messages];
         let width = self.workers.map_or(1, WorkerPool::width);
-        let pieces = (width * PIECES_PER_THREAD).min(bulk.messages).max(1);
-        let pieces = if width == 1 { 1 } else { pieces };
-        let piece_messages = bulk.messages.div_ceil(pieces).max(1);
+        let piece_messages = piece_messages(bulk.messages, width);
         let message_bytes = source_packets * bulk.packet_bytes;
         let stores = if targets.len() > CACHE_BYTES {
             Stores::Streaming
@@ -117,7 +115,7 @@ impl RandomCodec<'_> {
             Stores::Cached
         };
         let mut rest = targets;
-        let mut parts = Vec::with_capacity(pieces);
+        let mut parts = Vec::new();
         for (piece, ranks) in ranks.chunks_mut(piece_messages).enumerate() {
             let (targets, behind) = rest.split_at_mut(ranks.len() * message_bytes);
             rest = behind;
@@ -183,6 +181,20 @@ impl RandomCodec<'_> {
     }
 }
 
+/// Returns how many messages a thread of so many decodes in one go: whole batches, unless threads would be idle then.
+fn piece_messages(messages: usize, threads: usize) -> usize {
+    if threads == 1 {
+        return messages.max(1);
+    }
+    let even = messages.div_ceil(threads * PIECES_PER_THREAD).max(1);
+    let whole = even.next_multiple_of(LANES);
+    if messages.div_ceil(whole) >= threads {
+        whole
+    } else {
+        even
+    }
+}
+
 /// A message that can be decoded at once.
 struct Prepared<'a> {
     solution: Solution,
@@ -214,7 +226,9 @@ impl<'a> Prepared<'a> {
         let first = message * bulk.packets_per_message;
         if let Numbers::Different(numbers) = bulk.numbers {
             let numbers = &numbers[first..messages.end * bulk.packets_per_message];
-            if let Some(batch) = batch {
+            let together =
+                batch.filter(|batch| messages.len() >= LEAST_BATCH || batch.has(message));
+            if let Some(batch) = together {
                 batch.solve(codec, (message, numbers), &mut self.solution);
             } else {
                 let own = &numbers[..bulk.packets_per_message];
@@ -255,6 +269,11 @@ impl Batch {
         })
     }
 
+    /// Returns whether a message is solved already.
+    fn has(&self, message: usize) -> bool {
+        self.solved.contains(&message)
+    }
+
     /// Solves a message. `numbers` are those of the packets of this message and of all that will follow it.
     fn solve(
         &mut self,
@@ -262,7 +281,7 @@ impl Batch {
         (message, numbers): (usize, &[u64]),
         solution: &mut Solution,
     ) {
-        if !self.solved.contains(&message) {
+        if !self.has(message) {
             let packets = solution.rows.rows();
             let numbers = numbers.chunks_exact(packets.max(1)).take(LANES);
             self.solved = message..message + numbers.len().max(1);
@@ -313,5 +332,26 @@ impl Solution {
         if self.rank == self.rows.columns() {
             self.selection.replace(&self.rows, &(0..self.rank));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_whole_batches_where_that_leaves_no_thread_idle() {
+        let found = [
+            (0, 1),
+            (9, 1),
+            (0, 3),
+            (5, 3),
+            (64, 4),
+            (1024, 64),
+            (1024, 24),
+            (300, 64),
+        ];
+        let found = found.map(|(messages, threads)| piece_messages(messages, threads));
+        assert_eq!(found, [1, 9, 1, 1, 8, 8, 16, 2]);
     }
 }

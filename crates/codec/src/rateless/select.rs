@@ -238,6 +238,12 @@ impl<'a, 't> SelectionJob<'a, 't> {
         self.targets.len()
     }
 
+    /// Returns whether every target begins at a multiple of so many bytes.
+    pub(crate) fn targets_are_aligned(&self, bytes: usize) -> bool {
+        let mut targets = self.targets.iter();
+        targets.all(|target| target.as_ptr().addr().is_multiple_of(bytes))
+    }
+
     pub(crate) fn stores(&self) -> Stores {
         self.stores
     }

@@ -11,6 +11,9 @@ use super::{
     support::{Threads, best, coded, decoded, random_packets},
 };
 
+/// Bytes of a cache line, to which stores past the caches are aligned.
+const LINE_BYTES: usize = 64;
+
 /// Content of targets before a call.
 const STALE: u8 = 0xEE;
 
@@ -49,10 +52,23 @@ impl Messages {
 
     /// Asserts that a call decodes each message as it is decoded alone. Returns their ranks.
     fn check(&self, codec: RandomCodec<'_>, bulk: &Bulk<'_>, seed: u64) -> Vec<usize> {
+        self.check_at(0, codec, bulk, seed)
+    }
+
+    /// Does so with targets that begin so many bytes behind a cache line.
+    fn check_at(
+        &self,
+        shift: usize,
+        codec: RandomCodec<'_>,
+        bulk: &Bulk<'_>,
+        seed: u64,
+    ) -> Vec<usize> {
         let source_packets = codec.code().source_packets();
         let message_bytes = source_packets * bulk.packet_bytes;
-        let mut targets = vec![STALE; bulk.messages * message_bytes];
-        let ranks = codec.decode_bulk(bulk, &mut targets).expect("buffers fit");
+        let mut room = vec![STALE; bulk.messages * message_bytes + LINE_BYTES + shift];
+        let line = room.as_ptr().align_offset(LINE_BYTES);
+        let targets = &mut room[line + shift..][..bulk.messages * message_bytes];
+        let ranks = codec.decode_bulk(bulk, targets).expect("buffers fit");
         assert_eq!(ranks.len(), bulk.messages);
         for (message, received) in self.received.iter().enumerate() {
             let found = &targets[message * message_bytes..][..message_bytes];
@@ -76,7 +92,7 @@ impl Messages {
 fn messages_with_different_numbers_are_decoded_as_each_would_be_alone() {
     let threads = Threads(3);
     for (case, source_packets) in [2, 31, 32, 33, 64, 65, 100].into_iter().enumerate() {
-        for (messages, bytes) in [(0, 8), (1, 1024), (5, 0), (7, 1), (30, 100)] {
+        for (messages, bytes) in [(0, 8), (1, 1024), (5, 0), (7, 1), (30, 100), (101, 130)] {
             let seed = SEED + 4000 + case as u64;
             let mut rng = StdRng::seed_from_u64(seed);
             let code = code(Form::Systematic, source_packets, rng.random());
@@ -139,9 +155,10 @@ fn small_messages_are_decoded_together_whatever_their_rank_is() {
     assert!(complete > 100 && lacking > 100, "{complete} {lacking}");
 }
 
-/// So much that results are written past the caches, at aligned and at odd addresses.
+/// So much that results are written past the caches, at aligned and at odd addresses. The last piece of a thread is shorter.
 #[test]
 fn messages_beyond_the_cache_are_decoded_as_each_would_be_alone() {
+    let threads = Threads(3);
     let mut rng = StdRng::seed_from_u64(SEED + 7000);
     let code = code(Form::Plain, 32, rng.random());
     for bytes in [1024, 1023] {
@@ -156,7 +173,11 @@ fn messages_beyond_the_cache_are_decoded_as_each_would_be_alone() {
             packets: &all.packets,
         };
         for engine in engines() {
-            all.check(RandomCodec::new(code, engine), &bulk, SEED + 7000);
+            let codec = RandomCodec::new(code, engine);
+            for shift in [0, 13] {
+                all.check_at(shift, codec, &bulk, SEED + 7000);
+            }
+            all.check(codec.with_workers(&threads), &bulk, SEED + 7000);
         }
     }
 }
