@@ -280,10 +280,11 @@ fn of_volume(kind: &EventKind, subject: &str) -> String {
                 ),
             }
         }
-        EventKind::RedundancyRestored { losses_tolerated } => format!(
-            "redundancy is restored: all data survives the loss of {}",
-            members_of(u16::try_from(*losses_tolerated).unwrap_or_default())
-        ),
+        // The number is that of the volume's code, and directories may have others.
+        EventKind::RedundancyRestored { .. } => {
+            "redundancy is restored: all data survives as many losses as its code promises"
+                .to_owned()
+        }
         EventKind::RangesLost { files, bytes } => format!(
             "{} cannot be read in part: {} are lost",
             format_count(*files, "file"),
