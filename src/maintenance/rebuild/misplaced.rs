@@ -111,6 +111,7 @@ impl Rebuild {
 
     /// Moves bytes of files that lie in stripes of other classes to new stripes.
     pub(super) fn rewrite_misplaced(&self, round: &Round<'_>) -> Result<PlanOutcome, CommitError> {
+        self.note_online();
         // A new stripe would tolerate less without a home for each of its shards.
         if !self.members.membership().away().is_empty() {
             return Ok(NOTHING);
