@@ -444,7 +444,9 @@ code follow. A file keeps its code where it is moved, and for what is added to i
 --rewrite. That passes directories by that were given a code of their own. The index survives as many losses as the code
 of the volume, and holds files up to 2048 bytes. So no directory can have more parity. Give the volume the most that any
 needs, and directories less. A directory with the code that the volume has follows later changes of the volume. Free space
-is estimated by the code of the volume. --rewrite is refused if there is too little room for what the new code takes more.
+is estimated by the code of the volume. --rewrite is refused if there is too little room for what the new code takes more. That is estimated: it counts what
+other commands left to be rewritten, and bytes that files share for each of them. Others that write meanwhile may take the
+room. The rewriting then waits for some. It waits as well while a directory of the volume is away.
 A volume can have 15 codes of directories in its life. While a directory or stripes have a code, `member remove` and
 `member replace` are refused if too few members would stay for it. Once a directory was given a code, versions of cauchyfs
 without this refuse the volume. Exits with 3 if files are yet to be rewritten, or some could not be read.")]

@@ -117,14 +117,20 @@ fn check_room_to_rewrite(
     if class != Some(StripeClass::VOLUME) {
         transactions.check_directory_code(wanted).map_err(refusal)?;
     }
-    let bytes = volume.fs.directory_codes();
-    let bytes = bytes.bytes_to_rewrite(directory, class);
-    let bytes = bytes.map_err(directory_failure)?;
+    let codes = volume.fs.directory_codes();
+    let files = codes.files_to_rewrite(directory, class);
+    let files = files.map_err(directory_failure)?;
     let rebuild = volume.maintenance.rebuild();
-    match rebuild.lacking_room_to_rewrite(&bytes, wanted.geometry) {
-        0 => Ok(()),
-        lacking => Err(DaemonFailure::TooLittleRoomToRewrite { lacking }),
+    let lacking = rebuild.lacking_room_to_rewrite(&files, class, wanted.geometry);
+    let lacking = lacking.map_err(|error| DaemonFailure::from(VolumeFailure::from(error)))?;
+    if lacking == 0 {
+        return Ok(());
     }
+    // Those that are away may have the room, so that nothing has to be deleted for it.
+    let epochs = transactions.members().epochs();
+    let all_here = epochs.check_all_here();
+    all_here.map_err(|error| DaemonFailure::from(VolumeFailure::from(&error)))?;
+    Err(DaemonFailure::TooLittleRoomToRewrite { lacking })
 }
 
 /// Tells the code of what is made in a directory.

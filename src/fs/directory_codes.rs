@@ -137,32 +137,20 @@ impl DirectoryCodes {
         Ok(self.transactions.sync()?)
     }
 
-    /// Returns how many bytes [`Self::set`] would have rewritten with this class, by the class of the files that have them.
-    /// The class is none if it is yet to be made. What files share counts for each of them.
+    /// Returns the files to which [`Self::set`] would give this class together with the directory. The class is none if it is
+    /// yet to be made.
     ///
     /// # Errors
     ///
     /// [`FsError::NotFound`], [`FsError::NotDirectory`]; [`FsError::Storage`] from below.
-    pub fn bytes_to_rewrite(
+    pub fn files_to_rewrite(
         &self,
         directory: Ino,
         class: Option<StripeClass>,
-    ) -> Result<BTreeMap<StripeClass, u64>, FsError> {
+    ) -> Result<BTreeSet<Ino>, FsError> {
         let before = self.get(directory)?;
         let below = self.below(directory, [before, class.unwrap_or(before)], true)?;
-        let files: BTreeSet<Ino> = below.files.into_iter().collect();
-        let mut bytes = BTreeMap::new();
-        for ino in files {
-            let inode = match self.inodes.get(ino) {
-                Err(FsError::NotFound) => continue,
-                inode => inode?,
-            };
-            if Some(inode.class) != class {
-                let written = inode.allocated_bytes.saturating_sub(inode.unwritten_bytes);
-                *bytes.entry(inode.class).or_default() += written;
-            }
-        }
-        Ok(bytes)
+        Ok(below.files.into_iter().collect())
     }
 
     /// Gives the class to all directories and files that lack it now; returns whether there were any.

@@ -60,6 +60,7 @@ mod code_room;
 mod copy_out;
 mod files;
 mod job;
+mod look;
 mod misplaced;
 mod narrowing;
 mod outcome;

@@ -34,7 +34,16 @@ impl Epochs {
         if staying < geometry.total_shards() {
             return Err(MembersError::TooFewStay { geometry, staying });
         }
-        let absent = membership.away().into_iter();
+        self.check_all_here()
+    }
+
+    /// Checks that all members are online and up to date.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::NotAllHere`] if they are not.
+    pub fn check_all_here(&self) -> Result<(), MembersError> {
+        let absent = self.membership().away().into_iter();
         let absent: Vec<Absent> = absent
             .map(|(index, path)| Absent {
                 index,

@@ -5,6 +5,7 @@
 //! order, and is removed once the last one is carried out as far as it can be. Another counter tells how many stripes it left.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
@@ -19,6 +20,8 @@ pub(crate) struct Rewrites {
     map: Arc<dyn RecordMap>,
     /// Held by a thread that changes an order, from reading it on.
     changing: Mutex<()>,
+    /// Set once it was reported that a counter is damaged.
+    is_damage_told: AtomicBool,
 }
 
 impl Rewrites {
@@ -26,10 +29,12 @@ impl Rewrites {
         Self {
             map,
             changing: Mutex::default(),
+            is_damage_told: AtomicBool::default(),
         }
     }
 
-    /// Returns the number of the last order, if it is not carried out.
+    /// Returns the number of the last order, if it is not carried out. A damaged counter is an order too: it costs a look,
+    /// and none is lost.
     pub(crate) fn order(&self) -> Result<Option<u64>, RecordError> {
         self.counter(key::REWRITES)
     }
@@ -42,7 +47,7 @@ impl Rewrites {
     /// Applies changes of records, and gives an order with them.
     pub(super) fn order_with(&self, mut batch: Batch) -> Result<(), RecordError> {
         let _changing = self.changing.lock();
-        let next = self.order()?.map_or(1, |order| order.saturating_add(1));
+        let next = self.order()?.map_or(1, |order| order.wrapping_add(1));
         batch.put(key::counter(key::REWRITES), Counter(next).encode());
         Ok(self.map.apply_stripes(batch)?)
     }
@@ -70,9 +75,21 @@ impl Rewrites {
         Ok(self.counter(key::REWRITES_LEFT)?.unwrap_or(0))
     }
 
+    /// Returns the value of a counter that is there. It is 0 if it cannot be decoded: writes must not fail for that, and the
+    /// next order replaces it.
     fn counter(&self, name: &str) -> Result<Option<u64>, RecordError> {
-        let stored = self.map.get(&key::counter(name))?;
-        let counter = stored.map(|value| Counter::decode(&value)).transpose()?;
-        Ok(counter.map(|Counter(number)| number))
+        let Some(stored) = self.map.get(&key::counter(name))? else {
+            return Ok(None);
+        };
+        let decoded = Counter::decode(&stored);
+        Ok(Some(decoded.map_or_else(
+            |error| {
+                if !self.is_damage_told.swap(true, Ordering::Relaxed) {
+                    tracing::warn!("the counter {name} is damaged and counts as 0: {error}");
+                }
+                0
+            },
+            |Counter(number)| number,
+        )))
     }
 }

@@ -5,9 +5,10 @@ use cauchyfs_testkit::{disks, executor, stores};
 use super::*;
 use crate::format::record::Inode;
 use crate::format::{Record, key};
-use crate::fs::{Caller, Fs, FsOptions};
+use crate::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use crate::maintenance::Maintenance;
 use crate::metadata::Batch;
+use crate::store::{MemDisk, StoreErrorKind};
 use crate::transaction::{CreateOptions, OpenOptions, Transactions};
 
 /// The time after which an operation counts as hung.
@@ -15,14 +16,17 @@ const HANG: Duration = Duration::from_secs(30);
 
 /// Opens a new volume of 2+2 shards with six members.
 fn open() -> OpenVolume {
-    let disks = disks(6, 64 << 20);
+    open_on(&disks(6, 64 << 20))
+}
+
+fn open_on(disks: &[MemDisk]) -> OpenVolume {
     let options = CreateOptions::new(Geometry::new(2, 2).unwrap());
-    Transactions::create(&stores(&disks), &options, executor(HANG)).unwrap();
+    Transactions::create(&stores(disks), &options, executor(HANG)).unwrap();
     let options = OpenOptions {
         threads: 0,
         ..OpenOptions::default()
     };
-    let maintenance = Maintenance::open(stores(&disks), &options, executor(HANG)).unwrap();
+    let maintenance = Maintenance::open(stores(disks), &options, executor(HANG)).unwrap();
     OpenVolume {
         fs: Fs::open(std::sync::Arc::clone(&maintenance), FsOptions::default()).unwrap(),
         maintenance,
@@ -182,4 +186,39 @@ fn every_refusal_of_a_code_has_a_step_of_its_own() {
     }
     let read_only = directory_failure(FsError::ReadOnly);
     assert_eq!(read_only, DaemonFailure::MountedReadOnly);
+}
+
+/// The members online have no room for a stripe of all shards, and the one that is away may come back with it.
+#[test]
+fn while_a_member_is_away_an_order_without_room_names_that_and_not_the_room() {
+    let disks = disks(4, 64 << 20);
+    let volume = open_on(&disks);
+    let directory = mkdir(&volume, Ino::ROOT, "scratch");
+    let transactions = volume.fs.transactions();
+    let geometry = Geometry::new(3, 1).unwrap();
+    let class = transactions.class_for(geometry, CodeId::RS_CAUCHY).unwrap();
+    let codes = volume.fs.directory_codes();
+    codes.set(directory, class, false).unwrap();
+    let flags = OpenFlags::read_write();
+    let made = volume
+        .fs
+        .names()
+        .create(&Caller::ROOT, directory, b"file", 0o644, flags);
+    let (_, handle) = made.unwrap();
+    let written = volume
+        .fs
+        .writer()
+        .write(handle, 0, &vec![7; 300_000], WriteFlags::default());
+    assert_eq!(written.unwrap(), 300_000);
+    transactions.sync().unwrap();
+    let whole = transactions.members().shape().stripe_code();
+    check_room_to_rewrite(&volume, directory, whole).unwrap();
+    disks[3].fail(Some(StoreErrorKind::Gone));
+    transactions.members().probe();
+    let refused = check_room_to_rewrite(&volume, directory, whole).unwrap_err();
+    let DaemonFailure::Volume { failure } = &refused else {
+        panic!("{refused:?}");
+    };
+    let text = format!("{failure:?}");
+    assert!(text.contains("while all directories are there"), "{text}");
 }

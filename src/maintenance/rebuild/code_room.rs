@@ -1,13 +1,15 @@
 //! The room that a change of the code takes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::Rebuild;
 use super::widening;
 use crate::codec::Geometry;
-use crate::format::StripeClass;
+use crate::format::{Ino, StripeClass};
 use crate::membership::StripeCode;
 use crate::stripes::slot_capacity;
+use crate::transaction::CommitError;
 
 impl Rebuild {
     /// Returns how many bytes of shards would find no room if all stripes got another code.
@@ -59,32 +61,108 @@ impl Rebuild {
         lacking + u64::saturating_sub(more, fewer).saturating_sub(left)
     }
 
-    /// Returns how many bytes of shards would find no room if files got another code. `bytes` are those of the files, by the
-    /// class that they have.
+    /// Returns how many bytes of shards would find no room if files got another code. `class` is that of the code, if there is
+    /// one yet. Returns 0 if no more would lack room than without this. Reads the records of all stripes.
     ///
-    /// Their stripes are freed one after another. So they need what they take more than before, and a stripe at least. Only
-    /// members count that would take them.
-    #[must_use]
+    /// All stripes count that hold bytes of files of other classes, also those of orders that are not carried out. They are
+    /// freed one after another. So they need what they take more than before, and a stripe at least. Bytes that files share
+    /// count for each of them. Only members count that would take them.
+    ///
+    /// # Errors
+    ///
+    /// As for [`crate::transaction::Transactions::sync`].
     pub fn lacking_room_to_rewrite(
         &self,
-        bytes: &BTreeMap<StripeClass, u64>,
+        files: &BTreeSet<Ino>,
+        class: Option<StripeClass>,
         wanted: Geometry,
-    ) -> u64 {
-        let classes = self.stripes.classes();
-        let (mut more, mut fewer) = (0_u64, 0_u64);
-        for (class, bytes) in bytes {
-            more = more.saturating_add(shard_bytes(*bytes, wanted));
-            let before = classes.get(*class);
-            let before = before.map_or(0, |code| shard_bytes(*bytes, code.geometry()));
-            fewer = fewer.saturating_add(before);
+    ) -> Result<u64, CommitError> {
+        // Stripes that are in memory alone would not be found.
+        self.stripes.writer().retire_segments()?;
+        self.commits.sync()?;
+        let (mut before, mut after) = (Moves::default(), Moves::default());
+        for (segment, record) in self.segments_in_order() {
+            let mut known = self.known_classes();
+            for (stripe, found) in self.catalog.listed_in(segment)?.stripes {
+                let mut runs = Vec::new();
+                for (ino, len) in self.runs_in(stripe)? {
+                    runs.push((ino, known.of(ino)?, len));
+                }
+                let shards = u64::from(found.height) * record.total_shards() as u64;
+                let present = runs.iter().map(|(_, present, len)| (Some(*present), *len));
+                before.add(record.class, shards, present);
+                let then = runs.iter().map(|(ino, present, len)| {
+                    let is_given = files.contains(ino);
+                    (if is_given { class } else { Some(*present) }, *len)
+                });
+                after.add(record.class, shards, then);
+            }
         }
+        let lacking = self.lacking_room_for_moves(&after, wanted);
+        let is_worse = lacking > self.lacking_room_for_moves(&before, wanted);
+        Ok(if is_worse { lacking } else { 0 })
+    }
+
+    /// Returns how many bytes of shards find no room if stripes are rewritten. `wanted` is the code of the class that is yet
+    /// to be made.
+    fn lacking_room_for_moves(&self, moves: &Moves, wanted: Geometry) -> u64 {
+        let classes = self.stripes.classes();
+        let (mut more, mut least, mut room) = (0_u64, 0, u64::MAX);
+        for (class, bytes) in &moves.written {
+            let known = class.and_then(|class| classes.get(class));
+            let geometry = known.map_or(wanted, |code| code.geometry());
+            more = more.saturating_add(shard_bytes(*bytes, geometry));
+            let stripe = classes.volume().step() * geometry.total_shards() as u64;
+            least = stripe.max(least);
+            room = room_for_shards(&self.rooms(), geometry).min(room);
+        }
+        let needed = more.saturating_sub(moves.freed).max(least.min(more));
+        needed.saturating_sub(room)
+    }
+
+    /// Returns the room for shards of new stripes of a class, and what one of these takes.
+    pub(super) fn room_for_class(&self, class: StripeClass) -> (u64, u64) {
+        let classes = self.stripes.classes();
+        let code = classes.get(class);
+        let code = code.unwrap_or_else(|| Arc::clone(classes.volume()));
+        let stripe = code.step() * code.geometry().total_shards() as u64;
+        (room_for_shards(&self.rooms(), code.geometry()), stripe)
+    }
+
+    /// Returns the room on each member that takes new shards.
+    fn rooms(&self) -> Vec<u64> {
         let draining = self.members.membership().draining();
         let mut loads = self.stripes.space().loads();
         loads.retain(|member, _| !draining.contains(member));
-        let left: Vec<u64> = loads.values().map(|load| load.available).collect();
-        let stripe = classes.volume().step() * wanted.total_shards() as u64;
-        let needed = more.saturating_sub(fewer).max(stripe.min(more));
-        needed.saturating_sub(room_for_shards(&left, wanted))
+        loads.values().map(|load| load.available).collect()
+    }
+}
+
+/// Stripes that are rewritten because they hold bytes of files of other classes.
+#[derive(Debug, Default)]
+struct Moves {
+    /// Their bytes that files have, by the class that these are written with. None is the one that is yet to be made.
+    written: BTreeMap<Option<StripeClass>, u64>,
+    /// Their bytes of shards.
+    freed: u64,
+}
+
+impl Moves {
+    /// Adds a stripe of a class, if it is to be rewritten: with so many bytes of shards, and with runs of files.
+    fn add(
+        &mut self,
+        class: StripeClass,
+        shards: u64,
+        runs: impl Iterator<Item = (Option<StripeClass>, u64)> + Clone,
+    ) {
+        if runs.clone().all(|(named, _)| named == Some(class)) {
+            return;
+        }
+        for (named, len) in runs {
+            let written = self.written.entry(named).or_default();
+            *written = written.saturating_add(len);
+        }
+        self.freed = self.freed.saturating_add(shards);
     }
 }
 

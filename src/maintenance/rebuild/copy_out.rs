@@ -57,6 +57,11 @@ pub(super) struct CopyOut {
 }
 
 impl CopyOut {
+    /// Begins a step of work that goes on beside callers.
+    pub(super) fn step(&self) -> PacedStep<'_> {
+        PacedStep::begin(&self.foreground)
+    }
+
     /// Copies the readable stripes of a segment into new ones, if they lack shards that the new ones would have.
     pub(super) fn copy(
         &self,
@@ -132,7 +137,7 @@ impl CopyOut {
             if !has_room(&self.stripes, capacity as u64) {
                 return Ok(PackOutcome::NoRoom);
             }
-            let step = PacedStep::begin(&self.foreground);
+            let step = self.step();
             let victims = left.iter().map(|found| found.stripe).collect();
             let moved = match self.compaction.move_stripes(victims, locks) {
                 Err(CommitError::NoSpace) => return Ok(PackOutcome::NoRoom),

@@ -4,40 +4,31 @@
 //! An order in the index asks for their rewriting, and goes once nothing is left that can be done. So the work goes on after
 //! a crash. Stripes that cannot be read are counted then, and tried again when members come back or with the next order.
 
-use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
+use super::look::{Found, Look, Misplaced};
 use super::outcome::SegmentOutcome;
-use super::rewriting::RewriteStatus;
+use super::rewriting::{MembersThen, NoRoom, RewriteStatus, Vain};
 use super::round::Round;
 use super::{PlanOutcome, Rebuild};
 use crate::format::record::{Backref, MAX_STRIPE_BYTES};
-use crate::format::{Ino, Record, SegmentId, StripeClass, StripeId, key};
+use crate::format::{Record, StripeId, key};
 use crate::maintenance::rebuild_status::Obstacle;
 use crate::maintenance::room::has_room;
 use crate::transaction::CommitError;
 
-/// The stripes of a segment with bytes of files of other classes, and how many bytes are written for them.
-type Misplaced = (SegmentId, Vec<StripeId>, u64);
-
 /// The looks in turn that may move nothing although all can be read, because others change the files at that moment.
 const MOST_FUTILE: u32 = 3;
 
-/// Whether members suffice for the class that a stripe should have.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Homes {
-    Suffice,
-    Lack,
-}
+/// The outcome if nothing could be done.
+const NOTHING: PlanOutcome = PlanOutcome::Complete { improved: false };
 
-/// The stripes with bytes of files of other classes.
-#[derive(Debug, Default)]
-struct Found {
-    movable: Vec<Misplaced>,
-    /// Set if others wait for more members.
-    waits_for_members: bool,
-    /// Set if others are being written.
-    is_passing: bool,
+/// Whether another look would move some of the stripes that one left.
+enum Prospect {
+    /// None can be read, or others change their files each time.
+    None,
+    Some,
+    Stopped,
 }
 
 impl Rebuild {
@@ -58,13 +49,16 @@ impl Rebuild {
     pub fn rewrite_status(&self) -> Result<RewriteStatus, CommitError> {
         let order = self.catalog.rewrite_order()?;
         let is_away = !self.members.membership().away().is_empty();
-        let waits_for_members = order.is_some_and(|order| is_away || self.is_vain(order));
+        let waits_for_members = match order {
+            Some(order) => is_away || self.is_vain(order)?,
+            None => false,
+        };
+        let waits_for_room =
+            |order| self.rewriting.lock().no_room_of(order).is_some() && !waits_for_members;
         Ok(RewriteStatus {
             is_ordered: order.is_some(),
             waits_for_members,
-            waits_for_room: order.is_some()
-                && !waits_for_members
-                && self.rewriting.lock().no_room.is_some(),
+            waits_for_room: order.is_some_and(waits_for_room),
             stripes_left: self.catalog.left_by_rewrite()?,
         })
     }
@@ -75,18 +69,37 @@ impl Rebuild {
     ///
     /// If the index cannot be read.
     pub fn has_rewriting_to_do(&self) -> Result<bool, CommitError> {
-        if let Some(order) = self.catalog.rewrite_order()? {
-            return Ok(!self.is_vain(order));
+        match self.catalog.rewrite_order()? {
+            Some(order) => Ok(!self.is_vain(order)? && self.lacking_still(order).is_none()),
+            None => self.has_left_to_try(),
         }
+    }
+
+    /// Returns whether stripes that an order left are to be tried again.
+    fn has_left_to_try(&self) -> Result<bool, CommitError> {
         self.note_online();
         let is_tried = self.rewriting.lock().left_with.is_some();
         Ok(!is_tried && self.catalog.left_by_rewrite()? > 0)
     }
 
-    /// Returns whether a look for stripes to move found none for this order and these members.
-    fn is_vain(&self, order: u64) -> bool {
-        let tried = (order, self.members.membership().staying());
-        self.rewriting.lock().vain.as_ref() == Some(&tried)
+    /// Returns whether a look for stripes to move found none for this order and these members, and would again.
+    fn is_vain(&self, order: u64) -> Result<bool, CommitError> {
+        let homes = self.members.membership().staying();
+        let vain = self.rewriting.lock().vain_with(order, &homes);
+        match vain {
+            Some(waiting) => self.catalog.has_backref(waiting),
+            None => Ok(false),
+        }
+    }
+
+    /// Returns the members that count for a look.
+    pub(super) fn members_now(&self) -> MembersThen {
+        let membership = self.members.membership();
+        MembersThen {
+            epoch: membership.epoch(),
+            live: membership.live(),
+            homes: membership.staying(),
+        }
     }
 
     /// Notes which members are online. Stripes that could not be read are tried again once one came back.
@@ -98,47 +111,83 @@ impl Rebuild {
 
     /// Moves bytes of files that lie in stripes of other classes to new stripes.
     pub(super) fn rewrite_misplaced(&self, round: &Round<'_>) -> Result<PlanOutcome, CommitError> {
-        let nothing = PlanOutcome::Complete { improved: false };
+        self.note_online();
         // A new stripe would tolerate less without a home for each of its shards.
-        if !self.has_rewriting_to_do()? || !self.members.membership().away().is_empty() {
-            return Ok(nothing);
+        if !self.members.membership().away().is_empty() {
+            return Ok(NOTHING);
         }
         let Some(order) = self.catalog.rewrite_order()? else {
-            self.catalog.order_rewrite()?;
-            return Ok(PlanOutcome::Complete { improved: true });
+            let improved = self.has_left_to_try()?;
+            if improved {
+                self.catalog.order_rewrite()?;
+            }
+            return Ok(PlanOutcome::Complete { improved });
         };
-        if self.still_lacks_room(order) {
-            return Ok(nothing);
+        self.rewriting.lock().begin(order);
+        if self.is_vain(order)? {
+            return Ok(NOTHING);
         }
-        let homes = self.members.membership().staying();
+        if let Some(bytes) = self.lacking_still(order) {
+            self.note_no_room(bytes);
+            return Ok(NOTHING);
+        }
         // All bytes that were written before the order lie in stripes with records then.
         self.stripes.writer().retire_segments()?;
         self.commits.sync()?;
-        let found = self.misplaced()?;
-        if !found.movable.is_empty() {
-            return self.move_misplaced(order, found, round);
+        let members = self.members_now();
+        if members.live != round.online {
+            return Ok(PlanOutcome::Outdated);
         }
-        if found.waits_for_members && !found.is_passing {
-            self.rewriting.lock().vain = Some((order, homes));
-        } else if !found.is_passing {
-            self.finish_rewrite(order, 0)?;
+        let found = match self.look(&members, round)? {
+            Look::Done(found) => found,
+            Look::Broken(outcome) => return Ok(outcome),
+        };
+        if found.movable.is_empty() {
+            return self.conclude(order, &members, &found, 0);
         }
-        Ok(nothing)
+        self.move_misplaced(order, &members, found, round)
     }
 
-    /// Ends an order that left so many stripes.
-    fn finish_rewrite(&self, order: u64, left: u64) -> Result<(), CommitError> {
+    /// Ends an order that left so many stripes, or notes that it waits for other members. Does neither if members went or
+    /// came since the look began: it may have missed what they have.
+    fn conclude(
+        &self,
+        order: u64,
+        members: &MembersThen,
+        found: &Found,
+        left: u64,
+    ) -> Result<PlanOutcome, CommitError> {
+        if self.members_now() != *members {
+            return Ok(PlanOutcome::Outdated);
+        }
+        if found.is_passing {
+            return Ok(NOTHING);
+        }
+        match found.waiting {
+            Some(waiting) => {
+                let homes = members.homes.clone();
+                self.rewriting.lock().vain = Some(Vain { homes, waiting });
+            }
+            None => self.finish_rewrite(order, members, left)?,
+        }
+        Ok(NOTHING)
+    }
+
+    /// Ends an order that left so many stripes with these members.
+    fn finish_rewrite(
+        &self,
+        order: u64,
+        members: &MembersThen,
+        left: u64,
+    ) -> Result<(), CommitError> {
         // What was found may be in memory alone: the order must not go before it.
         self.commits.sync()?;
         if !self.catalog.finish_rewrite(order, left)? {
             return Ok(());
         }
+        let left_with = (left > 0).then(|| members.live.clone());
+        self.rewriting.lock().end(left_with);
         self.commits.sync()?;
-        let online = self.members.membership().live();
-        let mut rewriting = self.rewriting.lock();
-        rewriting.left_with = (left > 0).then_some(online);
-        (rewriting.futile, rewriting.no_room) = (0, None);
-        drop(rewriting);
         if left > 0 {
             tracing::warn!(
                 "{left} stripes were not rewritten with the codes of their files, because they cannot be read"
@@ -150,17 +199,24 @@ impl Rebuild {
     fn move_misplaced(
         &self,
         order: u64,
-        found: Found,
+        members: &MembersThen,
+        mut found: Found,
         round: &Round<'_>,
     ) -> Result<PlanOutcome, CommitError> {
         let waiting = self.status.progress();
-        let bytes = found.movable.iter().map(|(_, _, bytes)| bytes).sum();
+        let bytes = found.movable.iter().map(|it| it.bytes).sum();
         self.status.begin_plan(bytes, round.elapsed());
         self.status.update(|progress| progress.set_stuck(&waiting));
         let mut improved = false;
-        let mut lacking = 0;
+        let mut no_room = NoRoom::default();
         let mut left = Some(Vec::new());
-        for (segment, stripes, bytes) in found.movable {
+        for misplaced in std::mem::take(&mut found.movable) {
+            let Misplaced {
+                segment,
+                stripes,
+                classes,
+                bytes,
+            } = misplaced;
             if (round.gives_way)() || self.members.membership().live() != round.online {
                 return Ok(PlanOutcome::Outdated);
             }
@@ -168,7 +224,7 @@ impl Rebuild {
                 SegmentOutcome::Improved => improved = true,
                 SegmentOutcome::Blocked(Obstacle::NoRoom) => {
                     self.note_no_room(bytes);
-                    lacking += bytes;
+                    no_room.add(&classes, bytes);
                     left = None;
                 }
                 SegmentOutcome::Blocked(obstacle) => {
@@ -182,34 +238,51 @@ impl Rebuild {
                 SegmentOutcome::Stopped => return Ok(PlanOutcome::Stopped),
             }
         }
-        self.rewriting.lock().no_room = (lacking > 0).then_some((order, lacking));
-        if !improved && let Some(left) = left {
-            let homes = self.members.membership().staying();
-            let left = self.still_named(left)?;
-            let is_over = self.is_final(&left)? && !found.is_passing;
-            if is_over && found.waits_for_members {
-                self.rewriting.lock().vain = Some((order, homes));
-            } else if is_over {
-                self.finish_rewrite(order, left.len() as u64)?;
-            }
+        if improved {
+            // The next look finds what the room suffices for that was freed meanwhile.
+            self.rewriting.lock().note_improved();
+            return Ok(PlanOutcome::Complete { improved });
         }
-        Ok(PlanOutcome::Complete { improved })
+        if no_room.bytes > 0 {
+            self.measure_room(&mut no_room);
+            self.rewriting.lock().no_room = Some(no_room);
+        }
+        let Some(left) = left else {
+            return Ok(NOTHING);
+        };
+        let left = self.still_named(left)?;
+        match self.prospect_of(&left, round)? {
+            Prospect::None => self.conclude(order, members, &found, left.len() as u64),
+            Prospect::Some => Ok(NOTHING),
+            Prospect::Stopped => Ok(PlanOutcome::Stopped),
+        }
     }
 
-    /// Returns whether an order found no room, and there is none yet. Reports that again then.
-    fn still_lacks_room(&self, order: u64) -> bool {
-        let no_room = self.rewriting.lock().no_room;
-        let Some((_, bytes)) = no_room.filter(|(found, _)| *found == order) else {
-            return false;
+    /// Notes the room that there is for the classes that lack some.
+    fn measure_room(&self, no_room: &mut NoRoom) {
+        no_room.was_full = self.is_full();
+        for (class, room) in &mut no_room.rooms {
+            *room = self.room_for_class(*class).0;
+        }
+    }
+
+    /// Returns how many bytes of shards of new stripes found no room for an order, if there is no more than then.
+    fn lacking_still(&self, order: u64) -> Option<u64> {
+        let no_room = self.rewriting.lock().no_room_of(order)?;
+        let has_more = |(class, then): (&_, &u64)| {
+            let (now, stripe) = self.room_for_class(*class);
+            now >= then.saturating_add(stripe)
         };
-        let is_full = !has_room(
+        let goes_on = !self.is_full() && (no_room.was_full || no_room.rooms.iter().any(has_more));
+        (!goes_on).then_some(no_room.bytes)
+    }
+
+    /// Returns whether the volume has no room for another stripe of its own code.
+    fn is_full(&self) -> bool {
+        !has_room(
             &self.stripes,
             self.stripes.writer().stripe_capacity() as u64,
-        );
-        if is_full {
-            self.note_no_room(bytes);
-        }
-        is_full
+        )
     }
 
     /// Reports that so many bytes of shards of new stripes find no room. Some for a shard of one is enough to go on.
@@ -230,17 +303,28 @@ impl Rebuild {
         Ok(named)
     }
 
-    /// Returns whether another look would move none of these stripes either: none can be read, or others change their files
-    /// each time.
-    fn is_final(&self, stripes: &[StripeId]) -> Result<bool, CommitError> {
+    /// Returns whether another look would move some of these stripes.
+    fn prospect_of(
+        &self,
+        stripes: &[StripeId],
+        round: &Round<'_>,
+    ) -> Result<Prospect, CommitError> {
         for stripe in stripes {
-            if self.is_readable(*stripe)? {
-                let mut rewriting = self.rewriting.lock();
-                rewriting.futile += 1;
-                return Ok(rewriting.futile >= MOST_FUTILE);
+            let step = self.copy_out.step();
+            let is_readable = self.is_readable(*stripe)?;
+            if !step.rest(round.pace, 0) {
+                return Ok(Prospect::Stopped);
+            }
+            if is_readable {
+                let is_over = self.rewriting.lock().note_futile() >= MOST_FUTILE;
+                return Ok(if is_over {
+                    Prospect::None
+                } else {
+                    Prospect::Some
+                });
             }
         }
-        Ok(true)
+        Ok(Prospect::None)
     }
 
     /// Returns whether all bytes of a stripe that files have can be read.
@@ -260,73 +344,5 @@ impl Rebuild {
             run.len <= most && reader.read(stripe, run.stripe_offset, &mut bytes).is_ok()
         };
         Ok(runs.iter().all(can_be_read))
-    }
-
-    /// Returns the stripes with bytes of files of other classes.
-    fn misplaced(&self) -> Result<Found, CommitError> {
-        let mut found = Found::default();
-        let mut segments = self.stripes.segments().records();
-        segments.sort_by_key(|(segment, _)| *segment);
-        let mut classes = BTreeMap::new();
-        for (segment, record) in segments {
-            let mut stripes = Vec::new();
-            for (stripe, _) in self.catalog.listed_in(segment)?.stripes {
-                match self.is_misplaced(stripe, record.class, &mut classes)? {
-                    Some(Homes::Suffice) if self.stripes.writer().is_busy(stripe) => {
-                        found.is_passing = true;
-                    }
-                    Some(Homes::Suffice) => stripes.push(stripe),
-                    Some(Homes::Lack) => found.waits_for_members = true,
-                    None => {}
-                }
-            }
-            let bytes = self.copy_out.bytes_of_some(segment, &stripes)?;
-            if bytes > 0 {
-                found.movable.push((segment, stripes, bytes));
-            }
-        }
-        Ok(found)
-    }
-
-    /// Returns whether members suffice for another class than that of a stripe, of which it holds bytes of a file; `None`
-    /// if it holds none. `classes` are those of inodes that were looked up before.
-    fn is_misplaced(
-        &self,
-        stripe: StripeId,
-        class: StripeClass,
-        classes: &mut BTreeMap<Ino, StripeClass>,
-    ) -> Result<Option<Homes>, CommitError> {
-        let mut named = Vec::new();
-        let (from, end) = key::backrefs(stripe);
-        self.catalog.visit(&from, &end, |key, _| {
-            named.push(key::parse_backref(key)?.1);
-            Ok::<_, CommitError>(ControlFlow::Continue(()))
-        })?;
-        named.dedup();
-        let mut found = None;
-        for ino in named {
-            let named = if let Some(named) = classes.get(&ino) {
-                *named
-            } else {
-                let code = self.catalog.code_of(self.stripes.classes(), ino)?;
-                let named = code.class();
-                classes.insert(ino, named);
-                named
-            };
-            if named != class && self.has_homes_for(named) {
-                return Ok(Some(Homes::Suffice));
-            }
-            if named != class {
-                found = Some(Homes::Lack);
-            }
-        }
-        Ok(found)
-    }
-
-    /// Returns whether each shard of a new stripe of a class has a home.
-    fn has_homes_for(&self, class: StripeClass) -> bool {
-        let homes = self.members.membership().staying().len();
-        let code = self.stripes.classes().get(class);
-        code.is_some_and(|code| code.geometry().total_shards() <= homes)
     }
 }

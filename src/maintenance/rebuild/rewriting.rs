@@ -1,19 +1,105 @@
 //! The state of the rewriting of files whose bytes have another code than theirs.
 
-use crate::format::MemberIndex;
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::format::{Epoch, MemberIndex, StripeClass, StripeId};
+
+/// The members that counted for a look. The epoch tells of one that went and came back meanwhile.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct MembersThen {
+    pub(super) epoch: Epoch,
+    /// Those online.
+    pub(super) live: Vec<MemberIndex>,
+    /// Those that take shards of new stripes.
+    pub(super) homes: Vec<MemberIndex>,
+}
+
+/// A look that found nothing to move, because members are too few. The same look finds nothing again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Vain {
+    pub(super) homes: Vec<MemberIndex>,
+    /// One of the stripes that wait. Others may be gone as well once no file has bytes in it.
+    pub(super) waiting: StripeId,
+}
+
+/// The bytes that found no room.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct NoRoom {
+    /// The bytes of shards that could not be written.
+    pub(super) bytes: u64,
+    /// Set if the volume had no room for another stripe of its own code.
+    pub(super) was_full: bool,
+    /// The room that there was for each class that lacked some.
+    pub(super) rooms: BTreeMap<StripeClass, u64>,
+}
+
+impl NoRoom {
+    /// Adds bytes of stripes of these classes, whose room is yet to be measured.
+    pub(super) fn add(&mut self, classes: &BTreeSet<StripeClass>, bytes: u64) {
+        self.bytes += bytes;
+        self.rooms.extend(classes.iter().map(|class| (*class, 0)));
+    }
+}
 
 /// The state of an order to rewrite files, as far as memory keeps it.
 #[derive(Debug, Default)]
 pub(super) struct Rewriting {
-    /// The order and the members with which the last look found nothing to move. The same look finds nothing again.
-    pub(super) vain: Option<(u64, Vec<MemberIndex>)>,
-    /// The order that found no room, and how many bytes of shards it could not write.
-    pub(super) no_room: Option<(u64, u64)>,
-    /// The number of looks in turn that moved nothing although all that is left could be read.
-    pub(super) futile: u32,
+    /// The order that the rest is about, except for `left_with`. None since one ended: numbers begin anew then.
+    order: Option<u64>,
+    pub(super) vain: Option<Vain>,
+    pub(super) no_room: Option<NoRoom>,
+    /// The number of looks in turn that moved nothing although some of what is left could be read.
+    futile: u32,
     /// The members with which stripes could not be read that the last order left. None once others were online, and until
     /// an order ended since the volume was opened.
     pub(super) left_with: Option<Vec<MemberIndex>>,
+}
+
+impl Rewriting {
+    /// Begins a look for an order. What is known of another one does not count for it.
+    pub(super) fn begin(&mut self, order: u64) {
+        if self.order != Some(order) {
+            self.forget();
+            self.order = Some(order);
+        }
+    }
+
+    /// Notes that the order ended, and with which members it left stripes, if it left any.
+    pub(super) fn end(&mut self, left_with: Option<Vec<MemberIndex>>) {
+        self.forget();
+        self.left_with = left_with;
+    }
+
+    fn forget(&mut self) {
+        *self = Self {
+            left_with: self.left_with.take(),
+            ..Self::default()
+        };
+    }
+
+    /// Notes that a look moved something.
+    pub(super) fn note_improved(&mut self) {
+        (self.vain, self.no_room, self.futile) = (None, None, 0);
+    }
+
+    /// Notes a look that moved nothing although some could be read. Returns how many in turn did.
+    pub(super) fn note_futile(&mut self) -> u32 {
+        self.futile = self.futile.saturating_add(1);
+        self.futile
+    }
+
+    /// Returns a stripe that waited in a vain look for this order with these homes, if there was such a look.
+    pub(super) fn vain_with(&self, order: u64, homes: &[MemberIndex]) -> Option<StripeId> {
+        let vain = self.vain.as_ref().filter(|_| self.order == Some(order));
+        let vain = vain.filter(|vain| vain.homes == homes);
+        vain.map(|vain| vain.waiting)
+    }
+
+    /// Returns what found no room for this order.
+    pub(super) fn no_room_of(&self, order: u64) -> Option<NoRoom> {
+        let no_room = self.no_room.as_ref();
+        no_room.filter(|_| self.order == Some(order)).cloned()
+    }
 }
 
 /// The rewriting of files whose bytes have another code than theirs.
@@ -28,4 +114,50 @@ pub struct RewriteStatus {
     /// The stripes that the last order left, because they cannot be read. They are tried again when members come back, and
     /// with the next order.
     pub stripes_left: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Numbers begin at 1 again after each order.
+    #[test]
+    fn nothing_that_is_known_of_an_order_counts_for_the_next_of_its_number() {
+        let homes = vec![MemberIndex(0), MemberIndex(1)];
+        let vain = Vain {
+            homes: homes.clone(),
+            waiting: StripeId(5),
+        };
+        let filled = || {
+            let mut rewriting = Rewriting::default();
+            rewriting.begin(1);
+            rewriting.vain = Some(vain.clone());
+            rewriting.no_room = Some(NoRoom::default());
+            rewriting.note_futile();
+            assert_eq!(rewriting.vain_with(1, &homes), Some(StripeId(5)));
+            rewriting
+        };
+        let assert_empty = |mut rewriting: Rewriting, order| {
+            assert_eq!(rewriting.vain_with(order, &homes), None);
+            assert_eq!(rewriting.no_room_of(order), None);
+            assert_eq!(rewriting.note_futile(), 1);
+        };
+        let mut same = filled();
+        same.begin(1);
+        assert_eq!(same.note_futile(), 2);
+        assert_eq!(same.vain_with(1, &homes[1..]), None, "with other members");
+        assert_eq!(same.vain_with(2, &homes), None, "of another order");
+        let mut ended = filled();
+        ended.end(Some(homes.clone()));
+        assert_eq!(ended.left_with, Some(homes.clone()));
+        ended.begin(1);
+        assert_eq!(ended.left_with, Some(homes.clone()));
+        assert_empty(ended, 1);
+        let mut later = filled();
+        later.begin(2);
+        assert_empty(later, 2);
+        let mut improved = filled();
+        improved.note_improved();
+        assert_empty(improved, 1);
+    }
 }

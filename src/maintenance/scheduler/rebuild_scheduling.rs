@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use parking_lot::Mutex;
 
 use super::stop::StopSignal;
-use crate::format::MemberIndex;
+use crate::format::{Epoch, MemberIndex};
 use crate::maintenance::{
     InodeLocks, Maintenance, Pace, Rebuild, RebuildProgress, RebuildScope, RebuildState, Recheck,
     RedundancyCounter,
@@ -43,8 +43,8 @@ pub(super) struct RebuildScheduler {
     orders: Arc<RebuildOrders>,
     due: Mutex<Option<DueTimes>>,
     waiting: Mutex<Option<WaitingShards>>,
-    /// The time at which the codes of stripes were looked at, and the members online then.
-    looked_at_codes: Mutex<Option<(Instant, Vec<MemberIndex>)>>,
+    /// The time at which the codes of stripes were looked at, and the epoch of members then.
+    looked_at_codes: Mutex<Option<(Instant, Epoch)>>,
     stop: Arc<StopSignal>,
 }
 
@@ -114,19 +114,22 @@ impl RebuildScheduler {
     }
 
     /// Returns whether stripes have another code than new ones, or than their files, and were not looked at for long, or not
-    /// since other members were online. A change of the code that a crash or an unmount interrupted goes on so.
+    /// since the members changed. One that went and came back is a change: stripes wait for it, or some were written without
+    /// it. A change of the code that a crash or an unmount interrupted goes on so.
     fn is_code_change_due(&self, now: Instant) -> bool {
         self.rebuild.note_online();
-        let mut looked = self.looked_at_codes.lock();
-        let online = self.members.membership().live();
-        let is_due = looked
-            .as_ref()
-            .is_none_or(|(looked, with)| now >= *looked + CODE_CHANGE_INTERVAL || online != *with);
         // Absent members keep their time, and stripes would be written without them.
-        if !is_due || !self.absent().is_empty() {
+        if !self.absent().is_empty() {
             return false;
         }
-        *looked = Some((now, online));
+        let epoch = self.members.membership().epoch();
+        let mut looked = self.looked_at_codes.lock();
+        let is_due = looked
+            .is_none_or(|(looked, then)| now >= looked + CODE_CHANGE_INTERVAL || epoch != then);
+        if !is_due {
+            return false;
+        }
+        *looked = Some((now, epoch));
         // An order that cannot be read counts as one: the rebuild meets the error again, and reports it.
         self.rebuild.has_other_codes() || self.rebuild.has_rewriting_to_do().unwrap_or(true)
     }

@@ -11,9 +11,9 @@ use super::job::BackgroundJob;
 use super::rebuild_scheduling::RebuildScheduler;
 use super::scrub::ScrubScheduler;
 use super::*;
-use crate::codec::Geometry;
-use crate::format::record::{Backref, Extent};
-use crate::format::{Ino, Record, files, key};
+use crate::codec::{CodeId, Geometry};
+use crate::format::record::{Backref, Extent, FileKind, Inline, Inode, Timestamp};
+use crate::format::{Cookie, Ino, QuotaId, Record, StripeClass, files, key};
 use crate::maintenance::{Pace, RebuildProgress, RebuildState, ScrubState};
 use crate::membership::{Access, JoinAs};
 use crate::metadata::Batch;
@@ -548,5 +548,75 @@ fn an_ordered_rebuild_goes_on_when_the_volume_is_opened_again() {
                 .is_empty(),
             "it is done"
         );
+    }
+}
+
+/// Gives the file a class of 2+1, and orders that its bytes get it.
+fn order_two_one(maintenance: &Maintenance) {
+    let transactions = maintenance.transactions();
+    let geometry = Geometry::new(2, 1).unwrap();
+    let class = transactions.class_for(geometry, CodeId::RS_CAUCHY).unwrap();
+    let time = Timestamp::default();
+    let inode = Inode {
+        kind: FileKind::Regular,
+        permissions: 0o600,
+        uid: 0,
+        gid: 0,
+        links: 1,
+        rdev: 0,
+        size: 0,
+        allocated_bytes: 0,
+        unwritten_bytes: 0,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        btime: time,
+        parent: Ino(0),
+        next_cookie: Cookie(0),
+        quota: QuotaId::NONE,
+        class,
+        inline: Inline::None,
+    };
+    let ordered = transactions.ordering_rewrite(|| {
+        let mut batch = Batch::default();
+        batch.put(key::inode(Ino(1)), inode.encode());
+        transactions.apply(batch)
+    });
+    ordered.unwrap();
+}
+
+/// No run of the scheduler may see that the member is away.
+#[test]
+fn files_are_rewritten_as_soon_as_a_member_is_back_that_was_away() {
+    for is_seen in [true, false] {
+        let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+        options.unit_bytes = 64 << 10;
+        let (disks, maintenance) = volume_of(3, &options, |stores| stores);
+        write(&maintenance, &vec![7; 1 << 20]);
+        let rebuilds = Rebuilds::new(&maintenance, None);
+        let start = Instant::now();
+        let run = |millis| {
+            let now = start + Duration::from_millis(millis);
+            rebuilds.scheduler.run_by(&|| now).unwrap();
+        };
+        run(0);
+        run(1);
+        order_two_one(&maintenance);
+        disks[2].fail(Some(StoreErrorKind::Gone));
+        maintenance.transactions().members().probe();
+        let awaits = || maintenance.rebuild().awaits_rewrite().unwrap();
+        if is_seen {
+            run(2);
+        }
+        assert!(awaits());
+        disks[2].fail(None);
+        let store: StoreRef = Arc::new(disks[2].open());
+        let joined = maintenance.joining().join(JoinAs::Returning, &store);
+        joined.unwrap();
+        run(3);
+        assert!(!awaits(), "{is_seen}");
+        let mut segments = maintenance.transactions().stripes.segments().records();
+        segments.retain(|(_, record)| record.class != StripeClass::VOLUME);
+        assert!(!segments.is_empty(), "{is_seen}");
     }
 }

@@ -13,6 +13,11 @@ fn shrink(fs: &TestFs, rig: &Rig) {
     }
 }
 
+/// Returns the code of the volume of all tests here.
+fn rig_code() -> Geometry {
+    Geometry::new(2, 2).unwrap()
+}
+
 /// Returns how many files lie in segments of a class.
 fn count_in(fs: &TestFs, files: &Classed, class: StripeClass) -> usize {
     let all = files.classes.keys();
@@ -32,21 +37,28 @@ fn an_order_that_finds_no_room_says_so_and_goes_on_once_there_is_some() {
     fs.flush();
     let thrice = Geometry::new(1, 2).unwrap();
     let rebuild = fs.maintenance.rebuild();
-    let bytes = BTreeMap::from([(volume(), 120 * (64 << 10))]);
-    assert_eq!(rebuild.lacking_room_to_rewrite(&bytes, thrice), 0);
+    let all: BTreeSet<Ino> = (0..120).map(Ino).collect();
+    let lacking = |files: &BTreeSet<Ino>, class, code| {
+        let lacking = rebuild.lacking_room_to_rewrite(files, class, code);
+        lacking.unwrap()
+    };
+    assert_eq!(lacking(&all, Some(thick), thrice), 0);
     shrink(&fs, &rig);
-    let lacking = rebuild.lacking_room_to_rewrite(&bytes, thrice);
-    assert!((5 << 20..8 << 20).contains(&lacking), "{lacking}");
+    let lacks = lacking(&all, Some(thick), thrice);
+    assert!((5 << 20..8 << 20).contains(&lacks), "{lacks}");
     // What takes less than before needs a stripe, and nothing needs no room.
     let less = Geometry::new(5, 1).unwrap();
-    assert_eq!(rebuild.lacking_room_to_rewrite(&bytes, less), 0);
-    let nothing = BTreeMap::from([(volume(), 0)]);
-    assert_eq!(rebuild.lacking_room_to_rewrite(&nothing, thrice), 0);
+    assert_eq!(lacking(&all, None, less), 0);
+    assert_eq!(lacking(&BTreeSet::new(), Some(thick), thrice), 0);
     let given = fs
         .transactions
         .ordering_rewrite(|| (0..120).try_for_each(|file| fs.set_class(file, thick)));
     given.unwrap();
     files.classes = (0..120).map(|file| (file, thick)).collect();
+    // Nothing has moved, so that a class with more again frees no more than the first would.
+    let again = lacking(&all, None, Geometry::new(1, 3).unwrap());
+    assert!((13 << 20..17 << 20).contains(&again), "{again}");
+    assert_eq!(lacking(&all, Some(volume()), rig_code()), 0, "back");
     let stuck = fs.rebuild().unwrap();
     let status = rebuild.rewrite_status().unwrap();
     assert!(
@@ -90,4 +102,71 @@ fn an_order_that_finds_no_room_says_so_and_goes_on_once_there_is_some() {
     fs.assert_shards_lie_on(&rig, &[], "with room");
     fs.close();
     files.assert_survives(&rig, thick, 2, "with room");
+}
+
+/// Files that share bytes get different classes. Those stay that a file of the old class has.
+#[test]
+fn the_room_of_bytes_that_files_share_counts_for_each_of_them() {
+    let rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let thick = fs.class_for(1, 2);
+    let data = pattern(1, 64 << 10);
+    fs.set_class(1, volume()).unwrap();
+    let written = fs.transactions.write_within(volume(), None, &data).unwrap();
+    fs.put_extents(1, &written).unwrap();
+    fs.set_class(2, volume()).unwrap();
+    fs.put_extents(2, &written).unwrap();
+    fs.flush();
+    for disk in &rig.disks {
+        let space = disk.open().space().unwrap();
+        disk.set_capacity(space.total_bytes - space.free_bytes);
+    }
+    let rebuild = fs.maintenance.rebuild();
+    let lacking = |files: &[u64]| {
+        let files = files.iter().map(|file| Ino(*file)).collect();
+        let thrice = Geometry::new(1, 2).unwrap();
+        let lacking = rebuild.lacking_room_to_rewrite(&files, Some(thick), thrice);
+        lacking.unwrap()
+    };
+    // One is written with 2+2 again, the other with 1+2, and 2+2 is freed once.
+    let once = lacking(&[1]);
+    assert!((190 << 10..260 << 10).contains(&once), "{once}");
+    let twice = lacking(&[1, 2]);
+    assert!((250 << 10..330 << 10).contains(&twice), "{twice}");
+}
+
+/// The volume has room for its own code, and one member that a wider code needs has none.
+#[test]
+fn an_order_looks_again_only_once_there_is_more_room_for_the_code_that_lacked_it() {
+    let rig = rig(2, 7);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(6, 1);
+    // It has no shards that could be moved elsewhere.
+    let space = rig.disks[6].open().space().unwrap();
+    rig.disks[6].set_capacity(space.total_bytes - space.free_bytes);
+    let mut files = Classed::default();
+    for file in 0..20 {
+        files.write(&fs, file, volume(), 64 << 10).unwrap();
+    }
+    fs.flush();
+    let given = fs
+        .transactions
+        .ordering_rewrite(|| (0..20).try_for_each(|file| fs.set_class(file, wide)));
+    given.unwrap();
+    files.classes = (0..20).map(|file| (file, wide)).collect();
+    fs.rebuild().unwrap();
+    let rebuild = fs.maintenance.rebuild();
+    let waits = || rebuild.rewrite_status().unwrap().waits_for_room;
+    assert!(waits(), "{:?}", rebuild.rewrite_status());
+    assert!(fs.transactions.space().usable_free > 4 << 20);
+    assert!(!rebuild.has_rewriting_to_do().unwrap());
+    let waiting = fs.rebuild().unwrap().bytes_waiting;
+    assert!(waiting > 0 && waits());
+    assert!(!rebuild.has_rewriting_to_do().unwrap(), "as much as before");
+    rig.disks[6].set_capacity(DISK);
+    assert!(rebuild.has_rewriting_to_do().unwrap());
+    fs.rebuild().unwrap();
+    assert!(!rebuild.awaits_rewrite().unwrap());
+    files.assert_in_place(&fs, "with room");
+    assert_holds(&fs, &files.model, "with room");
 }

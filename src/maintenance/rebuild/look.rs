@@ -1,0 +1,156 @@
+//! Looks for stripes that hold bytes of files of another class.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::ControlFlow;
+
+use super::rewriting::MembersThen;
+use super::round::Round;
+use super::{PlanOutcome, Rebuild};
+use crate::format::record::{Backref, Segment};
+use crate::format::{Ino, Record, SegmentId, StripeClass, StripeId, key};
+use crate::stripes::Classes;
+use crate::transaction::CommitError;
+use crate::transaction::catalog::Catalog;
+
+/// The stripes of a segment with bytes of files of other classes.
+#[derive(Debug)]
+pub(super) struct Misplaced {
+    pub(super) segment: SegmentId,
+    pub(super) stripes: Vec<StripeId>,
+    /// The classes that new stripes for them have.
+    pub(super) classes: BTreeSet<StripeClass>,
+    /// How many bytes are written for them.
+    pub(super) bytes: u64,
+}
+
+/// The stripes with bytes of files of other classes.
+#[derive(Debug, Default)]
+pub(super) struct Found {
+    pub(super) movable: Vec<Misplaced>,
+    /// One of those that wait for more members, if any do.
+    pub(super) waiting: Option<StripeId>,
+    /// Set if others are being written.
+    pub(super) is_passing: bool,
+}
+
+/// The outcome of a look.
+pub(super) enum Look {
+    Done(Found),
+    /// It was broken off.
+    Broken(PlanOutcome),
+}
+
+/// The classes of inodes. They are kept for one segment only, because a volume may have any number of files.
+pub(super) struct KnownClasses<'a> {
+    catalog: &'a Catalog,
+    classes: &'a Classes,
+    known: BTreeMap<Ino, StripeClass>,
+}
+
+impl KnownClasses<'_> {
+    /// Returns the class for new bytes of a file.
+    pub(super) fn of(&mut self, ino: Ino) -> Result<StripeClass, CommitError> {
+        if let Some(class) = self.known.get(&ino) {
+            return Ok(*class);
+        }
+        let class = self.catalog.code_of(self.classes, ino)?.class();
+        self.known.insert(ino, class);
+        Ok(class)
+    }
+}
+
+impl Rebuild {
+    /// Looks for the stripes with bytes of files of other classes, for which these members are homes. Rests between segments.
+    pub(super) fn look(
+        &self,
+        members: &MembersThen,
+        round: &Round<'_>,
+    ) -> Result<Look, CommitError> {
+        let mut found = Found::default();
+        for (segment, record) in self.segments_in_order() {
+            let step = self.copy_out.step();
+            self.look_into(segment, &record, members, &mut found)?;
+            if !step.rest(round.pace, 0) {
+                return Ok(Look::Broken(PlanOutcome::Stopped));
+            }
+            if (round.gives_way)() || self.members_now() != *members {
+                return Ok(Look::Broken(PlanOutcome::Outdated));
+            }
+        }
+        Ok(Look::Done(found))
+    }
+
+    fn look_into(
+        &self,
+        segment: SegmentId,
+        record: &Segment,
+        members: &MembersThen,
+        found: &mut Found,
+    ) -> Result<(), CommitError> {
+        let mut known = self.known_classes();
+        let mut stripes = Vec::new();
+        let mut classes = BTreeSet::new();
+        for (stripe, _) in self.catalog.listed_in(segment)?.stripes {
+            let mut wanted = BTreeSet::new();
+            for (ino, _) in self.runs_in(stripe)? {
+                wanted.insert(known.of(ino)?);
+            }
+            wanted.remove(&record.class);
+            if wanted.is_empty() {
+                continue;
+            }
+            wanted.retain(|class| self.has_homes(*class, members));
+            if wanted.is_empty() {
+                found.waiting = Some(stripe);
+            } else if self.stripes.writer().is_busy(stripe) {
+                found.is_passing = true;
+            } else {
+                stripes.push(stripe);
+                classes.append(&mut wanted);
+            }
+        }
+        let bytes = self.copy_out.bytes_of_some(segment, &stripes)?;
+        if bytes > 0 {
+            found.movable.push(Misplaced {
+                segment,
+                stripes,
+                classes,
+                bytes,
+            });
+        }
+        Ok(())
+    }
+
+    /// Returns the records of all segments, in the order of their numbers.
+    pub(super) fn segments_in_order(&self) -> Vec<(SegmentId, Segment)> {
+        let mut segments = self.stripes.segments().records();
+        segments.sort_by_key(|(segment, _)| *segment);
+        segments
+    }
+
+    /// Returns a look-up of the classes of inodes that knows none yet.
+    pub(super) fn known_classes(&self) -> KnownClasses<'_> {
+        KnownClasses {
+            catalog: &self.catalog,
+            classes: self.stripes.classes(),
+            known: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the runs of bytes that files have in a stripe: the file and the length of each.
+    pub(super) fn runs_in(&self, stripe: StripeId) -> Result<Vec<(Ino, u64)>, CommitError> {
+        let mut runs = Vec::new();
+        let (from, end) = key::backrefs(stripe);
+        self.catalog.visit(&from, &end, |key, value| {
+            runs.push((key::parse_backref(key)?.1, Backref::decode(value)?.len));
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        Ok(runs)
+    }
+
+    /// Returns whether each shard of a new stripe of a class has a home.
+    fn has_homes(&self, class: StripeClass, members: &MembersThen) -> bool {
+        let code = self.stripes.classes().get(class);
+        code.is_some_and(|code| code.geometry().total_shards() <= members.homes.len())
+    }
+}
