@@ -12,7 +12,7 @@ use crate::maintenance::OrderNumber;
 use crate::membership::StripeCode;
 use crate::transaction::{CommitError, DirectoryCodeError};
 
-/// Most directories in one answer.
+/// Most directories in one answer: those of the least inode numbers, if there are more.
 const MOST_DIRECTORIES: usize = 1000;
 
 /// Most bytes of their paths together.
@@ -136,7 +136,7 @@ fn show(volume: &OpenVolume, directory: Ino) -> Result<Answer, DaemonFailure> {
 
 /// Lists the directories with codes of their own.
 fn list(volume: &OpenVolume) -> Result<Answer, DaemonFailure> {
-    let owners = volume.fs.directory_codes().list();
+    let owners = volume.fs.directory_codes().list(MOST_DIRECTORIES + 1);
     let mut entries: Vec<DirectoryCodeEntry> = owners
         .map_err(directory_failure)?
         .into_iter()
