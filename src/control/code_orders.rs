@@ -79,6 +79,9 @@ pub(crate) fn of_directory(
             let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
             let orders = volume.orders.as_ref();
             let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
+            // No member is drained meanwhile that the code needs.
+            let draining = volume.maintenance.draining();
+            let _no_other_change = draining.hold();
             let directory = Ino(*directory);
             let wanted = wanted(code_to_change(&volume, directory, change)?, change);
             let wanted = wanted.map_err(bad_code)?;
