@@ -3,12 +3,13 @@
 //!
 //! An order in the index asks for their rewriting, and goes once nothing is left that can be done. So the work goes on after
 //! a crash. Stripes that cannot be read are counted then, and tried again when members come back or with the next order.
+//! An order waits for members that are away or drained. It ends without stripes whose code needs more than the volume has.
 
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 
 use super::outcome::SegmentOutcome;
-use super::rewriting::RewriteStatus;
+use super::rewriting::{Present, RewriteStatus};
 use super::round::Round;
 use super::{PlanOutcome, Rebuild};
 use crate::format::record::{Backref, MAX_STRIPE_BYTES};
@@ -27,7 +28,10 @@ const MOST_FUTILE: u32 = 3;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Homes {
     Suffice,
+    /// They would if none were drained.
     Lack,
+    /// The volume has too few.
+    Never,
 }
 
 /// The stripes with bytes of files of other classes.
@@ -36,8 +40,19 @@ struct Found {
     movable: Vec<Misplaced>,
     /// Set if others wait for more members.
     waits_for_members: bool,
+    /// The number of others whose class the volume has too few members for. They stay as they are.
+    unhoused: u64,
     /// Set if others are being written.
     is_passing: bool,
+}
+
+/// Says that some stripes keep the code of the volume.
+fn note_unhoused(stripes: u64) {
+    if stripes > 0 {
+        tracing::warn!(
+            "{stripes} stripes keep the code that they have: the volume has too few members for the codes of their files"
+        );
+    }
 }
 
 impl Rebuild {
@@ -85,8 +100,17 @@ impl Rebuild {
 
     /// Returns whether a look for stripes to move found none for this order and these members.
     fn is_vain(&self, order: u64) -> bool {
-        let tried = (order, self.members.membership().staying());
+        let tried = (order, self.present());
         self.rewriting.lock().vain.as_ref() == Some(&tried)
+    }
+
+    /// Returns the members that take part, and how many the volume has: one that is drained leaves.
+    fn present(&self) -> Present {
+        let membership = self.members.membership();
+        Present {
+            staying: membership.staying(),
+            count: membership.count(),
+        }
     }
 
     /// Notes which members are online. Stripes that could not be read are tried again once one came back.
@@ -110,7 +134,7 @@ impl Rebuild {
         if self.still_lacks_room(order) {
             return Ok(nothing);
         }
-        let homes = self.members.membership().staying();
+        let with = self.present();
         // All bytes that were written before the order lie in stripes with records then.
         self.stripes.writer().retire_segments()?;
         self.commits.sync()?;
@@ -119,9 +143,10 @@ impl Rebuild {
             return self.move_misplaced(order, found, round);
         }
         if found.waits_for_members && !found.is_passing {
-            self.rewriting.lock().vain = Some((order, homes));
+            self.rewriting.lock().vain = Some((order, with));
         } else if !found.is_passing {
             self.finish_rewrite(order, 0)?;
+            note_unhoused(found.unhoused);
         }
         Ok(nothing)
     }
@@ -184,13 +209,14 @@ impl Rebuild {
         }
         self.rewriting.lock().no_room = (lacking > 0).then_some((order, lacking));
         if !improved && let Some(left) = left {
-            let homes = self.members.membership().staying();
+            let with = self.present();
             let left = self.still_named(left)?;
             let is_over = self.is_final(&left)? && !found.is_passing;
             if is_over && found.waits_for_members {
-                self.rewriting.lock().vain = Some((order, homes));
+                self.rewriting.lock().vain = Some((order, with));
             } else if is_over {
                 self.finish_rewrite(order, left.len() as u64)?;
+                note_unhoused(found.unhoused);
             }
         }
         Ok(PlanOutcome::Complete { improved })
@@ -277,6 +303,7 @@ impl Rebuild {
                     }
                     Some(Homes::Suffice) => stripes.push(stripe),
                     Some(Homes::Lack) => found.waits_for_members = true,
+                    Some(Homes::Never) => found.unhoused += 1,
                     None => {}
                 }
             }
@@ -303,7 +330,7 @@ impl Rebuild {
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
         named.dedup();
-        let mut found = None;
+        let mut worst = None;
         for ino in named {
             let named = if let Some(named) = classes.get(&ino) {
                 *named
@@ -313,20 +340,31 @@ impl Rebuild {
                 classes.insert(ino, named);
                 named
             };
-            if named != class && self.has_homes_for(named) {
-                return Ok(Some(Homes::Suffice));
+            if named == class {
+                continue;
             }
-            if named != class {
-                found = Some(Homes::Lack);
+            match self.homes_for(named) {
+                Homes::Suffice => return Ok(Some(Homes::Suffice)),
+                Homes::Lack => worst = Some(Homes::Lack),
+                Homes::Never => worst = worst.or(Some(Homes::Never)),
             }
         }
-        Ok(found)
+        Ok(worst)
     }
 
     /// Returns whether each shard of a new stripe of a class has a home.
-    fn has_homes_for(&self, class: StripeClass) -> bool {
-        let homes = self.members.membership().staying().len();
-        let code = self.stripes.classes().get(class);
-        code.is_some_and(|code| code.geometry().total_shards() <= homes)
+    fn homes_for(&self, class: StripeClass) -> Homes {
+        let Some(code) = self.stripes.classes().get(class) else {
+            return Homes::Never;
+        };
+        let shards = code.geometry().total_shards();
+        let membership = self.members.membership();
+        if shards <= membership.staying().len() {
+            Homes::Suffice
+        } else if shards <= membership.count() {
+            Homes::Lack
+        } else {
+            Homes::Never
+        }
     }
 }

@@ -6,7 +6,7 @@ use crate::format::MemberIndex;
 #[derive(Debug, Default)]
 pub(super) struct Rewriting {
     /// The order and the members with which the last look found nothing to move. The same look finds nothing again.
-    pub(super) vain: Option<(u64, Vec<MemberIndex>)>,
+    pub(super) vain: Option<(u64, Present)>,
     /// The order that found no room, and how many bytes of shards it could not write.
     pub(super) no_room: Option<(u64, u64)>,
     /// The number of looks in turn that moved nothing although all that is left could be read.
@@ -14,6 +14,15 @@ pub(super) struct Rewriting {
     /// The members with which stripes could not be read that the last order left. None once others were online, and until
     /// an order ended since the volume was opened.
     pub(super) left_with: Option<Vec<MemberIndex>>,
+}
+
+/// The members that a look for stripes to move counts with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Present {
+    /// Those that stay.
+    pub(super) staying: Vec<MemberIndex>,
+    /// The number that the volume has.
+    pub(super) count: usize,
 }
 
 /// The rewriting of files whose bytes have another code than theirs.

@@ -12,6 +12,7 @@ use crate::stripes::StripeError;
 use crate::transaction::DirectoryCodeError;
 
 mod cuts;
+mod lasting;
 mod members;
 mod returning;
 mod room;
