@@ -444,12 +444,15 @@ code follow. A file keeps its code where it is moved, and for what is added to i
 --rewrite. That passes directories by that were given a code of their own. The index survives as many losses as the code
 of the volume, and holds files up to 2048 bytes. So no directory can have more parity. Give the volume the most that any
 needs, and directories less. A directory with the code that the volume has follows later changes of the volume. Free space
-is estimated by the code of the volume. --rewrite is refused if there is too little room for what the new code takes more. That is estimated: it counts what
-other commands left to be rewritten, and bytes that files share for each of them. Others that write meanwhile may take the
-room. The rewriting then waits for some. It waits as well while a directory of the volume is away.
-A volume can have 15 codes of directories in its life. While a directory or stripes have a code, `member remove` and
-`member replace` are refused if too few members would stay for it. Once a directory was given a code, versions of cauchyfs
-without this refuse the volume. Exits with 3 if files are yet to be rewritten, or some could not be read.")]
+is estimated by the code of the volume. --rewrite is refused if there is too little room for what the new code takes more.
+That is estimated: it counts what other commands left to be rewritten, and bytes that files share for each of them. Others that
+write meanwhile may take the room. The rewriting then waits for some. It waits as well while a directory of the volume is away.
+A volume can have 15 codes of directories in its life. While a directory or stripes have a code, `member remove` is refused
+if too few members would stay for it. Data that is written while members are too few, or one of them is drained, has the
+code of the volume if that survives more then. It gets its own once none is away and there are enough, and stays so if the
+volume has fewer. Once a directory was given a code, versions of cauchyfs without this refuse the volume. --show lists up to
+1000 directories, or says why they are not known; in JSON that is null, and `inode` tells those apart whose names are no UTF-8.
+Exits with 3 if files are yet to be rewritten, some could not be read, or the directories are not known.")]
 pub(super) struct SetArguments {
     /// Data shards of a stripe.
     #[arg(long, value_name = "K")]
@@ -503,7 +506,7 @@ pub(super) enum MemberChange {
     Add(AddArguments),
     /// Put an empty directory, made if absent, in the place of another, and rebuild or copy what was
     /// there; or take back one that was away. One that is still there is drained, and then removed. That is refused while
-    /// members are too few for the volume, or for a code of its directories.
+    /// members are too few for the volume.
     #[command(after_help = "Examples:
   cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
   cauchyfs member replace /mnt/photos 2 /srv/e2

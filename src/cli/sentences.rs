@@ -188,8 +188,8 @@ fn unknown_code(class: u8, place: &str) -> Failure {
 fn code_advice(step: &CodeStep, place: &str) -> String {
     match step {
         CodeStep::RaiseVolume { losses, most } => format!(
-            "raise the parity of the volume first, with `cauchyfs set --parity {losses} {place}`, or choose a code that \
-             survives at most {most}"
+            "raise the parity of the volume first, with `cauchyfs set --parity {losses} --code rs-cauchy {place}`, or choose \
+             a code that survives at most {most}"
         ),
         CodeStep::MoreParity => {
             "give it more parity shards, or --code rs-cauchy, which survives a loss for each"
@@ -200,11 +200,14 @@ fn code_advice(step: &CodeStep, place: &str) -> String {
              --stripe-unit SIZE {place}`"
         ),
         CodeStep::KnownCode { codes } => {
-            format!("choose one that directories had: {}", codes.join(", "))
+            format!(
+                "choose one that the volume or its directories had: {}",
+                codes.join(", ")
+            )
         }
         CodeStep::ChangeDirectories => format!(
-            "`cauchyfs set --show {place}` names such directories; change them first, each with `cauchyfs set --path DIR \
-             --data K --parity M --rewrite {place}`"
+            "change them first, each with `cauchyfs set --path DIR --data K --parity M --rewrite {place}`: those that \
+             `cauchyfs set --show {place}` names, and any that files with that code were moved to or left in"
         ),
         CodeStep::OtherDirectory => "name a directory of the volume that is there".to_owned(),
     }
@@ -331,7 +334,7 @@ mod tests {
         let steps = [
             (
                 CodeStep::RaiseVolume { losses: 3, most: 2 },
-                "`cauchyfs set --parity 3 '/mnt/my photos'`",
+                "`cauchyfs set --parity 3 --code rs-cauchy '/mnt/my photos'`",
             ),
             (CodeStep::MoreParity, "more parity shards"),
             (
@@ -344,7 +347,7 @@ mod tests {
             ),
             (
                 CodeStep::ChangeDirectories,
-                "`cauchyfs set --show '/mnt/my photos'` names such",
+                "`cauchyfs set --show '/mnt/my photos'` names, and",
             ),
             (CodeStep::OtherDirectory, "a directory of the volume"),
         ];

@@ -18,16 +18,23 @@ use super::terminal;
 use crate::control::protocol::{
     Answer, CodeChange, DirectoryCodeEntry, DirectoryCodeRequest, Request,
 };
-use crate::control::report::{CodeReport, GeometryReport};
+use crate::control::report::{CodeReport, GeometryReport, StatusReport};
 
 /// The document that `set --show --json` prints about the volume.
 #[derive(Debug, Serialize)]
 struct Document<'a> {
     geometry: &'a GeometryReport,
     codes: &'a [CodeReport],
-    directories: Vec<ShownDirectory<'a>>,
+    /// Null if the directories are not known.
+    directories: Option<Vec<ShownDirectory<'a>>>,
     has_more_directories: bool,
+    /// The reason why they are not known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    directories_problem: Option<&'a str>,
 }
+
+/// The directories with codes of their own, and whether there are more.
+type Listed = (Vec<DirectoryCodeEntry>, bool);
 
 /// A directory with a code of its own in the document.
 #[derive(Debug, Serialize)]
@@ -153,7 +160,7 @@ fn print_code(
         terminal::json(&DirectoryDocument { geometry: &code }).map_err(Failure::environment)?;
     } else {
         let shown = path.display();
-        terminal::report(&format!("new data in {shown}: {}", code_name(&code)));
+        terminal::line(format_args!("new data in {shown}: {}", code_name(&code)));
     }
     Ok(Outcome::Done)
 }
@@ -189,50 +196,78 @@ fn inode_of(mount: &LiveMount, path: &Path) -> Result<u64, Failure> {
     Ok(found.ino())
 }
 
-/// Prints the code of new data, how much data has which, and the directories with codes of their own.
+/// Prints the code of new data, how much data has which, and the directories with codes of their own. The volume may be
+/// away, or its daemon too old to name them: the rest is printed all the same.
 fn show(mount: &LiveMount, json: bool) -> Result<Outcome, Failure> {
     let report = mount.report()?;
     let request = Request::DirectoryCode(DirectoryCodeRequest::List);
-    let Answer::DirectoryCodes {
-        directories,
-        has_more,
-    } = mount.ask(&request)?
-    else {
-        return Err(mount.beside_the_point());
-    };
-    let path_of = |entry: &DirectoryCodeEntry| {
-        let path = entry.path.as_deref()?;
-        // An empty path would leave a slash behind the mountpoint.
-        Some(if path.is_empty() {
-            mount.mountpoint().display().to_string()
-        } else {
-            mount.mountpoint().join(path).display().to_string()
-        })
+    let listed = match mount.ask(&request) {
+        Ok(Answer::DirectoryCodes {
+            directories,
+            has_more,
+        }) => Ok((directories, has_more)),
+        Ok(_) => Err(mount.beside_the_point()),
+        Err(failure) => Err(failure),
     };
     if json {
-        let shown = directories.iter().map(|entry| ShownDirectory {
-            path: path_of(entry),
-            inode: entry.directory,
-            class: entry.class,
-            geometry: entry.geometry.as_ref(),
-        });
-        let document = Document {
-            geometry: &report.geometry,
-            codes: &report.codes,
-            directories: shown.collect(),
-            has_more_directories: has_more,
-        };
+        let document = document(&report, listed.as_ref(), mount.mountpoint());
         terminal::json(&document).map_err(Failure::environment)?;
-        return Ok(Outcome::Done);
+    } else {
+        terminal::report(&codes_lines(&report));
+        terminal::report(&directories_lines(listed.as_ref(), mount.mountpoint()));
     }
-    terminal::report(&codes_lines(&report));
-    for entry in &directories {
-        terminal::report(&directory_line(entry, path_of(entry)));
+    Ok(match listed {
+        Ok(_) => Outcome::Done,
+        Err(_) => Outcome::Degraded,
+    })
+}
+
+fn document<'a>(
+    report: &'a StatusReport,
+    listed: Result<&'a Listed, &'a Failure>,
+    mountpoint: &Path,
+) -> Document<'a> {
+    let shown = |entry: &'a DirectoryCodeEntry| ShownDirectory {
+        path: path_of(entry, mountpoint),
+        inode: entry.directory,
+        class: entry.class,
+        geometry: entry.geometry.as_ref(),
+    };
+    let directories = listed.map(|(directories, _)| directories.iter().map(shown).collect());
+    Document {
+        geometry: &report.geometry,
+        codes: &report.codes,
+        directories: directories.ok(),
+        has_more_directories: listed.is_ok_and(|(_, has_more)| *has_more),
+        directories_problem: listed.err().map(|failure| failure.message.as_str()),
     }
-    if has_more {
-        terminal::report("and more directories with codes of their own");
-    }
-    Ok(Outcome::Done)
+}
+
+/// Returns a line about each directory with a code of its own, or one that says why they are not known.
+fn directories_lines(listed: Result<&Listed, &Failure>, mountpoint: &Path) -> String {
+    let lines = match listed {
+        Ok((directories, has_more)) => {
+            let lines = directories.iter();
+            let lines = lines.map(|entry| directory_line(entry, path_of(entry, mountpoint)));
+            let more = "and more directories with codes of their own".to_owned();
+            lines.chain(has_more.then_some(more)).collect()
+        }
+        Err(Failure { message, .. }) => vec![format!(
+            "the directories with codes of their own are not known: {message}"
+        )],
+    };
+    terminal::join_lines(&lines)
+}
+
+/// Returns the path of a directory, if it is known.
+fn path_of(entry: &DirectoryCodeEntry, mountpoint: &Path) -> Option<String> {
+    let path = entry.path.as_deref()?;
+    // An empty path would leave a slash behind the mountpoint.
+    Some(if path.is_empty() {
+        mountpoint.display().to_string()
+    } else {
+        mountpoint.join(path).display().to_string()
+    })
 }
 
 /// Returns a line about a directory with a code of its own.
@@ -277,5 +312,52 @@ mod tests {
             "{said}"
         );
         assert!(said.contains("class 9"), "{said}");
+    }
+
+    fn entry(path: &str) -> DirectoryCodeEntry {
+        DirectoryCodeEntry {
+            directory: 17,
+            path: Some(path.to_owned()),
+            class: 9,
+            geometry: None,
+        }
+    }
+
+    /// Whoever may make directories in the volume chooses their names.
+    #[test]
+    fn a_name_with_control_characters_forges_no_line() {
+        let listed = (
+            vec![
+                entry("a\nnew data in /mnt/thesis: 4+3\r\n\x1b[2J"),
+                entry("b"),
+            ],
+            true,
+        );
+        let said = directories_lines(Ok(&listed), Path::new("/mnt"));
+        let lines: Vec<&str> = said.lines().collect();
+        assert_eq!(lines.len(), 3, "{said}");
+        assert!(lines[0].starts_with("new data in /mnt/a\\nnew data in /mnt/thesis"));
+        assert!(lines[1].starts_with("new data in /mnt/b: "), "{said}");
+        assert!(!said.contains(['\r', '\x1b']), "{said}");
+    }
+
+    #[test]
+    fn the_part_of_the_volume_is_shown_where_directories_are_not_known() {
+        let report = crate::control::report::report_without(&[], &[(2, 9)], &[0, 1, 2]);
+        let away = Failure::environment("the volume is away\nfor now").advise("wait");
+        let said = directories_lines(Err(&away), Path::new("/mnt"));
+        let expected =
+            "the directories with codes of their own are not known: the volume is away\\nfor now";
+        assert_eq!(said, expected);
+        let document = serde_json::to_value(document(&report, Err(&away), Path::new("/mnt")));
+        let document = document.unwrap();
+        assert_eq!(document["geometry"]["data"], report.geometry.data);
+        assert!(document["directories"].is_null(), "{document}");
+        assert_eq!(document["directories_problem"], away.message);
+        let listed = (vec![entry("a")], false);
+        let known = self::document(&report, Ok(&listed), Path::new("/mnt"));
+        let known = serde_json::to_value(known).unwrap();
+        assert_eq!(known["directories"][0]["path"], "/mnt/a");
+        assert!(known.get("directories_problem").is_none(), "{known}");
     }
 }

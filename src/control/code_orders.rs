@@ -12,7 +12,7 @@ use crate::maintenance::OrderNumber;
 use crate::membership::StripeCode;
 use crate::transaction::{CommitError, DirectoryCodeError};
 
-/// Most directories in one answer.
+/// Most directories in one answer: those of the least inode numbers, if there are more.
 const MOST_DIRECTORIES: usize = 1000;
 
 /// Most bytes of their paths together.
@@ -79,6 +79,9 @@ pub(crate) fn of_directory(
             let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
             let orders = volume.orders.as_ref();
             let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
+            // No member is drained meanwhile that the code needs.
+            let draining = volume.maintenance.draining();
+            let _no_other_change = draining.hold();
             let directory = Ino(*directory);
             let wanted = wanted(code_to_change(&volume, directory, change)?, change);
             let wanted = wanted.map_err(bad_code)?;
@@ -142,7 +145,7 @@ fn show(volume: &OpenVolume, directory: Ino) -> Result<Answer, DaemonFailure> {
 
 /// Lists the directories with codes of their own.
 fn list(volume: &OpenVolume) -> Result<Answer, DaemonFailure> {
-    let owners = volume.fs.directory_codes().list();
+    let owners = volume.fs.directory_codes().list(MOST_DIRECTORIES + 1);
     let mut entries: Vec<DirectoryCodeEntry> = owners
         .map_err(directory_failure)?
         .into_iter()

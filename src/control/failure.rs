@@ -125,7 +125,7 @@ pub(crate) enum CodeStep {
         /// The most that fit.
         most: usize,
     },
-    /// Choose a code that directories of the volume had before.
+    /// Choose the code of the volume, or one that its directories had before.
     KnownCode {
         /// Their names.
         codes: Vec<String>,

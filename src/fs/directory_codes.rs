@@ -7,14 +7,29 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use crate::format::record::{Dirent, FileKind, Inode};
+use crate::format::superblock::DIRECTORY_CODES;
 use crate::format::{Ino, Record, StripeClass, key};
 use crate::transaction::Transactions;
+use crate::transaction::catalog::successor;
 
 use super::edit::Edit;
 use super::error::FsError;
-use super::inodes::Inodes;
+use super::inodes::{Inodes, read_inode};
 use super::paths;
+
+/// Directories whose classes are compared at once.
+const DIRECTORIES_AT_ONCE: usize = 1024;
+
+/// A directory that has a name.
+#[derive(Clone, Copy, Debug)]
+struct Directory {
+    ino: Ino,
+    parent: Ino,
+    class: StripeClass,
+}
 
 /// The inodes below a directory that may get its class.
 #[derive(Debug, Default)]
@@ -59,31 +74,28 @@ impl DirectoryCodes {
         Ok(self.inodes.directory(directory)?.class)
     }
 
-    /// Returns the directories that have another class than the directory in which each lies. The root is one of them if its
-    /// class is not that of the volume. Reads all inodes.
+    /// Returns the directories that have another class than the directory in which each lies, but no more than `most`. The
+    /// root is one of them if its class is not that of the volume. Reads inodes until so many were found, and none if no
+    /// directory of the volume ever had a code. Damaged ones are passed over.
     ///
     /// # Errors
     ///
-    /// [`FsError::Storage`] or [`FsError::Format`] if a record cannot be read.
-    pub fn list(&self) -> Result<Vec<OwnCode>, FsError> {
-        let mut special = BTreeMap::new();
-        self.each_directory(|ino, inode| {
-            if inode.class != StripeClass::VOLUME {
-                special.insert(ino, inode.class);
-            }
-        })?;
+    /// [`FsError::Storage`] if the index cannot be read.
+    pub fn list(&self, most: usize) -> Result<Vec<OwnCode>, FsError> {
+        let epochs = self.transactions.members().epochs();
+        if !epochs.uses_features(DIRECTORY_CODES) {
+            return Ok(Vec::new());
+        }
         let mut owners = BTreeMap::new();
-        self.each_directory(|ino, inode| {
-            let parent = if ino == Ino::ROOT {
-                StripeClass::VOLUME
-            } else {
-                let parent = special.get(&inode.parent);
-                parent.copied().unwrap_or(StripeClass::VOLUME)
+        let (mut from, end) = key::inodes();
+        while owners.len() < most {
+            let (directories, next) = self.directories_from(&from, &end)?;
+            self.find_owners(&directories, most, &mut owners)?;
+            let Some(next) = next else {
+                break;
             };
-            if inode.class != parent {
-                owners.insert(ino, inode.class);
-            }
-        })?;
+            from = next;
+        }
         let paths = paths::of_directories(&self.transactions, &owners.keys().copied().collect())?;
         let own = |(directory, class): (Ino, StripeClass)| OwnCode {
             directory,
@@ -93,16 +105,64 @@ impl DirectoryCodes {
         Ok(owners.into_iter().map(own).collect())
     }
 
-    /// Visits all directories that have a name.
-    fn each_directory(&self, mut visit: impl FnMut(Ino, &Inode)) -> Result<(), FsError> {
-        let (from, end) = key::inodes();
-        self.transactions.visit(&from, &end, |key, value| {
-            let inode = Inode::decode(value)?;
-            if inode.kind == FileKind::Directory && inode.links > 0 {
-                visit(key::parse_inode(key)?, &inode);
+    /// Returns the first directories of a range of inodes that have a name, and where to go on if there may be more.
+    fn directories_from(
+        &self,
+        from: &[u8],
+        end: &[u8],
+    ) -> Result<(Vec<Directory>, Option<Bytes>), FsError> {
+        let mut directories = Vec::new();
+        let mut next = None;
+        self.transactions.visit(from, end, |key, value| {
+            if let (Ok(ino), Ok(inode)) = (key::parse_inode(key), Inode::decode(value))
+                && inode.kind == FileKind::Directory
+                && inode.links > 0
+            {
+                directories.push(Directory {
+                    ino,
+                    parent: inode.parent,
+                    class: inode.class,
+                });
             }
-            Ok::<_, FsError>(ControlFlow::Continue(()))
-        })
+            Ok::<_, FsError>(if directories.len() == DIRECTORIES_AT_ONCE {
+                next = Some(successor(key));
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
+        })?;
+        Ok((directories, next))
+    }
+
+    /// Adds those of some directories that have another class than the directory in which each lies, up to `most`. A
+    /// directory whose record is gone or damaged counts as one with the class of the volume.
+    fn find_owners(
+        &self,
+        directories: &[Directory],
+        most: usize,
+        owners: &mut BTreeMap<Ino, StripeClass>,
+    ) -> Result<(), FsError> {
+        let known = directories.iter().map(|it| (it.ino, it.class));
+        let mut classes: BTreeMap<Ino, StripeClass> = known.collect();
+        for directory in directories {
+            let above = if directory.ino == Ino::ROOT {
+                StripeClass::VOLUME
+            } else if let Some(class) = classes.get(&directory.parent) {
+                *class
+            } else {
+                let class = match read_inode(&self.transactions, directory.parent) {
+                    Ok(parent) => parent.map_or(StripeClass::VOLUME, |parent| parent.class),
+                    Err(FsError::Format(_)) => StripeClass::VOLUME,
+                    Err(error) => return Err(error),
+                };
+                classes.insert(directory.parent, class);
+                class
+            };
+            if directory.class != above && owners.len() < most {
+                owners.insert(directory.ino, directory.class);
+            }
+        }
+        Ok(())
     }
 
     /// Gives a directory a class, and those below that have the class which it had before; durable on return. Files keep

@@ -74,7 +74,7 @@ pub(super) fn find(
 }
 
 /// Returns the path of each of some directories, from the root on and without a leading slash. Directories without a
-/// path are left out.
+/// path are left out, and so are those whose paths would be too long together.
 ///
 /// # Errors
 ///
@@ -88,7 +88,13 @@ pub(super) fn of_directories(
         ancestors.want(transactions, *ino)?;
     }
     ancestors.find_names(transactions)?;
-    let path = |ino: &Ino| Some((*ino, ancestors.path(*ino)?.join(&b'/')));
+    let mut bytes_left = BYTES_MAX;
+    let path = |ino: &Ino| {
+        let path = ancestors.path(*ino)?;
+        let len = path.iter().map(|name| name.len() + 1).sum();
+        bytes_left = bytes_left.checked_sub(len)?;
+        Some((*ino, path.join(&b'/')))
+    };
     Ok(directories.iter().filter_map(path).collect())
 }
 

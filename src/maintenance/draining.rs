@@ -1,6 +1,9 @@
 //! Draining of members: their shards move to others, and then they are removed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+
+use parking_lot::{Mutex, MutexGuard};
 
 use super::reaper::Reaper;
 use crate::codec::{CodeId, Geometry};
@@ -21,6 +24,8 @@ pub struct Draining {
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
     reaper: Arc<Reaper>,
+    /// Work lock: held while a draining begins, and while a directory is given a code.
+    beginning: Mutex<()>,
 }
 
 impl Draining {
@@ -39,7 +44,13 @@ impl Draining {
             catalog,
             commits,
             reaper,
+            beginning: Mutex::default(),
         }
+    }
+
+    /// Keeps others from beginning to drain a member, while a directory is given a code that may need it.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        self.beginning.lock()
     }
 
     /// Marks a member as draining, so that it can be removed. A rebuild of everything must follow, which moves its
@@ -54,7 +65,7 @@ impl Draining {
     }
 
     /// Marks a member as draining like [`Self::drain`]. Its shards move to the member `new`, as far as that has room,
-    /// also after a restart.
+    /// also after a restart. As many members stay as before the other came, so codes of directories are no obstacle.
     ///
     /// # Errors
     ///
@@ -65,9 +76,13 @@ impl Draining {
 
     fn begin(&self, member: MemberIndex, heir: Option<MemberIndex>) -> Result<(), CommitError> {
         self.commits.check_writable()?;
+        let _one_at_a_time = self.hold();
         let others = self.members.membership().staying().into_iter();
         let staying = others.filter(|other| *other != member).count();
         self.check_staying(member, staying)?;
+        if heir.is_none() {
+            self.check_directories(member, staying)?;
+        }
         if !self.has_room_without(member) {
             self.reaper.free_dead()?;
             if !self.has_room_without(member) {
@@ -113,20 +128,19 @@ impl Draining {
         Ok(self.members.changes().set_draining(member, false)?)
     }
 
-    /// Checks whether a member that is there can be drained once another has come in its place.
+    /// Checks whether a member that is there can be drained once another has come in its place. As many stay then as
+    /// before. Members that are too few for a code of directories already do not keep one that fails from being replaced.
     ///
     /// # Errors
     ///
-    /// [`CommitError::Members`] if the members would be too few for the code of the volume, or for one of directories; else
-    /// as for [`Commits::sync`].
+    /// [`CommitError::Members`] if the members would be too few for the code of the volume.
     pub fn check_replaceable(&self, index: MemberIndex) -> Result<(), CommitError> {
         // The new one makes up for the old.
         let staying = self.members.membership().staying().len();
         self.check_staying(index, staying)
     }
 
-    /// Refuses to drain a member if so many others are too few for stripes of the volume, or for those of directories. Frees
-    /// those that are dead before.
+    /// Refuses to drain a member if so many others are too few for stripes of the volume.
     fn check_staying(&self, index: MemberIndex, staying: usize) -> Result<(), CommitError> {
         let needed = self.members.shape().geometry().total_shards();
         if staying < needed {
@@ -137,8 +151,15 @@ impl Draining {
             }
             .into());
         }
-        check_width(index, staying, self.widest_named(staying)?)?;
-        if check_width(index, staying, self.widest_written()?).is_ok() {
+        Ok(())
+    }
+
+    /// Refuses to drain a member if so many others are too few for a code of directories, or for stripes of one. Frees
+    /// those that are dead before.
+    fn check_directories(&self, index: MemberIndex, staying: usize) -> Result<(), CommitError> {
+        self.check_width(index, staying, self.widest_named(staying)?)?;
+        let written = self.check_width(index, staying, self.widest_written()?);
+        if written.is_ok() {
             return Ok(());
         }
         self.stripes.writer().retire_segments()?;
@@ -147,7 +168,30 @@ impl Draining {
             self.commits.sync()?;
             self.reaper.free_dead()?;
         }
-        check_width(index, staying, self.widest_written()?)
+        self.check_width(index, staying, self.widest_written()?)
+    }
+
+    /// Refuses to drain a member if so many others are too few for stripes of a code of directories.
+    fn check_width(
+        &self,
+        index: MemberIndex,
+        staying: usize,
+        widest: Option<Wide>,
+    ) -> Result<(), CommitError> {
+        match widest {
+            Some((geometry, code)) if staying < geometry.total_shards() => {
+                let mut away = self.members.membership().away().into_iter();
+                Err(MembersError::TooFewLeftForDirectories {
+                    index,
+                    staying,
+                    geometry,
+                    code,
+                    away: away.next().map(|(member, _)| member),
+                }
+                .into())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the code of the widest stripes that were written for directories.
@@ -169,7 +213,8 @@ impl Draining {
         if wide.is_empty() {
             return Ok(None);
         }
-        let named = self.catalog.named_by_directories()?;
+        let classes: BTreeSet<_> = wide.iter().map(|code| code.class()).collect();
+        let named = self.catalog.named_by_directories(&classes)?;
         let codes = wide.iter().filter(|code| named.contains(&code.class()));
         let codes = codes.map(|code| (code.geometry(), code.code()));
         Ok(codes.max_by_key(|(geometry, _)| geometry.total_shards()))
@@ -217,23 +262,3 @@ impl Draining {
 
 /// The code of the widest stripes that a draining must leave members for.
 type Wide = (Geometry, CodeId);
-
-/// Refuses to drain a member if so many others are too few for stripes of a code of directories.
-fn check_width(
-    index: MemberIndex,
-    staying: usize,
-    widest: Option<Wide>,
-) -> Result<(), CommitError> {
-    match widest {
-        Some((geometry, code)) if staying < geometry.total_shards() => {
-            Err(MembersError::TooFewLeftForDirectories {
-                index,
-                staying,
-                geometry,
-                code,
-            }
-            .into())
-        }
-        _ => Ok(()),
-    }
-}

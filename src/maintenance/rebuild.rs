@@ -458,6 +458,9 @@ impl Rebuild {
                 SegmentOutcome::Blocked(Obstacle::Unreadable) => {
                     self.copy_out.copy(plan.segment, round)?
                 }
+                SegmentOutcome::Blocked(_) if self.copy_out.keeps_draining(plan.segment) => {
+                    self.copy_out.rewrite(plan.segment, round)?
+                }
                 outcome => outcome,
             };
             match outcome {

@@ -300,6 +300,12 @@ impl Epochs {
         self.set_given_up(away.map(|(index, _)| index).collect());
     }
 
+    /// Returns whether the superblocks note some incompatible features.
+    #[must_use]
+    pub fn uses_features(&self, incompat: u64) -> bool {
+        self.state.lock().features().incompat & incompat == incompat
+    }
+
     /// Notes incompatible features that the volume is about to use, in an epoch of its own; durable on return. Older builds
     /// then refuse the volume. Does nothing if they are noted already.
     ///
@@ -307,7 +313,7 @@ impl Epochs {
     ///
     /// [`MembersError::Failed`] if so many members fail on the way that the volume cannot go on, or nothing may be written.
     pub fn use_features(&self, incompat: u64) -> Result<(), MembersError> {
-        if self.state.lock().features().incompat & incompat == incompat {
+        if self.uses_features(incompat) {
             return Ok(());
         }
         self.note_in_epoch(|state| state.add_features(incompat))

@@ -238,6 +238,8 @@ pub enum MembersError {
         geometry: Geometry,
         /// The code.
         code: CodeId,
+        /// A member that is away, if one is: another can have its place.
+        away: Option<MemberIndex>,
     },
 
     /// Members cannot change while nothing can be written.
@@ -438,7 +440,11 @@ impl MembersError {
             Self::Diverged { path } => Remedy::directory(path, DirectoryStep::ExtractAndEmpty),
             Self::StillThere { .. } => VolumeStep::AddBeforeRemove.into(),
             Self::TooFewLeft { .. } => VolumeStep::AddFirst.into(),
-            Self::TooFewLeftForDirectories { .. } => VolumeStep::AddOrNarrowDirectories.into(),
+            Self::TooFewLeftForDirectories { away, .. } => match away {
+                Some(MemberIndex(away)) => VolumeStep::ReplaceOrNarrowDirectories { away: *away },
+                None => VolumeStep::AddOrNarrowDirectories,
+            }
+            .into(),
             Self::NoSuchMember { .. } => VolumeStep::ListMembers.into(),
             Self::NoMember { unusable } => choice_without_members(unusable).into(),
             Self::MixedVolumes {

@@ -144,6 +144,11 @@ pub enum VolumeStep {
     AddFirst,
     /// Add a directory first, or give the directories of the volume that need so many members a code with fewer shards.
     AddOrNarrowDirectories,
+    /// The same, where a member is away: a directory can be put in its place.
+    ReplaceOrNarrowDirectories {
+        /// The member.
+        away: u16,
+    },
     /// Add directories for a wider code, or choose fewer shards.
     AddForCode,
     /// Bring the absent members back, or replace them.

@@ -115,11 +115,10 @@ impl Writer {
     /// stripes of the volume would survive more losses.
     pub(crate) fn code_at_present(&self, code: &Arc<ClassCode>) -> Arc<ClassCode> {
         let volume = self.classes.volume();
-        let vacant = |code: &ClassCode| {
-            let shards = code.geometry().total_shards();
-            let homes = self.members.membership().homes(shards);
-            shards.saturating_sub(homes.len())
-        };
+        // A draining member leaves only once no stripe needs it. So it counts only if the volume lacks members without it.
+        let shards = volume.geometry().total_shards();
+        let homes = self.members.membership().homes(shards).len();
+        let vacant = |code: &ClassCode| code.geometry().total_shards().saturating_sub(homes);
         let survived = |code: &ClassCode| code.survival().after(vacant(code));
         let is_lacking = vacant(code) > 0 && survived(code) < survived(volume);
         Arc::clone(if is_lacking { volume } else { code })

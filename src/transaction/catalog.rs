@@ -110,16 +110,48 @@ impl Catalog {
         Ok(inode.map_or(StripeClass::VOLUME, |inode| inode.class))
     }
 
-    /// Returns the classes that directories name for what is made in them. Reads all inodes.
-    pub(crate) fn named_by_directories(&self) -> Result<BTreeSet<StripeClass>, CommitError> {
+    /// Returns those of some classes that directories name for what is made in them. Reads inodes until each was found.
+    pub(crate) fn named_by_directories(
+        &self,
+        classes: &BTreeSet<StripeClass>,
+    ) -> Result<BTreeSet<StripeClass>, CommitError> {
+        self.named(classes, |inode| {
+            inode.kind == FileKind::Directory && inode.links > 0
+        })
+    }
+
+    /// Returns those of some classes that inodes name. Reads inodes until each was found.
+    pub(crate) fn named_by_inodes(
+        &self,
+        classes: &BTreeSet<StripeClass>,
+    ) -> Result<BTreeSet<StripeClass>, CommitError> {
+        self.named(classes, |_| true)
+    }
+
+    /// Returns those of some classes that inodes name for which `counts` holds. Damaged records are passed over, since
+    /// nothing can be written for them.
+    fn named(
+        &self,
+        classes: &BTreeSet<StripeClass>,
+        counts: impl Fn(&Inode) -> bool,
+    ) -> Result<BTreeSet<StripeClass>, CommitError> {
         let mut named = BTreeSet::new();
+        if classes.is_empty() {
+            return Ok(named);
+        }
         let (from, end) = key::inodes();
         self.visit(&from, &end, |_, value| {
-            let inode = Inode::decode(value)?;
-            if inode.kind == FileKind::Directory && inode.links > 0 {
+            if let Ok(inode) = Inode::decode(value)
+                && classes.contains(&inode.class)
+                && counts(&inode)
+            {
                 named.insert(inode.class);
             }
-            Ok::<_, CommitError>(ControlFlow::Continue(()))
+            Ok::<_, CommitError>(if named.len() == classes.len() {
+                ControlFlow::Break(())
+            } else {
+                ControlFlow::Continue(())
+            })
         })?;
         Ok(named)
     }

@@ -3,11 +3,12 @@
 //! The classes of a volume are few, because each has an open stripe and a segment of its own. The volume goes on after as
 //! many losses as its own code survives, and has so many further copies of its index. So no directory has more.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::{CommitError, Transactions};
 use crate::codec::{CodeId, CodecError, Geometry, Survival};
-use crate::format::record::{DirectoryCode, Inode};
+use crate::format::record::DirectoryCode;
 use crate::format::superblock::DIRECTORY_CODES;
 use crate::format::{BLOCK_SIZE, Record, StripeClass, key};
 use crate::membership::{MembersError, StripeCode};
@@ -144,7 +145,8 @@ impl Transactions {
         known.iter().find(is_wanted).map(|known| known.class())
     }
 
-    /// Returns a class that no record names.
+    /// Returns a class after the last that has a record. No segment and no inode names it: the record of such a one is lost,
+    /// and must not come to mean another code.
     fn next_class(&self) -> Result<StripeClass, DirectoryCodeError> {
         let (from, end) = key::directory_codes();
         let records = self.scan(&from, &end, usize::MAX)?;
@@ -152,12 +154,39 @@ impl Transactions {
         for (key, _) in records {
             last = key::parse_directory_code(&key).map_err(CommitError::from)?;
         }
-        if last.0 >= MAX_DIRECTORY_CODES {
-            let known = self.stripes.classes().of_directories().into_iter();
-            let known = known.map(|code| (code.geometry(), code.code())).collect();
-            return Err(DirectoryCodeError::TooMany { known });
+        let mut free: BTreeSet<_> = (last.0.saturating_add(1)..=MAX_DIRECTORY_CODES)
+            .map(StripeClass)
+            .collect();
+        for (_, segment) in self.stripes.segments().records() {
+            free.remove(&segment.class);
         }
-        Ok(StripeClass(last.0 + 1))
+        // No inode names one on a volume that never had a code of directories.
+        if self.members.epochs().uses_features(DIRECTORY_CODES) {
+            for named in self.catalog.named_by_inodes(&free)? {
+                free.remove(&named);
+            }
+        }
+        let class = free.first().copied();
+        class.ok_or_else(|| DirectoryCodeError::TooMany {
+            known: self.usable_codes(),
+        })
+    }
+
+    /// Returns the codes that directories can have without a new class.
+    fn usable_codes(&self) -> Vec<(Geometry, CodeId)> {
+        let volume = self.members.shape().stripe_code();
+        let known = self.stripes.classes().of_directories().into_iter();
+        let known = known.map(|code| (code.geometry(), code.code()));
+        let is_usable = |(geometry, code): &(Geometry, CodeId)| {
+            let wanted = StripeCode {
+                geometry: *geometry,
+                code: *code,
+                ..volume
+            };
+            wanted != volume && self.check_directory_code(wanted).is_ok()
+        };
+        let own = std::iter::once((volume.geometry, volume.code));
+        own.chain(known.filter(is_usable)).collect()
     }
 
     /// Checks whether directories can have a code beside that of the volume.
@@ -219,17 +248,8 @@ impl Transactions {
         if segments.iter().any(|(_, segment)| segment.class == class) {
             return Ok(true);
         }
-        let (from, end) = key::inodes();
-        let mut is_named = false;
-        self.visit(&from, &end, |_, value| {
-            is_named |= Inode::decode(value)?.class == class;
-            Ok::<_, CommitError>(if is_named {
-                std::ops::ControlFlow::Break(())
-            } else {
-                std::ops::ControlFlow::Continue(())
-            })
-        })?;
-        Ok(is_named)
+        let named = self.catalog.named_by_inodes(&BTreeSet::from([class]))?;
+        Ok(!named.is_empty())
     }
 
     /// Notes that stripes may hold bytes of files of other classes, and are to be rewritten; durable with the next

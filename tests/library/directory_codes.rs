@@ -241,7 +241,7 @@ fn what_is_renamed_into_a_directory_or_out_of_it_keeps_its_code() {
         path: path(at),
         class,
     };
-    let mut listed = fs.directory_codes().list().unwrap();
+    let mut listed = fs.directory_codes().list(9).unwrap();
     listed.sort_by(|a, b| a.path.cmp(&b.path));
     assert_eq!(
         listed,
@@ -255,7 +255,7 @@ fn what_is_renamed_into_a_directory_or_out_of_it_keeps_its_code() {
     fs.names().rmdir(special, b"into").unwrap_err();
     fs.names().unlink(into, b"below").unwrap();
     fs.names().rmdir(special, b"into").unwrap();
-    let listed = fs.directory_codes().list().unwrap();
+    let listed = fs.directory_codes().list(9).unwrap();
     assert_eq!(listed, [own(Ino::ROOT, "", thin)], "all have it now");
     sound(&fs);
 }

@@ -461,7 +461,7 @@ fn assert_codes_there(fs: &Fs, context: &str) {
         let found = code_named(fs, resolve(path));
         assert_eq!(found, code_of(directory), "{context}: {path}");
     }
-    let listed = fs.directory_codes().list().unwrap().into_iter();
+    let listed = fs.directory_codes().list(9).unwrap().into_iter();
     let mut paths: Vec<_> = listed.filter_map(|own| own.path).collect();
     paths.sort();
     assert_eq!(paths, [b"random".to_vec(), b"thin".to_vec()], "{context}");

@@ -148,6 +148,14 @@ fn choose_part(kept: &[String], others: &[String], place: &str) -> String {
     )
 }
 
+/// Says how directories and files come to need fewer members.
+fn narrow_directories(place: &str) -> String {
+    format!(
+        "or `cauchyfs set --path DIR --data K --parity M --rewrite {place}` gives a directory and the files below it fewer \
+         shards: those that `cauchyfs set --show {place}` names, and any that files with that code were moved to or left in"
+    )
+}
+
 fn volume_advice(step: VolumeStep, place: &str) -> String {
     let plain = match step {
         VolumeStep::MountWritable => {
@@ -160,8 +168,15 @@ fn volume_advice(step: VolumeStep, place: &str) -> String {
         }
         VolumeStep::AddOrNarrowDirectories => {
             return format!(
-                "add a directory first, with `cauchyfs member add {place} DIR`; or `cauchyfs set --path DIR --data K --parity M \
-                 --rewrite {place}` gives those that `cauchyfs set --show {place}` names fewer shards"
+                "add a directory first, with `cauchyfs member add {place} DIR`; {}",
+                narrow_directories(place)
+            );
+        }
+        VolumeStep::ReplaceOrNarrowDirectories { away } => {
+            return format!(
+                "put a directory in the place of one that is away first, with `cauchyfs member replace {place} {away} NEW`, or \
+                 add one, with `cauchyfs member add {place} DIR`; {}",
+                narrow_directories(place)
             );
         }
         VolumeStep::AddForCode => {
@@ -281,6 +296,7 @@ mod tests {
             VolumeStep::AddBeforeRemove,
             VolumeStep::AddFirst,
             VolumeStep::AddOrNarrowDirectories,
+            VolumeStep::ReplaceOrNarrowDirectories { away: 3 },
             VolumeStep::AddForCode,
             VolumeStep::CompleteMembers,
             VolumeStep::ListMembers,

@@ -3,7 +3,7 @@ use std::time::Duration;
 use cauchyfs_testkit::{disks, executor, stores};
 
 use super::*;
-use crate::format::record::Inode;
+use crate::format::record::{Inode, Marker};
 use crate::format::{Record, key};
 use crate::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use crate::maintenance::Maintenance;
@@ -132,6 +132,56 @@ fn directories_with_codes_of_their_own_are_listed_by_path_and_unknown_codes_are_
         }
     );
     assert!(is_told, "{gone:?}");
+}
+
+fn list_of(volume: &OpenVolume) -> (Vec<DirectoryCodeEntry>, bool) {
+    match list(volume).unwrap() {
+        Answer::DirectoryCodes {
+            directories,
+            has_more,
+        } => (directories, has_more),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn directories_are_listed_past_damaged_records_and_not_all_if_they_are_many() {
+    let volume = open();
+    let transactions = volume.fs.transactions();
+    let made = mkdir(&volume, Ino::ROOT, "made");
+    lose_class(&volume, made, StripeClass(9));
+    assert_eq!(
+        list_of(&volume),
+        (Vec::new(), false),
+        "a volume without codes of directories is not searched"
+    );
+    let class = transactions.class_for(Geometry::new(5, 1).unwrap(), CodeId::RS_CAUCHY);
+    let class = class.unwrap();
+    lose_class(&volume, made, class);
+    let record = transactions.get(&key::inode(made)).unwrap().unwrap();
+    let put = |numbers: std::ops::Range<u64>, parent: Ino, class: StripeClass| {
+        let mut batch = Batch::default();
+        for ino in numbers {
+            let mut inode = Inode::decode(&record).unwrap();
+            (inode.parent, inode.class) = (parent, class);
+            batch.put(key::inode(Ino(ino)), inode.encode());
+        }
+        transactions.apply(batch).unwrap();
+    };
+    // These lie in one that comes long after them.
+    put(2_000..4_500, Ino(10_000), class);
+    put(10_000..10_001, Ino::ROOT, class);
+    let mut batch = Batch::default();
+    batch.put(key::inode(Ino(1_000)), Marker.encode());
+    transactions.apply(batch).unwrap();
+    let (listed, has_more) = list_of(&volume);
+    let found: Vec<_> = listed.iter().map(|it| it.directory).collect();
+    // Without a path first.
+    assert_eq!((found, has_more), (vec![10_000, made.0], false));
+    // Those below one that has the code of the volume have one of their own.
+    put(10_000..10_001, Ino::ROOT, StripeClass::VOLUME);
+    let (listed, has_more) = list_of(&volume);
+    assert_eq!((listed.len(), has_more), (MOST_DIRECTORIES, true));
 }
 
 /// Each refusal says itself what helps. The list of codes helps with a code that does not exist.

@@ -2,7 +2,8 @@
 //!
 //! The slots of such a segment stay as they are. The live bytes of its readable stripes are copied into new ones on the
 //! online members, as compaction does, and the old ones die. The others stay where they are as long as something refers
-//! to them. Stripes that have another code than new ones are rewritten in the same way.
+//! to them. Stripes that have another code than new ones are rewritten in the same way, and those of a directory that keep
+//! a draining member although others are too few for their code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,7 +11,7 @@ use std::sync::Arc;
 use super::outcome::SegmentOutcome;
 use super::round::Round;
 use crate::format::record::{Segment, Stripe};
-use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
+use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeClass, StripeId};
 use crate::maintenance::InodeLocks;
 use crate::maintenance::compaction::Compaction;
 use crate::maintenance::pace::PacedStep;
@@ -69,6 +70,26 @@ impl CopyOut {
         round: &Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
         self.copy_stripes(&self.endangered_in(segment)?, round)
+    }
+
+    /// Returns whether a segment keeps a draining member from leaving, because the others are too few for the code of its
+    /// directory. New stripes have that of the volume then.
+    pub(super) fn keeps_draining(&self, segment: SegmentId) -> bool {
+        let Some(record) = self.stripes.segments().record(segment) else {
+            return false;
+        };
+        let draining = self.members.membership().draining();
+        let mut holders = record.slots.iter().flatten();
+        if record.class == StripeClass::VOLUME || !holders.any(|it| draining.contains(it)) {
+            return false;
+        }
+        let classes = self.stripes.classes();
+        let code = classes.get(record.class);
+        let code = code.unwrap_or_else(|| Arc::clone(classes.volume()));
+        Arc::ptr_eq(
+            &self.stripes.writer().code_at_present(&code),
+            classes.volume(),
+        )
     }
 
     /// Rewrites all stripes of a segment with the code of new ones.

@@ -29,8 +29,20 @@ pub(super) struct Found {
     pub(super) movable: Vec<Misplaced>,
     /// One of those that wait for more members, if any do.
     pub(super) waiting: Option<StripeId>,
+    /// The number of others whose class the volume has too few members for. They stay as they are.
+    pub(super) unhoused: u64,
     /// Set if others are being written.
     pub(super) is_passing: bool,
+}
+
+/// Whether members suffice for a new stripe of a class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Homes {
+    Suffice,
+    /// They would if none were drained.
+    Lack,
+    /// The volume has too few.
+    Never,
 }
 
 /// The outcome of a look.
@@ -99,9 +111,13 @@ impl Rebuild {
             if wanted.is_empty() {
                 continue;
             }
-            wanted.retain(|class| self.has_homes(*class, members));
-            if wanted.is_empty() {
+            let homes = |class: &StripeClass| self.homes_for(*class, members);
+            let waits = wanted.iter().any(|class| homes(class) == Homes::Lack);
+            wanted.retain(|class| homes(class) == Homes::Suffice);
+            if wanted.is_empty() && waits {
                 found.waiting = Some(stripe);
+            } else if wanted.is_empty() {
+                found.unhoused += 1;
             } else if self.stripes.writer().is_busy(stripe) {
                 found.is_passing = true;
             } else {
@@ -149,8 +165,17 @@ impl Rebuild {
     }
 
     /// Returns whether each shard of a new stripe of a class has a home.
-    fn has_homes(&self, class: StripeClass, members: &MembersThen) -> bool {
-        let code = self.stripes.classes().get(class);
-        code.is_some_and(|code| code.geometry().total_shards() <= members.homes.len())
+    fn homes_for(&self, class: StripeClass, members: &MembersThen) -> Homes {
+        let Some(code) = self.stripes.classes().get(class) else {
+            return Homes::Never;
+        };
+        let shards = code.geometry().total_shards();
+        if shards <= members.homes.len() {
+            Homes::Suffice
+        } else if shards <= members.count {
+            Homes::Lack
+        } else {
+            Homes::Never
+        }
     }
 }

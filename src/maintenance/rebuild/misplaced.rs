@@ -3,6 +3,7 @@
 //!
 //! An order in the index asks for their rewriting, and goes once nothing is left that can be done. So the work goes on after
 //! a crash. Stripes that cannot be read are counted then, and tried again when members come back or with the next order.
+//! An order waits for members that are away or drained. It ends without stripes whose code needs more than the volume has.
 
 use std::ops::ControlFlow;
 
@@ -29,6 +30,15 @@ enum Prospect {
     None,
     Some,
     Stopped,
+}
+
+/// Says that some stripes keep the code of the volume.
+fn note_unhoused(stripes: u64) {
+    if stripes > 0 {
+        tracing::warn!(
+            "{stripes} stripes keep the code that they have: the volume has too few members for the codes of their files"
+        );
+    }
 }
 
 impl Rebuild {
@@ -84,8 +94,8 @@ impl Rebuild {
 
     /// Returns whether a look for stripes to move found none for this order and these members, and would again.
     fn is_vain(&self, order: u64) -> Result<bool, CommitError> {
-        let homes = self.members.membership().staying();
-        let vain = self.rewriting.lock().vain_with(order, &homes);
+        let members = self.members_now();
+        let vain = self.rewriting.lock().vain_with(order, &members);
         match vain {
             Some(waiting) => self.catalog.has_backref(waiting),
             None => Ok(false),
@@ -99,6 +109,7 @@ impl Rebuild {
             epoch: membership.epoch(),
             live: membership.live(),
             homes: membership.staying(),
+            count: membership.count(),
         }
     }
 
@@ -163,12 +174,15 @@ impl Rebuild {
         if found.is_passing {
             return Ok(NOTHING);
         }
-        match found.waiting {
-            Some(waiting) => {
-                let homes = members.homes.clone();
-                self.rewriting.lock().vain = Some(Vain { homes, waiting });
-            }
-            None => self.finish_rewrite(order, members, left)?,
+        if let Some(waiting) = found.waiting {
+            self.rewriting.lock().vain = Some(Vain {
+                homes: members.homes.clone(),
+                count: members.count,
+                waiting,
+            });
+        } else {
+            self.finish_rewrite(order, members, left)?;
+            note_unhoused(found.unhoused);
         }
         Ok(NOTHING)
     }

@@ -12,12 +12,16 @@ pub(super) struct MembersThen {
     pub(super) live: Vec<MemberIndex>,
     /// Those that take shards of new stripes.
     pub(super) homes: Vec<MemberIndex>,
+    /// The number that the volume has. One that is drained leaves.
+    pub(super) count: usize,
 }
 
 /// A look that found nothing to move, because members are too few. The same look finds nothing again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vain {
     pub(super) homes: Vec<MemberIndex>,
+    /// The number of members that the volume had.
+    pub(super) count: usize,
     /// One of the stripes that wait. Others may be gone as well once no file has bytes in it.
     pub(super) waiting: StripeId,
 }
@@ -88,10 +92,10 @@ impl Rewriting {
         self.futile
     }
 
-    /// Returns a stripe that waited in a vain look for this order with these homes, if there was such a look.
-    pub(super) fn vain_with(&self, order: u64, homes: &[MemberIndex]) -> Option<StripeId> {
+    /// Returns a stripe that waited in a vain look for this order with these members, if there was such a look.
+    pub(super) fn vain_with(&self, order: u64, members: &MembersThen) -> Option<StripeId> {
         let vain = self.vain.as_ref().filter(|_| self.order == Some(order));
-        let vain = vain.filter(|vain| vain.homes == homes);
+        let vain = vain.filter(|vain| vain.homes == members.homes && vain.count == members.count);
         vain.map(|vain| vain.waiting)
     }
 
@@ -126,7 +130,22 @@ mod tests {
         let homes = vec![MemberIndex(0), MemberIndex(1)];
         let vain = Vain {
             homes: homes.clone(),
+            count: 4,
             waiting: StripeId(5),
+        };
+        let members = MembersThen {
+            epoch: Epoch(1),
+            live: homes.clone(),
+            homes: homes.clone(),
+            count: 4,
+        };
+        let others = MembersThen {
+            homes: homes[1..].to_vec(),
+            ..members.clone()
+        };
+        let fewer = MembersThen {
+            count: 3,
+            ..members.clone()
         };
         let filled = || {
             let mut rewriting = Rewriting::default();
@@ -134,19 +153,20 @@ mod tests {
             rewriting.vain = Some(vain.clone());
             rewriting.no_room = Some(NoRoom::default());
             rewriting.note_futile();
-            assert_eq!(rewriting.vain_with(1, &homes), Some(StripeId(5)));
+            assert_eq!(rewriting.vain_with(1, &members), Some(StripeId(5)));
             rewriting
         };
         let assert_empty = |mut rewriting: Rewriting, order| {
-            assert_eq!(rewriting.vain_with(order, &homes), None);
+            assert_eq!(rewriting.vain_with(order, &members), None);
             assert_eq!(rewriting.no_room_of(order), None);
             assert_eq!(rewriting.note_futile(), 1);
         };
         let mut same = filled();
         same.begin(1);
         assert_eq!(same.note_futile(), 2);
-        assert_eq!(same.vain_with(1, &homes[1..]), None, "with other members");
-        assert_eq!(same.vain_with(2, &homes), None, "of another order");
+        assert_eq!(same.vain_with(1, &others), None, "with other homes");
+        assert_eq!(same.vain_with(1, &fewer), None, "once one has left");
+        assert_eq!(same.vain_with(2, &members), None, "of another order");
         let mut ended = filled();
         ended.end(Some(homes.clone()));
         assert_eq!(ended.left_with, Some(homes.clone()));

@@ -12,6 +12,7 @@ use crate::stripes::StripeError;
 use crate::transaction::DirectoryCodeError;
 
 mod cuts;
+mod lasting;
 mod looking;
 mod members;
 mod returning;
@@ -530,12 +531,17 @@ fn a_code_too_many_and_one_too_wide_are_refused_and_say_which_would_do() {
         .into_iter()
         .map(|(geometry, code)| (geometry.data_shards(), geometry.parity_shards(), code))
         .collect();
-    let expected: Vec<_> = all
-        .iter()
-        .map(|(data, parity)| (*data, *parity, cauchy))
-        .collect();
+    // That of the volume can be used as well.
+    let all = [(2, 2)].into_iter().chain(all);
+    let expected: Vec<_> = all.map(|(data, parity)| (data, parity, cauchy)).collect();
     assert_eq!(known, expected);
     assert_eq!(class_for(8, 1, cauchy).unwrap(), StripeClass(14));
+    fs.maintenance.draining().drain(MemberIndex(9)).unwrap();
+    let Err(DirectoryCodeError::TooMany { known }) = class_for(2, 2, other) else {
+        panic!("there is a sixteenth code");
+    };
+    let shards = known.iter().map(|(geometry, _)| geometry.total_shards());
+    assert_eq!(shards.max(), Some(9), "those that can be used: {known:?}");
     // A volume with shorter stripes has no room for the widest of them.
     let shorter = StripeCode {
         unit_bytes: 4096,

@@ -1,6 +1,7 @@
 //! Members that the codes of directories need: none of them leaves.
 
 use super::*;
+use crate::membership::VolumeStep;
 
 /// Gives a directory a class.
 fn set_directory(fs: &TestFs, directory: u64, class: StripeClass) {
@@ -45,67 +46,156 @@ fn a_member_stays_that_the_code_of_an_empty_directory_needs() {
         "without member 2, 5 members are left, and a stripe of 5+1 rs-cauchy, a code of directories, needs 6"
     );
     assert_eq!(fs.transactions.members().membership().draining(), []);
-    // Nothing was lost with a member that nothing was written to, and no code of directories has a shard for it.
     fs.lose(&rig, 5);
-    refused_for_five_one(draining.check_replaceable(MemberIndex(2)), 5);
-    set_directory(&fs, 7, volume());
+    refused_for_five_one(draining.drain(MemberIndex(2)), 4);
+    let refused = draining.drain(MemberIndex(2)).unwrap_err();
+    let CommitError::Members(refused) = &refused else {
+        panic!("{refused:?}");
+    };
+    let step = VolumeStep::ReplaceOrNarrowDirectories { away: 5 };
+    assert_eq!(refused.remedy(), Some(step.into()), "it helps as well");
     draining.check_replaceable(MemberIndex(2)).unwrap();
+    set_directory(&fs, 7, volume());
     draining.drain(MemberIndex(2)).unwrap();
 }
 
 #[test]
-fn a_member_is_not_replaced_if_the_stripes_of_a_directory_find_too_few_others() {
+fn a_member_is_not_replaced_while_members_are_too_few_for_the_volume() {
     let rig = rig(2, 6);
     let fs = rig.open(&[]);
-    let wide = fs.class_for(5, 1);
-    let mut files = Classed::default();
-    files.fill(&fs, 0, &[wide, volume()]);
-    fs.flush();
-    let draining = fs.maintenance.draining();
-    draining.check_replaceable(MemberIndex(2)).unwrap();
-    fs.lose(&rig, 5);
-    refused_for_five_one(draining.check_replaceable(MemberIndex(2)), 5);
-    for file in files.model.keys() {
-        if files.classes[file] == wide {
-            fs.remove(*file).unwrap();
-        }
+    for disk in [5, 4] {
+        fs.lose(&rig, disk);
+        let draining = fs.maintenance.draining();
+        draining.check_replaceable(MemberIndex(2)).unwrap();
     }
-    draining.check_replaceable(MemberIndex(2)).unwrap();
-    let too_few_for_the_volume = || draining.drain(MemberIndex(2));
-    fs.lose(&rig, 4);
-    let refused = too_few_for_the_volume();
+    let refused = fs.maintenance.draining().drain(MemberIndex(2));
     let is_told = matches!(&refused, Err(CommitError::Members(error))
         if matches!(**error, MembersError::TooFewLeft { staying: 3, needed: 4, .. }));
     assert!(is_told, "{refused:?}");
 }
 
-/// A member fails while another is drained. The volume's stripes leave the latter out, and those of a wider code take it.
+/// Returns the classes of the segments that have a slot on a member.
+fn classes_on(fs: &TestFs, member: MemberIndex) -> BTreeSet<StripeClass> {
+    let segments = fs.transactions.stripes.segments().records().into_iter();
+    let on_it = segments.filter(|(_, record)| record.slots.contains(&Some(member)));
+    on_it.map(|(_, record)| record.class).collect()
+}
+
+fn has_member(fs: &TestFs, index: MemberIndex) -> bool {
+    let membership = fs.transactions.members().membership();
+    membership.live().contains(&index) || membership.draining().contains(&index)
+}
+
+/// A member fails while another is drained, and the others are too few for a directory. What keeps the member gets the code
+/// of the volume, as new data does, since that survives more than the directory's own would without the member.
 #[test]
-fn stripes_of_a_wider_code_take_a_draining_member_while_the_others_are_too_few() {
+fn a_drain_that_meets_a_loss_ends_although_members_are_too_few_for_a_directory() {
     let rig = rig(2, 7);
     let fs = rig.open(&[]);
     let wide = fs.class_for(4, 2);
     let leaving = MemberIndex(6);
-    fs.maintenance.draining().drain(leaving).unwrap();
     let mut files = Classed::default();
-    files.fill(&fs, 0, &[wide, volume()]);
-    fs.flush();
-    let takes = |file: &u64| {
-        let segments = fs.segments_of(*file).into_iter();
-        let mut slots = segments.flat_map(|segment| segment.slots);
-        slots.any(|slot| slot == Some(leaving))
-    };
-    assert!(!files.model.keys().any(takes), "six stay");
-    fs.lose(&rig, 0);
+    // Each part in segments of its own, some of which leave another member out.
+    for part in 0..4 {
+        files.fill(&fs, 20 * part, &[wide, volume()]);
+        fs.flush();
+    }
+    fs.maintenance.draining().drain(leaving).unwrap();
     files.fill(&fs, 100, &[wide, volume()]);
     fs.flush();
-    files.assert_in_place(&fs, "one of seven is lost");
-    for file in files.model.keys().filter(|file| **file >= 100) {
-        assert_eq!(takes(file), files.classes[file] == wide, "file {file}");
+    files.assert_in_place(&fs, "six stay");
+    assert_eq!(classes_on(&fs, leaving), BTreeSet::from([volume(), wide]));
+    fs.lose(&rig, 0);
+    files.fill(&fs, 200, &[wide, volume()]);
+    fs.flush();
+    for file in files.model.keys().filter(|file| **file >= 200) {
         for segment in fs.segments_of(*file) {
+            let found = (segment.class, segment.slots.contains(&Some(leaving)));
+            assert_eq!(found, (volume(), false), "file {file}");
             let vacant = segment.slots.iter().filter(|slot| slot.is_none()).count();
             assert_eq!(vacant, 0, "file {file}");
         }
     }
-    assert_holds(&fs, &files.model, "one of seven is lost");
+    fs.rebuild().unwrap();
+    assert!(!has_member(&fs, leaving), "the drain goes on");
+    assert_holds(&fs, &files.model, "the member is gone");
+    fs.close();
+    for also in 1..6 {
+        let lost = [0, also, 6];
+        let fs = TestFs::open(rig.fork().stores(&lost), Access::ReadOnly).unwrap();
+        assert_holds(&fs, &files.model, &format!("without {lost:?}"));
+    }
+}
+
+/// One comes for one: that is no worse for a directory whose code has too few members already.
+#[test]
+fn a_failing_member_is_replaced_although_members_are_too_few_for_a_directory() {
+    let mut rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(5, 1);
+    set_directory(&fs, 7, wide);
+    let mut files = Classed::default();
+    files.fill(&fs, 100, &[wide, volume()]);
+    fs.flush();
+    fs.lose(&rig, 5);
+    let failing = MemberIndex(2);
+    let draining = fs.maintenance.draining();
+    draining.check_replaceable(failing).unwrap();
+    rig.disks.push(MemDisk::new("new", DISK));
+    let store: StoreRef = Arc::new(rig.disks[6].open());
+    let new = fs
+        .maintenance
+        .joining()
+        .join(JoinAs::HeirOf(failing), &store)
+        .unwrap();
+    draining.drain_to(failing, new).unwrap();
+    assert!(classes_on(&fs, failing).contains(&wide));
+    fs.rebuild().unwrap();
+    assert!(!has_member(&fs, failing), "the replacement goes on");
+    assert_holds(&fs, &files.model, "replaced");
+}
+
+/// Nothing can be made in a directory, or added to a file, whose record is damaged.
+#[test]
+fn a_damaged_inode_keeps_no_member_and_no_code() {
+    let rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let (wide, strong) = (fs.class_for(5, 1), fs.class_for(4, 2));
+    let mut batch = Batch::default();
+    batch.put(key::inode(Ino(5)), Marker.encode());
+    fs.transactions.apply(batch).unwrap();
+    let less = StripeCode {
+        geometry: Geometry::new(2, 1).unwrap(),
+        ..fs.transactions.members().shape().stripe_code()
+    };
+    fs.transactions.check_beside_directories(less).unwrap();
+    set_directory(&fs, 7, strong);
+    let kept = fs.transactions.check_beside_directories(less);
+    assert!(
+        matches!(kept, Err(DirectoryCodeError::DirectoryHasMore { .. })),
+        "those behind it count: {kept:?}"
+    );
+    let drain = || fs.maintenance.draining().drain(MemberIndex(2));
+    set_directory(&fs, 7, wide);
+    refused_for_five_one(drain(), 5);
+    set_directory(&fs, 7, volume());
+    drain().unwrap();
+}
+
+/// Whichever comes first, the other is told.
+#[test]
+fn no_drain_begins_while_a_directory_is_given_a_code() {
+    let rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(5, 1);
+    let held = fs.maintenance.draining().hold();
+    std::thread::scope(|scope| {
+        let drained = scope.spawn(|| fs.maintenance.draining().drain(MemberIndex(2)));
+        // Time for a drain that does not wait.
+        std::thread::sleep(Duration::from_millis(200));
+        set_directory(&fs, 7, wide);
+        drop(held);
+        refused_for_five_one(drained.join().unwrap(), 5);
+    });
+    assert_eq!(fs.transactions.members().membership().draining(), []);
 }
