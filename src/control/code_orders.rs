@@ -79,15 +79,15 @@ pub(crate) fn of_directory(
             let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
             let orders = volume.orders.as_ref();
             let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
-            // No member is drained meanwhile that the code needs.
-            let draining = volume.maintenance.draining();
-            let _no_other_change = draining.hold();
             let directory = Ino(*directory);
             let wanted = wanted(code_to_change(&volume, directory, change)?, change);
             let wanted = wanted.map_err(bad_code)?;
             if *rewrite {
                 check_room_to_rewrite(&volume, directory, wanted)?;
             }
+            // No member that the code needs is drained from here on: whether they suffice is asked again.
+            let draining = volume.maintenance.draining();
+            let _no_other_change = draining.hold();
             let transactions = volume.fs.transactions();
             let class = transactions.class_for(wanted.geometry, wanted.code);
             let class = class.map_err(refusal)?;

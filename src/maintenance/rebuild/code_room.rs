@@ -66,7 +66,8 @@ impl Rebuild {
     ///
     /// All stripes count that hold bytes of files of other classes, also those of orders that are not carried out. They are
     /// freed one after another. So they need what they take more than before, and a stripe at least. Bytes that files share
-    /// count for each of them. Only members count that would take them.
+    /// count for each of them. Only members count that would take them. Classes for which these are too few count for
+    /// nothing, because their bytes stay where they are.
     ///
     /// # Errors
     ///
@@ -80,13 +81,24 @@ impl Rebuild {
         // Stripes that are in memory alone would not be found.
         self.stripes.writer().retire_segments()?;
         self.commits.sync()?;
+        let homes = self.members.membership().staying().len();
+        let has_homes = |class: StripeClass| {
+            let code = self.stripes.classes().get(class);
+            code.is_some_and(|code| code.geometry().total_shards() <= homes)
+        };
         let (mut before, mut after) = (Moves::default(), Moves::default());
         for (segment, record) in self.segments_in_order() {
             let mut known = self.known_classes();
             for (stripe, found) in self.catalog.listed_in(segment)?.stripes {
                 let mut runs = Vec::new();
                 for (ino, len) in self.runs_in(stripe)? {
-                    runs.push((ino, known.of(ino)?, len));
+                    let class = known.of(ino)?;
+                    let moves_to = if has_homes(class) {
+                        class
+                    } else {
+                        record.class
+                    };
+                    runs.push((ino, moves_to, len));
                 }
                 let shards = u64::from(found.height) * record.total_shards() as u64;
                 let present = runs.iter().map(|(_, present, len)| (Some(*present), *len));

@@ -258,6 +258,7 @@ impl Rebuild {
             return Ok(PlanOutcome::Complete { improved });
         }
         if no_room.bytes > 0 {
+            no_room.homes = (members.homes.clone(), members.count);
             self.measure_room(&mut no_room);
             self.rewriting.lock().no_room = Some(no_room);
         }
@@ -283,6 +284,10 @@ impl Rebuild {
     /// Returns how many bytes of shards of new stripes found no room for an order, if there is no more than then.
     fn lacking_still(&self, order: u64) -> Option<u64> {
         let no_room = self.rewriting.lock().no_room_of(order)?;
+        let now = self.members_now();
+        if no_room.homes != (now.homes, now.count) {
+            return None;
+        }
         let has_more = |(class, then): (&_, &u64)| {
             let (now, stripe) = self.room_for_class(*class);
             now >= then.saturating_add(stripe)

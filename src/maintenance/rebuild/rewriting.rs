@@ -35,6 +35,8 @@ pub(super) struct NoRoom {
     pub(super) was_full: bool,
     /// The room that there was for each class that lacked some.
     pub(super) rooms: BTreeMap<StripeClass, u64>,
+    /// The members that took shards of new stripes then, and the number that the volume had.
+    pub(super) homes: (Vec<MemberIndex>, usize),
 }
 
 impl NoRoom {

@@ -305,7 +305,15 @@ impl Writer {
         self.segments.complete(place.segment.id)
     }
 
-    /// Records a stripe with bytes of files of a class. One of another class is noted, so that a rebuild moves its bytes.
+    /// Returns whether the volume has enough members for a class, absent ones included.
+    fn can_house(&self, class: StripeClass) -> bool {
+        let code = self.classes.get(class);
+        let count = self.members.membership().count();
+        code.is_some_and(|code| code.geometry().total_shards() <= count)
+    }
+
+    /// Records a stripe with bytes of files of a class. One of another class is noted, so that a rebuild moves its bytes,
+    /// unless the volume has too few members for that.
     fn record(
         &self,
         encoded: &Encoded,
@@ -326,7 +334,7 @@ impl Writer {
             sums: encoded.sums.clone(),
             segment: place.segment.record.clone(),
             fresh: !self.segments.is_recorded(segment),
-            is_misplaced: encoded.code.class() != class,
+            is_misplaced: encoded.code.class() != class && self.can_house(class),
         };
         let lost =
             |&(shard, member): &(ShardIndex, MemberIndex)| (member, LostShard { stripe, shard });

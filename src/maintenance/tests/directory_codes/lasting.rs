@@ -25,6 +25,23 @@ fn an_order_does_not_wait_for_a_member_that_was_removed() {
     let status = rebuild.rewrite_status().unwrap();
     assert_eq!(status, RewriteStatus::default());
     assert_holds(&fs, &files.model, "the member is removed");
+    files.fill(&fs, 100, &[wide]);
+    fs.flush();
+    let status = rebuild.rewrite_status().unwrap();
+    assert_eq!(status, RewriteStatus::default(), "no member will come back");
+    assert_holds(&fs, &files.model, "more is written");
+    // Bytes that stay where they are keep no others from another code.
+    fs.set_class(1000, volume()).unwrap();
+    fs.write_as(volume(), 1000, &pattern(1000, 40_000)).unwrap();
+    fs.flush();
+    let given = [Ino(1000)].into();
+    let thick = Geometry::new(1, 2).unwrap();
+    assert_eq!(
+        rebuild
+            .lacking_room_to_rewrite(&given, None, thick)
+            .unwrap(),
+        0
+    );
 }
 
 /// The member may be kept after all. Once it has left, nothing is waited for.

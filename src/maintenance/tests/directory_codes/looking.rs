@@ -71,39 +71,6 @@ fn an_order_does_not_wait_for_a_member_that_was_away_during_a_part_of_a_look_alo
     }
 }
 
-/// All members stay that there are, and the code needs more.
-#[test]
-fn an_order_that_waits_for_members_ends_once_its_files_are_gone() {
-    let rig = rig(2, 7);
-    let fs = rig.open(&[]);
-    let wide = fs.class_for(6, 1);
-    fs.maintenance.draining().drain(MemberIndex(6)).unwrap();
-    let files = in_segments_of_their_own(&fs, wide);
-    fs.rebuild().unwrap();
-    let rebuild = fs.maintenance.rebuild();
-    let status = || rebuild.rewrite_status().unwrap();
-    let waits = |context: &str| {
-        let status = status();
-        assert!(
-            status.is_ordered && status.waits_for_members,
-            "{context}: {status:?}"
-        );
-        assert!(!rebuild.has_rewriting_to_do().unwrap(), "{context}");
-    };
-    waits("all files are there");
-    for file in 2..=4 {
-        fs.remove(file).unwrap();
-        fs.sync().unwrap();
-        fs.rebuild().unwrap();
-        if file < 4 {
-            waits("some files are there");
-        }
-    }
-    assert!(!status().is_ordered, "{:?}", status());
-    assert_eq!(files.classes[&1], volume());
-    assert!(fs.read(1).is_ok());
-}
-
 #[test]
 fn a_look_rests_after_each_segment_and_stops_there() {
     let rig = rig(2, 6);

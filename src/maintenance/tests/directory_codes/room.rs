@@ -170,3 +170,33 @@ fn an_order_looks_again_only_once_there_is_more_room_for_the_code_that_lacked_it
     files.assert_in_place(&fs, "with room");
     assert_holds(&fs, &files.model, "with room");
 }
+
+/// The member without room leaves, and with it the code that lacked room.
+#[test]
+fn an_order_that_lacked_room_ends_once_the_volume_has_too_few_members_for_its_code() {
+    let rig = rig(2, 7);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(6, 1);
+    let space = rig.disks[6].open().space().unwrap();
+    rig.disks[6].set_capacity(space.total_bytes - space.free_bytes);
+    let mut files = Classed::default();
+    for file in 0..20 {
+        files.write(&fs, file, volume(), 64 << 10).unwrap();
+    }
+    fs.flush();
+    let given = fs
+        .transactions
+        .ordering_rewrite(|| (0..20).try_for_each(|file| fs.set_class(file, wide)));
+    given.unwrap();
+    fs.rebuild().unwrap();
+    let rebuild = fs.maintenance.rebuild();
+    assert!(rebuild.rewrite_status().unwrap().waits_for_room);
+    fs.maintenance.draining().drain(MemberIndex(6)).unwrap();
+    for _ in 0..2 {
+        fs.rebuild().unwrap();
+    }
+    assert_eq!(fs.transactions.members().membership().count(), 6);
+    let status = rebuild.rewrite_status().unwrap();
+    assert!(!status.is_ordered && !status.waits_for_room, "{status:?}");
+    assert_holds(&fs, &files.model, "the member is removed");
+}
