@@ -24,7 +24,13 @@ impl Chaos {
             let condition = self.seats[index].condition.clone();
             match condition {
                 Condition::Sound => {}
-                Condition::Spoiled => spoiled = true,
+                Condition::Spoiled => {
+                    spoiled = true;
+                    // A direct write that meets the damage in the page cache below fails at the next sync of its file.
+                    if self.state_of(&self.seats[index].path) == "faulted" {
+                        self.take_back(index);
+                    }
+                }
                 Condition::Full => self.seats[index].empty(),
                 Condition::Stale => self.take_back(index),
                 Condition::Away(aside) => {
