@@ -323,7 +323,7 @@ mod tests {
         }
     }
 
-    /// Whoever may make directories in the volume chooses their names.
+    /// Users that may make directories in the volume choose their names.
     #[test]
     fn a_name_with_control_characters_forges_no_line() {
         let listed = (

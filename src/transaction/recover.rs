@@ -218,9 +218,9 @@ impl Transactions {
         Ok(())
     }
 
-    /// Returns the code of a stripe that was not flushed: that of the files whose bytes it has. If it is too long for that,
-    /// because the files were given another code meanwhile or members were too few for it, it gets one that survives as many
-    /// losses as any. Returns also the class of the files, which is another one if that of any file is.
+    /// Returns the code of a stripe that was not flushed: that of the files whose bytes it has. It may be too long for that,
+    /// because the files were given another code meanwhile, or members were too few for it. Then it gets one that survives as
+    /// many losses as any. Returns also the class of the files, which is another one if that of any file is.
     fn code_for(
         &self,
         stripe: StripeId,

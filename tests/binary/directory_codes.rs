@@ -163,7 +163,7 @@ fn files_are_rewritten_on_request_and_that_goes_on_after_a_kill() {
     volume.try_unmount();
 }
 
-/// While a directory of seven is away, files of 6+1 are written with 4+2. Nobody asks for more.
+/// While a directory of seven is away, files of 6+1 are written with 4+2. No order follows.
 #[test]
 fn files_get_the_code_of_their_directory_by_themselves_once_all_members_are_back() {
     if skip_mounts() {

@@ -211,7 +211,7 @@ fn what_is_renamed_into_a_directory_or_out_of_it_keeps_its_code() {
     rename(plain, special, b"file into", RenameMode::Replace);
     rename(special, plain, b"file out", RenameMode::Whiteout);
     rename(plain, special, b"exchanged", RenameMode::Exchange);
-    // What is made in a directory that was moved has the code of that directory.
+    // New files in a directory that was moved have the code of that directory.
     let (below_into, below_out) = (
         put(&fs, into, "below", &bytes),
         put(&fs, out, "below", &bytes),

@@ -7,7 +7,7 @@ use crate::maintenance::RewriteStatus;
 /// Obstacles of the rewriting, and what it left.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RewritingReport {
-    /// What it waits for.
+    /// The reason for which the rewriting waits.
     #[serde(default)]
     pub(crate) waits_for: Option<RewritingObstacle>,
     /// The stripes that were not rewritten, because they cannot be read.

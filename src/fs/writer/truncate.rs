@@ -31,7 +31,7 @@ impl FileWriter {
         if size > SIZE_MAX {
             return Err(FsError::FileTooBig);
         }
-        // What a file loses needs no room. Bytes lost before its new end stay known as they are.
+        // A file that becomes shorter needs no room. Bytes lost before its new end stay known as they are.
         let grows = size > inode.size;
         if grows && !self.prepare(lock, ino, &mut inode, (&(size..size), Reach::Bytes))? {
             return Ok(None);

@@ -2,8 +2,8 @@
 //!
 //! The slots of such a segment stay as they are. The live bytes of its readable stripes are copied into new ones on the
 //! online members, as compaction does, and the old ones die. The others stay where they are as long as something refers
-//! to them. Stripes that have another code than new ones are rewritten in the same way, and those of a directory that keep
-//! a draining member although others are too few for their code.
+//! to them. Stripes that have another code than new ones are rewritten in the same way. So are those of a directory that
+//! keep a draining member although others are too few for their code.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -194,7 +194,7 @@ impl Rebuild {
         members: &MembersThen,
         left: u64,
     ) -> Result<(), CommitError> {
-        // What was found may be in memory alone: the order must not go before it.
+        // Records that were found may be in memory alone. The order must not go before them.
         self.commits.sync()?;
         if !self.catalog.finish_rewrite(order, left)? {
             return Ok(());

@@ -50,7 +50,7 @@ impl NoRoom {
 /// The state of an order to rewrite files, as far as memory keeps it.
 #[derive(Debug, Default)]
 pub(super) struct Rewriting {
-    /// The order that the rest is about, except for `left_with`. None since one ended: numbers begin anew then.
+    /// The order that the rest is about, except for `left_with`. None since one ended: numbers begin at 1 then.
     order: Option<u64>,
     pub(super) vain: Option<Vain>,
     pub(super) no_room: Option<NoRoom>,

@@ -113,8 +113,8 @@ impl RebuildScheduler {
         }
     }
 
-    /// Returns whether stripes have another code than new ones, or than their files, and were not looked at for long, or not
-    /// since the members changed. One that went and came back is a change: stripes wait for it, or some were written without
+    /// Returns whether stripes have another code than new ones, or than their files, and a look at them is due. One is due
+    /// after a long time, or since the members changed. One that went and came back is a change: stripes wait for it, or some were written without
     /// it. A change of the code that a crash or an unmount interrupted goes on so.
     fn is_code_change_due(&self, now: Instant) -> bool {
         self.rebuild.note_online();

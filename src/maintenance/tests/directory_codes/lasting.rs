@@ -71,7 +71,7 @@ fn an_order_waits_for_a_member_as_long_as_it_is_drained() {
     fs.rebuild_while(&wait).unwrap();
     assert_eq!(status.get(), Some(true));
     assert_eq!(fs.transactions.members().membership().count(), 6);
-    assert!(rebuild.has_rewriting_to_do().unwrap(), "nobody looks again");
+    assert!(rebuild.has_rewriting_to_do().unwrap(), "no look follows");
     fs.rebuild().unwrap();
     assert_eq!(rebuild.rewrite_status().unwrap(), RewriteStatus::default());
     assert_holds(&fs, &files.model, "the member is removed");

@@ -86,8 +86,8 @@ fn has_member(fs: &TestFs, index: MemberIndex) -> bool {
     membership.live().contains(&index) || membership.draining().contains(&index)
 }
 
-/// A member fails while another is drained, and the others are too few for a directory. What keeps the member gets the code
-/// of the volume, as new data does, since that survives more than the directory's own would without the member.
+/// A member fails while another is drained, and the others are too few for a directory. Stripes that keep the member
+/// get the code of the volume, as new data does. That survives more than the directory's own would without the member.
 #[test]
 fn a_drain_that_meets_a_loss_ends_although_members_are_too_few_for_a_directory() {
     let rig = rig(2, 7);

@@ -17,7 +17,7 @@ fn is_in(fs: &TestFs, files: &Classed, class: StripeClass) -> bool {
         .all(|file| fs.segments_of(*file).iter().all(|it| it.class == class))
 }
 
-/// Nobody asks for it: the bytes have the code of their directory once all members are back.
+/// No order is needed: the bytes have the code of their directory once all members are back.
 #[test]
 fn bytes_written_while_members_were_too_few_get_the_code_of_their_file_by_themselves() {
     let rig = rig(2, 7);

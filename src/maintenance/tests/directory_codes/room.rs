@@ -46,7 +46,7 @@ fn an_order_that_finds_no_room_says_so_and_goes_on_once_there_is_some() {
     shrink(&fs, &rig);
     let lacks = lacking(&all, Some(thick), thrice);
     assert!((5 << 20..8 << 20).contains(&lacks), "{lacks}");
-    // What takes less than before needs a stripe, and nothing needs no room.
+    // A code that takes less needs room for one stripe. Without files, no room is needed.
     let less = Geometry::new(5, 1).unwrap();
     assert_eq!(lacking(&all, None, less), 0);
     assert_eq!(lacking(&BTreeSet::new(), Some(thick), thrice), 0);
