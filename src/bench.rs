@@ -167,7 +167,13 @@ fn plans(wishes: &Wishes, with_gpus: bool) -> Result<Vec<row::RowPlan>, BenchErr
     } else {
         Vec::new()
     };
-    let is_wanted = wishes.codes.is_empty() || wishes.codes.contains(&CodeId::RS_CAUCHY);
+    let usual_codes = [CodeId::RS_CAUCHY];
+    let of_matrices = [CodeId::RS_CAUCHY, CodeId::RS_FFT];
+    let gpu_codes = or(&wishes.codes, &usual_codes);
+    let gpu_codes = gpu_codes
+        .into_iter()
+        .filter(|code| of_matrices.contains(code));
+    let gpu_codes: Vec<CodeId> = gpu_codes.collect();
     let mut plans = Vec::new();
     for &geometry in &geometries {
         let mut chosen = HashMap::new();
@@ -188,9 +194,11 @@ fn plans(wishes: &Wishes, with_gpus: bool) -> Result<Vec<row::RowPlan>, BenchErr
                 }
             }
         }
-        for &setting in on_gpus.iter().filter(|_| is_wanted) {
-            let codec = Codec::new(CodeId::RS_CAUCHY, geometry, select("auto")?)?;
-            plans.push(row::RowPlan::new(codec, setting));
+        for &setting in &on_gpus {
+            for &code in &gpu_codes {
+                let codec = Codec::new(code, geometry, select("auto")?)?;
+                plans.push(row::RowPlan::new(codec, setting));
+            }
         }
     }
     Ok(plans)

@@ -46,8 +46,8 @@ impl RowPlan {
     pub(super) fn measure_resident(&self, gpu: &Gpu, time: Duration) -> Result<Row, BenchError> {
         let geometry = self.geometry();
         let matrix = match self.setting.operation {
-            Operation::Encode | Operation::Verify => Matrix::cauchy(geometry),
-            Operation::Decode => decode_matrix(geometry),
+            Operation::Encode | Operation::Verify => self.generator().clone(),
+            Operation::Decode => decode_matrix(geometry, self.generator()),
         };
         let is_compared = self.setting.operation == Operation::Verify;
         let shard_bytes = self.setting.shard_bytes;
@@ -98,9 +98,8 @@ fn rate(
 
 /// Returns the matrix that computes as many data shards as there are parities, the first ones, from the k
 /// shards that follow: the worst case.
-fn decode_matrix(geometry: Geometry) -> Matrix {
+fn decode_matrix(geometry: Geometry, generator: &Matrix) -> Matrix {
     let (k, m) = (geometry.data_shards(), geometry.parity_shards());
-    let generator = Matrix::cauchy(geometry);
     let all: Vec<usize> = (0..k).collect();
     let rows = Matrix::from_fn(k + m, k, |row, column| match row.checked_sub(k) {
         None => u8::from(row == column),
@@ -130,7 +129,7 @@ mod tests {
                 None => data.at(lost + row, 0),
                 Some(row) => parity.at(row, 0),
             });
-            let found = decode_matrix(geometry).times(&used);
+            let found = decode_matrix(geometry, &generator).times(&used);
             let first: Vec<usize> = (0..lost).collect();
             assert_eq!(found, data.select(&first, &[0]), "{k}+{m}");
         }

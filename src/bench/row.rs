@@ -92,6 +92,11 @@ impl RowPlan {
         self.codec.geometry()
     }
 
+    /// Returns the matrix that turns data into parity.
+    pub(super) fn generator(&self) -> &Matrix {
+        self.codec.generator()
+    }
+
     /// Returns how many stripes each thread rotates over: whole calls, so that each stripe gets its turn.
     fn stripes(&self) -> usize {
         let stripe_bytes = self.geometry().total_shards() * self.setting.shard_bytes;

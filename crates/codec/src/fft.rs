@@ -265,6 +265,18 @@ impl Draft {
     }
 }
 
+/// Returns the factor of the butterflies of a block, of which there are `block` blocks of its size before it.
+///
+/// The value of the polynomial of a subspace is had by halving the index, as often as it has dimensions; two of its
+/// cosets are a block.
+///
+/// # Panics
+///
+/// If the block lies beyond 256 points.
+pub(super) fn factor(block: usize) -> u8 {
+    point(block * 2)
+}
+
 /// Returns the layers of each pass over so many places, those with the smallest distances first. As few
 /// passes as can be, and these as even as can be.
 fn passes(places: usize) -> Vec<Range<usize>> {
@@ -290,11 +302,8 @@ fn groups(
     starts.map(move |start| {
         let places = (0..radix).map(|i| start + i * distance).collect();
         let block = (first + start) >> end;
-        let factors = (0..depth).flat_map(|level| {
-            // The value of the polynomial of a subspace is had by halving the index, as often as it has
-            // dimensions; two of its cosets are a block.
-            (0..1 << level).map(move |i| point(((block << level) + i) * 2))
-        });
+        let factors =
+            (0..depth).flat_map(|level| (0..1 << level).map(move |i| factor((block << level) + i)));
         (places, std::iter::once(0).chain(factors).collect())
     })
 }

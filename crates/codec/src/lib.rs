@@ -33,6 +33,7 @@ mod study;
 mod subspace;
 mod survival;
 mod syndromes;
+mod transforms;
 mod width;
 mod worker_pool;
 
@@ -52,5 +53,6 @@ pub use self::{
     search::{Freedom, SearchResult, search},
     study::{Studied, study},
     survival::Survival,
+    transforms::Transforms,
     worker_pool::WorkerPool,
 };

@@ -9,8 +9,11 @@
 mod checksum;
 #[cfg(test)]
 mod emulator;
+mod fft;
 mod generic;
 mod kernel;
+mod planes;
+mod products;
 mod program;
 mod random;
 mod writer;
@@ -38,6 +41,10 @@ pub(super) struct Module {
 
 const HEADER: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
 
+/// The compute capability of devices that copy to shared memory while they compute, and the header for them.
+const COPYING_CAPABILITY: usize = 8;
+const COPYING_HEADER: &str = ".version 7.0\n.target sm_80\n.address_size 64\n";
+
 /// Shared memory, as long as a launch says.
 const SHARED: &str = ".extern .shared .align 16 .b8 room[];\n";
 
@@ -51,6 +58,24 @@ impl Module {
         let first = |part| part * matrix.rows() / parts;
         let printed = (0..parts).map(|part| print(matrix, first(part)..first(part + 1), kind));
         Self::new(printed)
+    }
+
+    /// Returns a kernel that encodes by transforms, for devices of this compute capability whose blocks can have so much
+    /// shared memory; nothing where the matrix is none of a kind that such a kernel takes.
+    pub(super) fn for_transforms(
+        matrix: &Matrix,
+        kind: Kind,
+        (capability, most_shared_bytes): (usize, usize),
+    ) -> Option<Self> {
+        if capability < COPYING_CAPABILITY {
+            return None;
+        }
+        let (text, kernel) = fft::print(matrix, kind)?;
+        let fits = kernel.shared_bytes() <= most_shared_bytes;
+        fits.then(|| Self {
+            text: format!("{COPYING_HEADER}{SHARED}\n{text}"),
+            kernels: vec![kernel],
+        })
     }
 
     /// Returns a kernel for all matrices, of which blocks along z take [`Self::ANY_ROWS`] targets each. It

@@ -6,7 +6,7 @@ mod random;
 use std::ops::Range;
 
 use cauchyfs_codec::{
-    BLOCK_BYTES, Geometry, Item, Job, Matrix, Mode, Plan, Targets, field, select,
+    BLOCK_BYTES, CodeId, Codec, Geometry, Item, Job, Matrix, Mode, Plan, Targets, field, select,
 };
 use cauchyfs_cuda::{Device, DeviceError, Gpu, Lane, MatrixBatch};
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
@@ -25,6 +25,14 @@ fn gpu() -> Option<Gpu> {
 
 fn cauchy(k: usize, m: usize) -> Matrix {
     Matrix::cauchy(Geometry::new(k, m).expect("valid"))
+}
+
+/// The generator of `rs-fft`, which a kernel of its own encodes by if there are 9 to 16 parity shards.
+fn generator_of_transforms(k: usize, m: usize) -> Matrix {
+    let geometry = Geometry::new(k, m).expect("valid");
+    let engine = select("scalar").expect("everywhere");
+    let codec = Codec::new(CodeId::RS_FFT, geometry, engine).expect("valid");
+    codec.generator().clone()
 }
 
 /// Returns the matrix that computes the `lost` shards from the first k others.
@@ -257,7 +265,11 @@ fn random_patterns_of_wide_geometries_are_decoded() {
             shards.shuffle(&mut random);
             let mut lost = shards[..random.random_range(1..=m)].to_vec();
             lost.sort_unstable();
-            for matrix in [cauchy(k, m), decode(k, m, &lost)] {
+            for matrix in [
+                cauchy(k, m),
+                generator_of_transforms(k, m),
+                decode(k, m, &lost),
+            ] {
                 check(&mut *lane, &matrix, 9000, 2, ShardLayout::Scattered, seed);
                 gpu.prepare(&matrix, false).expect("compiles");
                 check(&mut *lane, &matrix, 9000, 2, ShardLayout::Scattered, seed);
@@ -270,8 +282,13 @@ fn random_patterns_of_wide_geometries_are_decoded() {
 fn every_length_is_computed_wherever_shards_begin() {
     let Some(gpu) = gpu() else { return };
     let mut lane = gpu.lane().expect("a lane");
-    for (k, m) in [(3, 2), (2, 6), (3, 11)] {
-        let matrix = cauchy(k, m);
+    let matrices = [
+        cauchy(3, 2),
+        cauchy(2, 6),
+        cauchy(3, 11),
+        generator_of_transforms(9, 9),
+    ];
+    for matrix in matrices {
         for prepared in [false, true] {
             if prepared {
                 gpu.prepare(&matrix, false).expect("compiles");
@@ -363,9 +380,14 @@ fn comparing_finds_every_planted_damage_and_nothing_else() {
         (32, 16, 1 << 20),
         (5, 18, 77),
         (2, 2, 24 << 20),
+        (17, 10, 70_001),
     ] {
         let blocks = usize::div_ceil(bytes, BLOCK_BYTES);
-        let matrix = cauchy(k, m);
+        let matrix = if (k, m) == (17, 10) {
+            generator_of_transforms(k, m)
+        } else {
+            cauchy(k, m)
+        };
         for prepared in [false, true] {
             if prepared {
                 gpu.prepare(&matrix, true).expect("compiles");

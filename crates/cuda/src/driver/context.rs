@@ -22,6 +22,9 @@ pub(super) struct Context {
     takes_batches: AtomicBool,
     /// The most bytes of shared memory that a block can have.
     most_shared_bytes: usize,
+    /// The first number of its compute capability.
+    compute_capability: usize,
+    multiprocessors: usize,
 }
 
 // SAFETY: the driver's functions may be called from any thread; a context is made current in the calling one
@@ -64,6 +67,15 @@ impl Context {
             name,
             takes_batches: AtomicBool::new(knows_host_addresses(device)),
             most_shared_bytes: most_shared_bytes(device),
+            compute_capability: attribute(
+                device,
+                sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR,
+            ),
+            multiprocessors: attribute(
+                device,
+                sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+            )
+            .max(1),
         })
     }
 
@@ -102,6 +114,16 @@ impl Context {
     /// Returns how many bytes of shared memory a block can have at most.
     pub(super) fn most_shared_bytes(&self) -> usize {
         self.most_shared_bytes
+    }
+
+    /// Returns the first number of its compute capability.
+    pub(super) fn compute_capability(&self) -> usize {
+        self.compute_capability
+    }
+
+    /// Returns how many multiprocessors it has.
+    pub(super) fn multiprocessors(&self) -> usize {
+        self.multiprocessors
     }
 
     /// Takes note that the driver does not take batches.
@@ -173,13 +195,18 @@ const LEAST_SHARED_BYTES: usize = 48 << 10;
 
 /// Returns how many bytes of shared memory a block can have, if its kernel is allowed to.
 fn most_shared_bytes(device: sys::CUdevice) -> usize {
-    let attribute = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    let most = sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN;
+    attribute(device, most).max(LEAST_SHARED_BYTES)
+}
+
+/// Returns an attribute of a device, or 0 if the driver does not tell it.
+fn attribute(device: sys::CUdevice, attribute: sys::CUdevice_attribute) -> usize {
     let mut value: c_int = 0;
     // SAFETY: the pointer is written to; the device exists.
     let answer = unsafe { calls::cuDeviceGetAttribute(&raw mut value, attribute, device) };
     let asked = check(answer, "ask what a device can do");
     let found = asked.ok().and_then(|()| usize::try_from(value).ok());
-    found.unwrap_or(0).max(LEAST_SHARED_BYTES)
+    found.unwrap_or(0)
 }
 
 fn name_of(device: sys::CUdevice) -> Result<String, DeviceError> {

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::{
     context::Context,
     memory::DeviceMemory,
-    module::{Function, Module, short},
+    module::{Function, Module},
 };
 use crate::{DeviceError, Program, ptx, ptx::Kind};
 use cauchyfs_codec::Matrix;
@@ -45,7 +45,7 @@ pub(super) struct Applied {
     module: Arc<Module>,
     /// For the kernel that reads them.
     coefficients: Option<DeviceMemory>,
-    layers: u32,
+    layers: usize,
 }
 
 impl Applied {
@@ -60,8 +60,13 @@ impl Applied {
     }
 
     /// Returns how many blocks along z each takes.
-    pub(super) fn layers(&self) -> u32 {
+    pub(super) fn layers(&self) -> usize {
         self.layers
+    }
+
+    /// Returns how many blocks that need a multiprocessor each run at once.
+    pub(super) fn resident_blocks(&self) -> usize {
+        self.module.resident_blocks()
     }
 
     /// Returns where the coefficients lie, if the kernel reads them.
@@ -79,7 +84,10 @@ impl Applied {
         matrix: &Matrix,
         kind: Kind,
     ) -> Result<Self, DeviceError> {
-        let module = Module::new(context, &ptx::Module::for_matrix(matrix, kind))?;
+        let limits = (context.compute_capability(), context.most_shared_bytes());
+        let text = ptx::Module::for_transforms(matrix, kind, limits)
+            .unwrap_or_else(|| ptx::Module::for_matrix(matrix, kind));
+        let module = Module::new(context, &text)?;
         Ok(Self {
             program: Program::of((context.index(), matrix, kind, true)),
             module: Arc::new(module),
@@ -180,7 +188,7 @@ impl Kernels {
             program: Program::of((self.context.index(), matrix, kind, false)),
             module,
             coefficients: Some(coefficients),
-            layers: short(matrix.rows().div_ceil(ptx::Module::ANY_ROWS)),
+            layers: matrix.rows().div_ceil(ptx::Module::ANY_ROWS),
         })
     }
 

@@ -57,15 +57,15 @@ impl Stripes {
                 Parameter::Short(short(self.sources)),
                 Parameter::Short(short(self.targets)),
                 Parameter::Short(short(self.blocks())),
+                Parameter::Short(short(self.count)),
             ];
-            let grid = [
-                function.blocks(self.bytes),
-                short(self.count),
-                applied.layers(),
-            ];
-            // SAFETY: these are the parameters of transform.ptx, which stays within the stripes and
-            // `wrong`; the caller promised that they are there.
-            unsafe { stream.launch(function, grid, &mut parameters) }?;
+            let kernel = function.kernel();
+            let spread_over = (self.count, applied.layers());
+            let grid = kernel.grid(self.bytes, spread_over, applied.resident_blocks());
+            let block = (function.threads(), short(kernel.shared_bytes()));
+            // SAFETY: these are the parameters of transform.ptx and fft.ptx, which stay within the stripes,
+            // `wrong` and the kernel's shared memory; the caller promised that the former are there.
+            unsafe { stream.launch_blocks(function, grid.map(short), block, &mut parameters) }?;
         }
         Ok(())
     }

@@ -57,6 +57,11 @@ impl Function {
     pub(super) fn blocks(&self, bytes: usize) -> u32 {
         short(self.kernel.blocks(bytes))
     }
+
+    /// Returns the kernel that it was made of.
+    pub(super) fn kernel(&self) -> &ptx::Kernel {
+        &self.kernel
+    }
 }
 
 impl Module {
@@ -101,6 +106,9 @@ impl Module {
         };
         for kernel in &module.kernels {
             let function = compiled.find(kernel)?;
+            if kernel.shared_bytes() > 0 {
+                function.allow_shared(kernel.shared_bytes())?;
+            }
             compiled.functions.push(function);
         }
         Ok(compiled)
@@ -123,6 +131,11 @@ impl Module {
 
     pub(super) fn functions(&self) -> &[Function] {
         &self.functions
+    }
+
+    /// Returns how many blocks that need a multiprocessor each run at once.
+    pub(super) fn resident_blocks(&self) -> usize {
+        self.context.multiprocessors()
     }
 }
 

@@ -7,7 +7,10 @@
 //! which brings 50 GB/s of data, waits for neither. From it, stripes of 10+4 with checksums go as fast as copies of
 //! the same bytes alone.
 
-use super::{kernel::Kernel, writer::lut};
+use super::{
+    kernel::{Kernel, Spread},
+    writer::lut,
+};
 use cauchyfs_codec::BLOCK_BYTES;
 
 const CHECKSUM: &str = include_str!("../../../../kernels/checksum.ptx");
@@ -72,6 +75,7 @@ pub(super) fn print() -> (String, Kernel) {
         name: "checksum".to_owned(),
         threads: THREADS,
         bytes: BLOCK_BYTES / LANES,
+        spread: Spread::Columns,
     };
     (text, kernel)
 }

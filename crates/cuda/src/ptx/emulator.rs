@@ -10,7 +10,7 @@
 mod memory;
 mod parse;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 
 pub(super) use memory::Memory;
 use parse::{Function, Instruction, Operand};
@@ -48,6 +48,7 @@ pub(super) fn run(module: &str, launch: &Launch<'_>, memory: &mut Memory) {
                     ("%ctaid.x", x),
                     ("%ctaid.y", y),
                     ("%ctaid.z", z),
+                    ("%nctaid.x", columns),
                     ("%nctaid.y", rows),
                     ("%ntid.x", launch.threads),
                 ]);
@@ -59,6 +60,7 @@ pub(super) fn run(module: &str, launch: &Launch<'_>, memory: &mut Memory) {
                     first,
                     at: [Some(0); LANES],
                     registers: vec![[None; LANES]; function.registers.len()],
+                    copies: std::array::from_fn(|_| VecDeque::from([Vec::new()])),
                 });
                 let mut warps: Vec<Warp<'_>> = warps.collect();
                 if launch.is_backwards {
@@ -91,6 +93,14 @@ struct Warp<'w> {
     /// The next instruction of each lane that has not returned.
     at: [Option<usize>; LANES],
     registers: Vec<[Option<u64>; LANES]>,
+    /// For each lane, groups of copies to shared memory that are on their way. The last one is not committed yet.
+    copies: [VecDeque<Vec<SharedCopy>>; LANES],
+}
+
+/// Words on their way to an address in shared memory.
+struct SharedCopy {
+    to: u64,
+    words: Vec<u32>,
 }
 
 impl Warp<'_> {
@@ -206,6 +216,20 @@ impl Warp<'_> {
         if name.starts_with("ld.param") || name.starts_with("mov.") {
             let value = self.value(&operands[1], lane);
             self.write(&operands[0], lane, value);
+        } else if name.starts_with("cp.async.") {
+            self.copy(instruction, lane, memory);
+        } else if name == "ld.shared.v4.u32" {
+            let at = self.value(&operands[1], lane);
+            let targets = operands[0].registers();
+            let words = memory.shared_words(at, targets.len());
+            for (target, word) in targets.into_iter().zip(words) {
+                self.registers[target][lane] = Some(u64::from(word));
+            }
+        } else if name == "st.shared.v4.u32" {
+            let at = self.value(&operands[0], lane);
+            let sources = operands[1].registers().into_iter();
+            let words: Vec<u32> = sources.map(|r| low(self.register(r, lane))).collect();
+            memory.store_shared_words(at, &words);
         } else if name.starts_with("ld.shared") {
             let at = self.value(&operands[1], lane);
             let value = memory.shared(at, width(name));
@@ -247,6 +271,34 @@ impl Warp<'_> {
                 .map(|operand| self.value(operand, lane))
                 .collect();
             self.write(&operands[0], lane, compute(name, &inputs));
+        }
+    }
+
+    /// Copies to shared memory, where the bytes are seen only after a wait for their group.
+    fn copy(&mut self, instruction: &Instruction<'_>, lane: usize, memory: &mut Memory) {
+        let operands = &instruction.operands[..];
+        match instruction.name {
+            "cp.async.cg.shared.global" => {
+                assert_eq!(self.value(&operands[2], lane), 16, "bytes of a copy");
+                let copy = SharedCopy {
+                    to: self.value(&operands[0], lane),
+                    words: memory.words(self.value(&operands[1], lane), 4),
+                };
+                let open = self.copies[lane]
+                    .back_mut()
+                    .expect("there is an open group");
+                open.push(copy);
+            }
+            "cp.async.commit_group" => self.copies[lane].push_back(Vec::new()),
+            "cp.async.wait_group" => {
+                let left = usize::try_from(self.value(&operands[0], lane)).expect("few") + 1;
+                while self.copies[lane].len() > left {
+                    for copy in self.copies[lane].pop_front().into_iter().flatten() {
+                        memory.store_shared_words(copy.to, &copy.words);
+                    }
+                }
+            }
+            name => panic!("unknown instruction {name}"),
         }
     }
 

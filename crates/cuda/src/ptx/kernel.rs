@@ -14,6 +14,15 @@ pub(crate) enum Kind {
     Compare,
 }
 
+/// The way in which blocks of threads go over stripes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Spread {
+    /// There is a block for each part of each stripe.
+    Columns,
+    /// There are as many blocks as can run at once, each with so many bytes of shared memory. They share the stripes out.
+    Resident { shared_bytes: usize },
+}
+
 /// A kernel of a module.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Kernel {
@@ -23,12 +32,36 @@ pub(crate) struct Kernel {
     pub(crate) threads: usize,
     /// Bytes of each shard that a thread takes.
     pub(crate) bytes: usize,
+    /// The way in which blocks go over stripes.
+    pub(crate) spread: Spread,
 }
 
 impl Kernel {
     /// Returns how many blocks go over so many bytes of each shard.
     pub(crate) fn blocks(&self, bytes: usize) -> usize {
         bytes.div_ceil(self.threads * self.bytes)
+    }
+
+    /// Returns how many bytes of shared memory a block takes.
+    pub(crate) fn shared_bytes(&self) -> usize {
+        match self.spread {
+            Spread::Columns => 0,
+            Spread::Resident { shared_bytes } => shared_bytes,
+        }
+    }
+
+    /// Returns the blocks along x, y and z for so many stripes with shards of so many bytes. `layers` are those along z of
+    /// a kernel that computes some targets of a block only; `most` run at once.
+    pub(crate) fn grid(
+        &self,
+        bytes: usize,
+        (stripes, layers): (usize, usize),
+        most: usize,
+    ) -> [usize; 3] {
+        match self.spread {
+            Spread::Columns => [self.blocks(bytes), stripes, layers],
+            Spread::Resident { .. } => [most.min(self.blocks(bytes) * stripes), 1, 1],
+        }
     }
 }
 
@@ -84,6 +117,7 @@ impl Shape {
             name: name.to_owned(),
             threads: Self::THREADS,
             bytes: self.words * WORD_BYTES,
+            spread: Spread::Columns,
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The kernels of the random code: elimination of the rows of many messages, and the product of the inverses and packets.
 
 use super::{
-    kernel::{Kernel, WORD_BYTES},
+    kernel::{Kernel, Spread, WORD_BYTES},
     writer::lut,
 };
 
@@ -168,6 +168,7 @@ fn kernel(name: &str, threads: usize) -> Kernel {
         name: name.to_owned(),
         threads,
         bytes: WORD_BYTES,
+        spread: Spread::Columns,
     }
 }
 

@@ -8,9 +8,13 @@ use super::{
 use cauchyfs_codec::{BLOCK_BYTES, Geometry, Job, Matrix, Mode, Plan, select};
 
 mod random;
+mod transforms;
 
 /// Bytes that never belong to a shard.
 const GAP: u8 = 0xA5;
+
+/// Blocks that run at once on a device with few multiprocessors.
+const RESIDENT_BLOCKS: usize = 2;
 
 /// Stripes as they lie on a device: pitches padded, and something before, between and behind.
 struct Layout {
@@ -95,7 +99,6 @@ impl Layout {
     fn run(&self, module: &Module, layers: usize, memory: Vec<u8>) -> Vec<u8> {
         let mut memory = Memory::new(memory);
         for kernel in &module.kernels {
-            let columns = kernel.blocks(self.bytes);
             let at = |offset: usize| Memory::START + offset as u64;
             let parameters = [
                 ("stripes", at(0)),
@@ -107,12 +110,14 @@ impl Layout {
                 ("sources", self.matrix.columns() as u64),
                 ("rows", self.matrix.rows() as u64),
                 ("blocks", self.blocks() as u64),
+                ("count", self.stripes as u64),
             ];
+            let grid = kernel.grid(self.bytes, (self.stripes, layers), RESIDENT_BLOCKS);
             let launch = Launch {
                 kernel: &kernel.name,
-                grid: [columns, self.stripes, layers].map(|n| u32::try_from(n).expect("few")),
+                grid: grid.map(|n| u32::try_from(n).expect("few")),
                 threads: u32::try_from(kernel.threads).expect("few"),
-                shared_bytes: 0,
+                shared_bytes: kernel.shared_bytes(),
                 is_backwards: false,
                 parameters: &parameters,
             };

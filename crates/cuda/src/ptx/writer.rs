@@ -17,6 +17,8 @@ pub(super) mod lut {
     pub(crate) const AND_XOR: u8 = 0x6A;
     /// (a ^ b) & c
     pub(crate) const DIFFERENCE: u8 = 0x28;
+    /// Bits of a where c is set, and of b elsewhere.
+    pub(crate) const SELECT: u8 = 0xE4;
 }
 
 /// All bits but the lowest of each byte: what was shifted in from the neighbour is cleared.
@@ -63,6 +65,11 @@ impl PtxWriter {
     /// Adds a label.
     pub(super) fn label(&mut self, label: &str) {
         let _ = writeln!(self.text, "{label}:"); // a string takes any text
+    }
+
+    /// Returns the lines so far, and goes on without them.
+    pub(super) fn take(&mut self) -> String {
+        std::mem::take(&mut self.text)
     }
 
     /// Returns the lines that declare registers, `program` of them for programs, and those of the body.
@@ -198,7 +205,7 @@ fn names(registers: &[Register]) -> Vec<String> {
 }
 
 /// Returns how instructions that move so many words at once are marked, and their operand.
-fn vector(names: &[String]) -> (String, String) {
+pub(super) fn vector(names: &[String]) -> (String, String) {
     match names {
         [one] => (String::new(), one.clone()),
         several => (

@@ -40,6 +40,23 @@ impl Memory {
         read.fold(0, |word, byte| word << 8 | u32::from(byte))
     }
 
+    /// Writes words of shared memory, all at once.
+    pub(super) fn store_shared_words(&mut self, at: u64, words: &[u32]) {
+        let bytes = 4 * words.len() as u64;
+        assert!(at.is_multiple_of(bytes), "{at:#x} is not aligned");
+        for (address, &word) in (at..).step_by(4).zip(words) {
+            self.store_shared(address, 4, word);
+        }
+    }
+
+    /// Reads words of shared memory, all at once.
+    pub(super) fn shared_words(&self, at: u64, count: usize) -> Vec<u32> {
+        let bytes = 4 * count as u64;
+        assert!(at.is_multiple_of(bytes), "{at:#x} is not aligned");
+        let addresses = (at..).step_by(4).take(count);
+        addresses.map(|address| self.shared(address, 4)).collect()
+    }
+
     /// Writes a byte or a word of shared memory.
     pub(super) fn store_shared(&mut self, at: u64, bytes: usize, word: u32) {
         assert!(at.is_multiple_of(bytes as u64), "{at:#x} is not aligned");

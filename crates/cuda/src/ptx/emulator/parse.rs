@@ -2,6 +2,12 @@
 
 use std::collections::HashMap;
 
+/// The headers of modules.
+const HEADERS: [&str; 2] = [
+    ".version 7.0\n.target sm_70\n.address_size 64\n",
+    ".version 7.0\n.target sm_80\n.address_size 64\n",
+];
+
 #[derive(Debug, Clone)]
 pub(super) enum Operand<'t> {
     Register(usize),
@@ -58,7 +64,7 @@ struct Names<'t> {
 
 impl<'t> Function<'t> {
     pub(super) fn parse(module: &'t str, kernel: &str) -> Self {
-        assert!(module.starts_with(".version 7.0\n.target sm_70\n.address_size 64\n"));
+        assert!(HEADERS.iter().any(|header| module.starts_with(header)));
         assert!(!module.contains("{{"), "all braces are filled in");
         let (before, from) = module
             .split_once(&format!(".visible .entry {kernel}("))

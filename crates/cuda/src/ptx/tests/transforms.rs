@@ -1,0 +1,85 @@
+//! The kernel that encodes by transforms.
+
+use super::*;
+use cauchyfs_codec::{CodeId, Codec};
+
+/// The compute capability and the shared memory of an NVIDIA A100.
+const DEVICE: (usize, usize) = (8, 163 << 10);
+
+fn generator(k: usize, m: usize) -> Matrix {
+    let geometry = Geometry::new(k, m).expect("valid");
+    let engine = select("scalar").expect("everywhere");
+    let codec = Codec::new(CodeId::RS_FFT, geometry, engine).expect("valid");
+    codec.generator().clone()
+}
+
+fn module(k: usize, m: usize, kind: Kind) -> (Matrix, Module) {
+    let matrix = generator(k, m);
+    let module = Module::for_transforms(&matrix, kind, DEVICE);
+    (matrix, module.expect("there is a kernel for it"))
+}
+
+#[test]
+fn the_kernel_agrees_with_the_scalar_engine_for_any_number_of_sources() {
+    for (k, m) in [(9, 9), (16, 16), (17, 16), (24, 12), (31, 10), (64, 16)] {
+        let (matrix, module) = module(k, m, Kind::Write);
+        Layout::new(matrix, 601, 2).check(&module, 1, "by transforms");
+    }
+}
+
+#[test]
+fn every_length_is_encoded_to_its_last_byte_and_no_further() {
+    let (matrix, module) = module(10, 9, Kind::Write);
+    for bytes in [1, 15, 16, 17, 511, 512, 513, 1024, 8191, 8192, 8193, 20_000] {
+        Layout::new(matrix.clone(), bytes, 3).check(&module, 1, "by transforms");
+    }
+}
+
+#[test]
+fn comparing_finds_every_wrong_block_and_no_other() {
+    let (k, m) = (17, 10);
+    let (matrix, module) = module(k, m, Kind::Compare);
+    for bytes in [37, 530, 4096, 8192 + 3] {
+        let layout = Layout::new(matrix.clone(), bytes, 2);
+        let sound = layout.expected(layout.memory());
+        assert!(layout.run(&module, 1, sound.clone()) == sound, "{bytes}");
+        for (stripe, target, byte) in [
+            (0, 0, 0),
+            (1, m - 1, bytes - 1),
+            (0, m / 2, bytes / 2),
+            (1, 3, 4095.min(bytes - 1)),
+            (1, 0, 4096.min(bytes - 1)),
+        ] {
+            let mut damaged = sound.clone();
+            damaged[layout.shard(stripe, k + target)][byte] ^= 0x10;
+            let mut expected = damaged.clone();
+            let block = (stripe * m + target) * layout.blocks() + byte / BLOCK_BYTES;
+            expected[layout.verdicts_at() + 4 * block] = 1;
+            assert!(
+                layout.run(&module, 1, damaged) == expected,
+                "{bytes} bytes, byte {byte} of target {target} of stripe {stripe}"
+            );
+        }
+    }
+}
+
+#[test]
+fn other_matrices_and_lesser_devices_have_no_such_kernel() {
+    let of = |matrix: &Matrix, device| Module::for_transforms(matrix, Kind::Write, device);
+    assert!(of(&generator(32, 16), DEVICE).is_some());
+    assert!(of(&generator(32, 16), (7, DEVICE.1)).is_none());
+    assert!(of(&generator(32, 16), (8, 99 << 10)).is_none());
+    assert!(of(&cauchy(32, 16), DEVICE).is_none());
+    for (k, m) in [(32, 8), (32, 17), (8, 16)] {
+        assert!(of(&generator(k, m), DEVICE).is_none(), "{k}+{m}");
+    }
+}
+
+/// The cache of instructions holds 128 KiB, an instruction takes 16 bytes, and most lines become one.
+#[test]
+fn the_code_fits_the_cache_of_instructions() {
+    let (_, module) = module(64, 16, Kind::Write);
+    let lines = module.text.lines().filter(|line| line.ends_with(';'));
+    let lines = lines.count();
+    assert!(lines <= 6000, "{lines}");
+}
