@@ -78,6 +78,7 @@ mod layer;
 mod map;
 mod mirror;
 mod numbers;
+mod open_shards;
 mod overlay;
 mod redb_index;
 mod replay;
@@ -349,9 +350,12 @@ impl Meta {
     /// [`MetaError::NoSpace`] once changes for which the members have no space fill twice the memory
     /// that they are meant to take.
     pub fn apply(&self, batch: Batch) -> Result<(), MetaError> {
-        self.backpressure.wait(self.overlay_bytes());
-        if self.is_full() && self.overlay_bytes() > 2 * self.backpressure.limit_bytes() {
-            return Err(MetaError::NoSpace);
+        let limit = self.backpressure.limit_bytes();
+        if !self.overlay.is_below(limit.saturating_add(1)) {
+            self.backpressure.wait(self.overlay_bytes());
+            if self.is_full() && self.overlay_bytes() > 2 * limit {
+                return Err(MetaError::NoSpace);
+            }
         }
         self.put(batch, Origin::Applied)
     }
@@ -598,15 +602,20 @@ impl Meta {
         self.overlay.bytes()
     }
 
-    /// Returns whether the members had no space for what was last brought into the journal, or into
-    /// the index: changes that are applied now may have to stay in memory.
+    /// Returns whether [`Meta::overlay_bytes`] are below `limit`. Costs less than the number.
+    #[must_use]
+    pub fn waits_below(&self, limit: u64) -> bool {
+        (usize::try_from(limit)).map_or(true, |limit| self.overlay.is_below(limit))
+    }
+
+    /// Returns whether the members had no space for what last went to the journal, or to the index. Changes that are
+    /// applied now may have to stay in memory.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.journal_full.load(Ordering::Acquire) || self.index_full.load(Ordering::Acquire)
     }
 
-    /// Returns whether the members had no space for what was last brought into the journal: unlike the index,
-    /// nothing makes up for that.
+    /// Returns whether the members had no space for what last went to the journal. Unlike for the index, nothing helps.
     #[must_use]
     pub fn is_journal_full(&self) -> bool {
         self.journal_full.load(Ordering::Acquire)

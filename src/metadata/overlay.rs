@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 
-use super::batch::Batch;
 use super::index::Position;
 use super::key::Key;
 use super::layer::{Layer, NumberedChange};
@@ -29,7 +28,8 @@ pub(super) enum Origin {
 #[must_use = "changes that are not appended never become durable"]
 #[derive(Debug)]
 pub struct Pending {
-    pub(super) layer: Arc<Layer>,
+    /// The changes of each shard that had some, with its number.
+    pub(super) layers: Vec<(usize, Arc<Layer>)>,
     pub(super) origin: Origin,
 }
 
@@ -37,13 +37,18 @@ impl Pending {
     /// Returns whether there are no changes in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.layer.is_empty()
+        self.layers.is_empty()
     }
 
     /// Counts the keys that it changes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.layer.len()
+        self.layers.iter().map(|(_, layer)| layer.len()).sum()
+    }
+
+    /// Returns its changes, those of each shard in order of key.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &NumberedChange)> {
+        self.layers.iter().flat_map(|(_, layer)| layer.iter())
     }
 }
 
@@ -55,34 +60,18 @@ pub(super) struct Frozen {
     pub(super) position: Position,
 }
 
-/// The layers of changes that are not in the journal yet.
+/// The layers of changes that are not in the journal yet, of the keys of one shard.
 #[derive(Debug, Default)]
 pub(super) struct OpenSets {
-    last_number: u64,
     pending: Layer,
     stripes: Layer,
     taken: Vec<Arc<Layer>>,
 }
 
 impl OpenSets {
-    /// Starts without changes. The next one has a higher number than `last_number`.
-    pub(super) fn after(last_number: u64) -> Self {
-        Self {
-            last_number,
-            ..Self::default()
-        }
-    }
-
-    /// Adds a batch to one of the two open sets.
-    pub(super) fn apply(&mut self, batch: Batch, origin: Origin) {
-        for (key, value) in batch {
-            self.last_number += 1;
-            let entry = NumberedChange {
-                number: self.last_number,
-                value,
-            };
-            self.open_set(origin).insert(key, entry);
-        }
+    /// Adds a change to one of the two open sets, unless that holds a newer one of its key.
+    pub(super) fn apply(&mut self, key: Key, change: NumberedChange, origin: Origin) {
+        self.open_set(origin).insert(key, change);
     }
 
     fn open_set(&mut self, origin: Origin) -> &mut Layer {
@@ -92,20 +81,15 @@ impl OpenSets {
         }
     }
 
-    /// Takes all of one open set.
-    pub(super) fn take(&mut self, origin: Origin) -> Pending {
-        let layer = Arc::new(std::mem::take(self.open_set(origin)));
-        if !layer.is_empty() {
-            self.taken.push(Arc::clone(&layer));
+    /// Takes all of one open set, if there is something in it.
+    pub(super) fn take(&mut self, origin: Origin) -> Option<Arc<Layer>> {
+        let open = self.open_set(origin);
+        if open.is_empty() {
+            return None;
         }
-        Pending { layer, origin }
-    }
-
-    /// Returns changes to the set they were taken from, below what came since.
-    pub(super) fn restore(&mut self, origin: Origin, changes: &[(Key, NumberedChange)]) {
-        for (key, entry) in changes {
-            self.open_set(origin).insert(key.clone(), entry.clone());
-        }
+        let layer = Arc::new(std::mem::take(open));
+        self.taken.push(Arc::clone(&layer));
+        Some(layer)
     }
 
     /// Forgets a set that was taken; its changes are in another layer by now.
@@ -118,12 +102,10 @@ impl OpenSets {
         self.pending.has_older(number) || self.stripes.has_older(number)
     }
 
-    /// Drops what is older than these changes, which the journal holds: written later, it would undo them.
-    pub(super) fn drop_older(&mut self, changes: &[(Key, NumberedChange)]) {
-        for (key, entry) in changes {
-            self.pending.remove_older(key, entry.number);
-            self.stripes.remove_older(key, entry.number);
-        }
+    /// Drops what is older than a change that the journal holds: written later, it would undo that.
+    pub(super) fn drop_older(&mut self, key: &Key, number: u64) {
+        self.pending.remove_older(key, number);
+        self.stripes.remove_older(key, number);
     }
 
     /// Returns the layers, of which any may hold the newest change of a key.

@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::memory::MemIndex;
 use super::rig::Records;
+use crate::format::{Cookie, Ino, key};
 use crate::metadata::index::{Commit, Index, Position, Snapshot};
 use crate::metadata::overlay::Origin;
 use crate::metadata::shared_overlay::SharedOverlay;
@@ -19,8 +20,10 @@ fn view<'a>(overlay: &'a SharedOverlay, index: &'a dyn Index) -> View<'a> {
     View { overlay, index }
 }
 
+/// Returns a key of one of nine directories. Ranges within one directory meet one shard of the overlay, others all.
 fn key(random: &mut StdRng) -> Key {
-    Key::from(random.random_range(0..9000u32).to_be_bytes().to_vec())
+    let number = random.random_range(0..9000u64);
+    key::position(Ino(number / 1000), Cookie(number % 1000)).into()
 }
 
 #[test]
