@@ -349,6 +349,7 @@ impl OpenShards {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
     use std::convert::Infallible;
     use std::sync::Barrier;
     use std::sync::atomic::AtomicBool;
@@ -548,48 +549,40 @@ mod tests {
 
     #[test]
     fn a_unit_has_both_halves_of_a_batch_or_none() {
+        const UNITS: usize = 200;
         let (open, is_done) = (OpenShards::default(), AtomicBool::new(false));
-        let begun = Barrier::new(4);
-        let pairs = [[0, 63], [63, 0], [20, 21]].map(keys_of_shards);
+        let pairs = [[0, 63], [20, 21]].map(keys_of_shards);
         // Two writers change the same two keys.
-        let pairs = [&pairs[0], &pairs[0], &pairs[2]];
-        std::thread::scope(|scope| {
-            let writers = pairs.map(|pair| {
-                let (open, begun) = (&open, &begun);
+        let pairs = [&pairs[0], &pairs[0], &pairs[1]];
+        let taken = std::thread::scope(|scope| {
+            for pair in pairs {
+                let (open, is_done) = (&open, &is_done);
                 scope.spawn(move || {
-                    begun.wait();
-                    for number in 1..=LAST {
+                    let mut numbers = 1..;
+                    while !is_done.load(Ordering::Relaxed) {
+                        let number = numbers.next().expect("there is always a next one");
                         open.apply(batch(pair, number), Origin::Applied, |_| {});
                     }
-                })
-            });
-            let taker = scope.spawn(|| {
-                let mut seen = 0;
-                begun.wait();
-                loop {
-                    let was_done = is_done.load(Ordering::SeqCst);
-                    let unit = open.take(Origin::Applied);
-                    let found: Vec<_> = unit.iter().map(|(key, it)| (key, number_in(it))).collect();
-                    for pair in pairs {
-                        let halves = pair.each_ref().map(|key| {
-                            let half = found.iter().find(|(found, _)| *found == key);
-                            half.map(|(_, number)| *number)
-                        });
-                        assert_eq!(halves[0], halves[1], "halves of a batch");
-                    }
-                    seen += usize::from(!unit.is_empty());
-                    open.forget(&unit);
-                    if was_done {
-                        return seen;
-                    }
-                }
-            });
-            for writer in writers {
-                writer.join().expect("writer");
+                });
             }
-            is_done.store(true, Ordering::SeqCst);
-            assert!(taker.join().expect("taker") > 1);
+            let done = scopeguard::guard((), |()| is_done.store(true, Ordering::Relaxed));
+            let mut taken = 0;
+            while taken < UNITS {
+                let unit = open.take(Origin::Applied);
+                let found: BTreeMap<_, _> =
+                    unit.iter().map(|(key, it)| (key, number_in(it))).collect();
+                for pair in pairs {
+                    let [one, other] = pair.each_ref().map(|key| found.get(key));
+                    assert_eq!(one, other, "halves of a batch");
+                }
+                taken += usize::from(!unit.is_empty());
+                open.forget(&unit);
+            }
+            drop(done);
+            taken
         });
+        assert_eq!(taken, UNITS);
+        open.forget(&open.take(Origin::Applied));
         assert_eq!((open.bytes(), open.least_bytes()), (0, 0));
     }
 
@@ -597,6 +590,7 @@ mod tests {
     #[test]
     fn the_numbers_of_a_key_ascend_in_the_order_of_its_changes() {
         const WRITERS: u64 = 4;
+        const CHANGES: u64 = 100_000;
         let open = OpenShards::after(7);
         let shared = keys_of_shards([9, 10])[0].clone();
         let begun = Barrier::new(WRITERS as usize);
@@ -607,7 +601,7 @@ mod tests {
                     let own = Key::from(key::inode(Ino(writer)));
                     begun.wait();
                     let mut last = [(7, 0); 2];
-                    for number in 1..=LAST {
+                    for number in 1..=CHANGES {
                         // Each change of the shared key has a value of its own.
                         let value = number * WRITERS + writer;
                         let keys = [own.clone(), shared.clone()];
@@ -626,7 +620,7 @@ mod tests {
                 });
             }
         });
-        let changes = WRITERS * (LAST + LAST / 4);
+        let changes = WRITERS * (CHANGES + CHANGES / 4);
         assert_eq!(open.last_number.load(Ordering::Relaxed), 7 + changes);
     }
 }
