@@ -8,8 +8,8 @@
 //! - No lock is held across I/O. A change waits for its shards of the open sets, and for nothing else: bringing changes
 //!   into the journal delays none. Changes hold a shard for a few instructions, or in chunks, between which others have
 //!   their turn. So a thread tries again for a while before it sleeps: a wake takes longer than such a hold. Those who list
-//!   keys or look through a window hold it longer. The lock of the journaled layers is held for as long as copying a layer
-//!   takes.
+//!   keys or look through a window hold it longer. Readers hold the lock of the journaled layers for as long as copying a
+//!   layer takes; writers hold it briefly.
 //! - The lock of the journaled layers is taken before shards of the open sets, and these in ascending order. The head of
 //!   [`super::open_shards`] says what is atomic over several shards.
 
@@ -17,15 +17,20 @@ use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{RwLock, RwLockReadGuard};
+use parking_lot::RwLockReadGuard;
 
 use super::batch::{Batch, Value};
+use super::brief_lock::BriefLock;
 use super::fresh_cache::FreshCache;
 use super::index::Position;
 use super::key::Key;
 use super::layer::{self, Layer, NumberedChange, Window};
 use super::open_shards::{CHUNK, HeldShards, OpenShards, UNCOUNTED_BYTES};
 use super::overlay::{Frozen, Journaled, Origin, Pending, newest};
+
+/// Changes that reach the journaled layers under one hold of their lock: look-ups of keys that no change concerns wait
+/// for it.
+const LOGGED_AT_ONCE: usize = 32;
 
 /// A cache of newest values, also of keys that have none.
 pub(super) type Records = FreshCache<Key, Option<Value>>;
@@ -34,7 +39,7 @@ pub(super) type Records = FreshCache<Key, Option<Value>>;
 #[derive(Debug, Default)]
 pub(super) struct SharedOverlay {
     open: OpenShards,
-    journaled: CachePadded<RwLock<Journaled>>,
+    journaled: CachePadded<BriefLock<Journaled>>,
     /// No change in the journaled layers has a higher number.
     highest_journaled: AtomicU64,
     /// Memory that the journaled layers take, in bytes.
@@ -124,7 +129,7 @@ impl SharedOverlay {
     /// Returns whether no thread has one of the locks.
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
-        self.open.is_free() && self.journaled.try_write().is_some()
+        self.open.is_free() && self.journaled.is_free()
     }
 
     /// Adds a batch to one of the two open sets.
@@ -167,7 +172,7 @@ impl SharedOverlay {
         let highest = numbers.max().unwrap_or(0);
         // Before a change leaves the open sets, where readers would find it otherwise.
         self.highest_journaled.fetch_max(highest, Ordering::AcqRel);
-        for chunk in changes.chunks(CHUNK) {
+        for chunk in changes.chunks(LOGGED_AT_ONCE) {
             self.change_journaled(|journaled| journaled.log(chunk));
         }
         self.open.drop_older(changes, highest);
