@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
 use crate::format::Ino;
@@ -32,13 +33,14 @@ impl Node {
 
 /// Counts look-ups and handles; inodes with neither take no memory.
 pub(super) struct Nodes {
-    shards: Box<[Mutex<HashMap<Ino, Node>>]>,
+    /// Threads that make inodes at the same time get neighbouring numbers, and so neighbouring parts.
+    shards: Box<[CachePadded<Mutex<HashMap<Ino, Node>>>]>,
 }
 
 impl Nodes {
     pub(super) fn new() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
         }
     }
 
