@@ -107,6 +107,17 @@ impl Layer {
     }
 }
 
+/// Changes in order of key, of each key one.
+pub(super) type InOrder<'a> = Vec<(&'a Key, &'a NumberedChange)>;
+
+/// Returns the changes of layers that share no key, in order.
+pub(super) fn in_order<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> InOrder<'a> {
+    let mut all: InOrder<'_> = layers.into_iter().flat_map(Layer::iter).collect();
+    // Each layer is in order: sorting merges them.
+    all.sort_by_key(|(key, _)| *key);
+    all
+}
+
 /// The changes of a range of keys, and the last key up to which they are complete: `None` for the whole range.
 pub(super) type Window = (BTreeMap<Key, NumberedChange>, Option<Key>);
 

@@ -1,8 +1,6 @@
 //! The open sets in shards, each with a lock of its own.
 //!
-//! The shard of a key follows from the object that the key belongs to: a directory, a file, a stripe or a segment. So a
-//! change that concerns two objects takes two locks, and a listing of one directory takes one. Changes of other objects
-//! seldom wait for either.
+//! [`super::shards`] says which keys share one.
 //!
 //! # Invariants
 //!
@@ -12,13 +10,13 @@
 //! - [`OpenShards::take`] holds all locks at once. So a batch lies wholly in one unit, or not at all.
 //! - A change gets its number under the lock of its shard. So the changes of a key have ascending numbers. The numbers of
 //!   different keys say nothing about their order.
-//! - What else goes through several shards does so one by one. Each such method states why that is enough.
+//! - All other methods go through the shards one by one, and state why that is enough.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 
 use super::batch::Batch;
@@ -26,16 +24,7 @@ use super::brief_lock::BriefLock;
 use super::key::Key;
 use super::layer::{Layer, NumberedChange};
 use super::overlay::{OpenSets, Origin, Pending, newest};
-
-/// Changes that go from one layer to another under one hold of a lock.
-pub(super) const CHUNK: usize = 256;
-
-/// The number of shards; a power of two, and at most the bits of a [`ShardSet`].
-const SHARDS: usize = 64;
-const _: () = assert!(SHARDS.is_power_of_two() && SHARDS <= u64::BITS as usize);
-
-/// The bytes that a key begins with if it belongs to an object: a tag, and the number of the object.
-const OBJECT_BYTES: usize = 9;
+use super::shards::{CHUNK, HeldShards, SHARDS, ShardSet, ShardedChange, shard_of};
 
 /// The steps in which a shard adds to the memory that all shards take.
 const STEP_BYTES: usize = 4 << 10;
@@ -43,85 +32,8 @@ const STEP_BYTES: usize = 4 << 10;
 /// The memory that all shards take is less than this above [`OpenShards::least_bytes`].
 pub(super) const UNCOUNTED_BYTES: usize = SHARDS * STEP_BYTES;
 
-/// The fewest keys that are looked for in each of several shards.
-const LEAST_SHARE: usize = 8;
-
 /// Shards that most changes need at once: a directory, what is in it, and a stripe.
 const USUAL: usize = 4;
-
-/// Returns the shard of a key.
-///
-/// The tag does not count, so all keys of an object share a shard. A key that is too short for a number has one all the
-/// same.
-fn shard_of(key: &[u8]) -> usize {
-    let number = match key.get(1..).and_then(|rest| rest.first_chunk()) {
-        Some(number) => u64::from_be_bytes(*number),
-        None => {
-            let mut number = [0; 8];
-            let short = key.get(1..).unwrap_or_default();
-            number[..short.len()].copy_from_slice(short);
-            u64::from_be_bytes(number)
-        }
-    };
-    // Objects made together are used together. The high bits of the product differ for them.
-    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    (mixed >> (u64::BITS - SHARDS.trailing_zeros())) as usize
-}
-
-/// A set of shards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ShardSet(u64);
-
-impl ShardSet {
-    const ALL: Self = Self(u64::MAX >> (u64::BITS as usize - SHARDS));
-
-    fn with(self, shard: usize) -> Self {
-        Self(self.0 | 1 << shard)
-    }
-
-    fn contains(self, shard: usize) -> bool {
-        self.0 & 1 << shard != 0
-    }
-
-    fn of_keys<'k>(keys: impl Iterator<Item = &'k Key>) -> Self {
-        keys.fold(Self::default(), |set, key| set.with(shard_of(key)))
-    }
-
-    /// Returns the shards of the keys from `from` to before `end`: one if all belong to one object, otherwise all.
-    fn of_range(from: Bound<&[u8]>, end: &[u8]) -> Self {
-        let (Bound::Included(first) | Bound::Excluded(first)) = from else {
-            return Self::ALL;
-        };
-        match first.first_chunk() {
-            Some(object) if is_within(object, end) => Self::default().with(shard_of(first)),
-            _ => Self::ALL,
-        }
-    }
-
-    fn iter(self) -> impl Iterator<Item = usize> {
-        let mut left = self.0;
-        std::iter::from_fn(move || {
-            let shard = left.trailing_zeros();
-            left &= left.wrapping_sub(1);
-            (shard < u64::BITS).then_some(shard as usize)
-        })
-    }
-
-    /// Returns the place of one of its shards among them.
-    fn place(self, shard: usize) -> usize {
-        (self.0 & ((1 << shard) - 1)).count_ones() as usize
-    }
-}
-
-/// Returns whether every key before `end` that is not below `object` begins with it.
-fn is_within(object: &[u8; OBJECT_BYTES], end: &[u8]) -> bool {
-    let mut next = *object;
-    let Some(last) = next.iter().rposition(|byte| *byte != u8::MAX) else {
-        return true;
-    };
-    next[last] += 1;
-    end <= &next[..=last]
-}
 
 /// The open sets of some objects.
 #[derive(Debug, Default)]
@@ -166,29 +78,10 @@ impl Drop for ChangedShard<'_> {
             .pending_bytes
             .store(pending_bytes, Ordering::Relaxed);
         let (steps, steps_before) = (bytes / STEP_BYTES, before / STEP_BYTES);
-        // Every thread reads the sum, so it is written seldom. Steps that were added may wrap, and their sum does not.
+        // Every thread reads the sum, so it is written seldom. The difference may wrap; the sum does not.
         if steps != steps_before {
             let added = steps.wrapping_sub(steps_before);
             self.steps.fetch_add(added, Ordering::Relaxed);
-        }
-    }
-}
-
-/// Some shards, none of which changes while this lives.
-pub(super) struct HeldShards<'a>(SmallVec<[RwLockReadGuard<'a, OpenSets>; 1]>);
-
-impl HeldShards<'_> {
-    /// Returns the layers, of which any may hold the newest change of a key.
-    pub(super) fn layers(&self) -> impl Iterator<Item = &Layer> + Clone {
-        self.0.iter().flat_map(|sets| sets.layers())
-    }
-
-    /// Returns how many of the keys that lie in all shards are to be looked for in each, to find about `limit` of them.
-    pub(super) fn share_of(&self, limit: usize) -> usize {
-        match self.0.len() {
-            0 | 1 => limit,
-            // Twice the share: the shard that has the most of the first keys ends the search.
-            shards => limit.saturating_mul(2).div_ceil(shards).max(LEAST_SHARE),
         }
     }
 }
@@ -217,9 +110,9 @@ impl OpenShards {
     }
 
     /// Returns the shards of the keys from `from` to before `end`, which do not change while the guards live.
-    pub(super) fn read(&self, from: Bound<&[u8]>, end: &[u8]) -> HeldShards<'_> {
+    pub(super) fn read(&self, from: Bound<&[u8]>, end: &[u8]) -> HeldShards<'_, OpenSets> {
         let shards = ShardSet::of_range(from, end).iter();
-        HeldShards(shards.map(|shard| self.shards[shard].sets.read()).collect())
+        shards.map(|shard| self.shards[shard].sets.read()).collect()
     }
 
     /// Returns the newest change of a key.
@@ -282,25 +175,16 @@ impl OpenShards {
 
     /// Drops what is older than these changes, which the journal holds; none of them has a higher number than `highest`.
     /// No reader misses it, because all look for newer changes in the journal.
-    pub(super) fn drop_older(&self, changes: &[(Key, NumberedChange)], highest: u64) {
-        let with_older = ShardSet::of_keys(changes.iter().map(|(key, _)| key))
-            .iter()
-            .filter(|shard| self.shards[*shard].sets.read().has_older(highest))
-            .fold(ShardSet::default(), ShardSet::with);
-        if with_older == ShardSet::default() {
-            return;
-        }
-        let mut by_shard: Vec<_> = changes
-            .iter()
-            .map(|(key, change)| (shard_of(key), key, change.number))
-            .filter(|(shard, ..)| with_older.contains(*shard))
-            .collect();
-        by_shard.sort_by_key(|(shard, ..)| *shard);
-        for of_shard in by_shard.chunk_by(|(one, ..), (next, ..)| one == next) {
+    pub(super) fn drop_older(&self, changes: &[ShardedChange<'_>], highest: u64) {
+        for of_shard in changes.chunk_by(|(one, _), (next, _)| one == next) {
+            let shard = of_shard[0].0;
+            if !self.shards[shard].sets.read().has_older(highest) {
+                continue;
+            }
             for chunk in of_shard.chunks(CHUNK) {
-                let sets = &mut self.change(of_shard[0].0).sets;
-                for (_, key, number) in chunk {
-                    sets.drop_older(key, *number);
+                let sets = &mut self.change(shard).sets;
+                for (_, (key, change)) in chunk {
+                    sets.drop_older(key, change.number);
                 }
             }
         }
@@ -354,13 +238,8 @@ mod tests {
     use std::sync::Barrier;
     use std::sync::atomic::AtomicBool;
 
-    use cauchyfs_testkit::seed;
-    use rand::rngs::StdRng;
-    use rand::{RngExt, SeedableRng};
-
     use super::*;
-    use crate::format::key::{self, KeyRange};
-    use crate::format::{Cookie, Ino, SegmentId, ShardIndex, StripeId};
+    use crate::format::{Ino, key};
     use crate::metadata::fresh_cache::FreshCache;
     use crate::metadata::layer;
 
@@ -409,74 +288,6 @@ mod tests {
     }
 
     #[test]
-    fn the_keys_of_an_object_and_its_ranges_meet_one_shard() {
-        let seed = seed();
-        let mut random = StdRng::seed_from_u64(seed);
-        let edges = [0, 1, 254, 255, 256, u64::MAX - 256, u64::MAX - 1, u64::MAX];
-        let drawn: Vec<u64> = (0..100).map(|_| random.random()).collect();
-        for number in edges.into_iter().chain(drawn) {
-            let (ino, stripe, segment) = (Ino(number), StripeId(number), SegmentId(number));
-            let one = ShardSet::default().with(shard_of(&key::inode(ino)));
-            let ranges: [(KeyRange, Vec<bytes::Bytes>); 6] = [
-                (key::dirents(ino), vec![key::dirent(ino, b"a")]),
-                (
-                    key::positions_after(ino, Cookie(7)),
-                    vec![key::position(ino, Cookie(8))],
-                ),
-                (key::xattrs(ino), vec![key::xattr(ino, &[u8::MAX; 9])]),
-                (
-                    key::extents_from(ino, 0),
-                    vec![key::extent(ino, 1), key::extent(ino, u64::MAX)],
-                ),
-                (
-                    key::backrefs(stripe),
-                    vec![key::backref(stripe, Ino(3), u64::MAX)],
-                ),
-                (
-                    key::sums_of(stripe),
-                    vec![key::sums(stripe, ShardIndex(u8::MAX))],
-                ),
-            ];
-            for ((from, end), keys) in ranges {
-                for bound in [Bound::Included(&*from), Bound::Excluded(&*from)] {
-                    assert_eq!(
-                        ShardSet::of_range(bound, &end),
-                        one,
-                        "seed {seed}: {from:?}"
-                    );
-                }
-                for key in keys {
-                    assert!(key >= from && key < end, "seed {seed}: {key:?}");
-                    let shards = ShardSet::default().with(shard_of(&key));
-                    assert_eq!(shards, one, "seed {seed}: {key:?}");
-                }
-            }
-            let (from, _) = key::segment_stripes(segment);
-            // The first key of the next tag is beyond the object, unless the object is the last one.
-            let beyond = ShardSet::of_range(Bound::Included(&from), b"h\0");
-            assert_eq!(beyond, ShardSet::ALL, "seed {seed}: {from:?}");
-        }
-        let (from, end) = key::inodes();
-        let all = ShardSet::of_range(Bound::Included(&from), &end);
-        assert_eq!(all, ShardSet::ALL);
-        assert_eq!(ShardSet::of_range(Bound::Unbounded, &end), ShardSet::ALL);
-        assert!(all.iter().eq(0..SHARDS));
-    }
-
-    #[test]
-    fn objects_made_together_spread_over_all_shards() {
-        for first in [1, 1 << 20, u64::MAX / 2] {
-            let mut objects = [0; SHARDS];
-            let each = 16;
-            for number in first..first + each * SHARDS as u64 {
-                objects[shard_of(&key::inode(Ino(number)))] += 1;
-            }
-            let is_even = |count: &u64| (each / 2..each * 2).contains(count);
-            assert!(objects.iter().all(is_even), "{first}: {objects:?}");
-        }
-    }
-
-    #[test]
     fn a_reader_of_two_shards_sees_a_batch_as_a_whole() {
         for shards in [[3, 40], [40, 3]] {
             let (open, keys) = (OpenShards::default(), keys_of_shards(shards));
@@ -487,7 +298,8 @@ mod tests {
             };
             let at_once = || {
                 let held = open.read(Bound::Unbounded, b"z");
-                let layers = held.layers().map(|layer| (layer, usize::MAX));
+                let layers = held.iter().flat_map(OpenSets::layers);
+                let layers = layers.map(|layer| (layer, usize::MAX));
                 let (found, _) = layer::window(layers, Bound::Unbounded, b"z");
                 let numbers: Vec<u64> = found.values().map(number_in).collect();
                 assert!(numbers.len() != 1, "one half of the first batch");
@@ -522,8 +334,7 @@ mod tests {
         assert!(open.is_free());
     }
 
-    /// What a reader put into a cache before a change, or while it was on its way, is forgotten before the change can be
-    /// seen.
+    /// A reader may put an old value into a cache while the change is on its way. It is gone before the change can be seen.
     #[test]
     fn a_reader_through_a_cache_sees_a_batch_of_two_shards_as_a_whole() {
         for shards in [[3, 40], [40, 3]] {
@@ -589,23 +400,27 @@ mod tests {
     /// Many writers of other shards take numbers at the same time.
     #[test]
     fn the_numbers_of_a_key_ascend_in_the_order_of_its_changes() {
-        const WRITERS: u64 = 4;
+        const WRITERS: u8 = 4;
         const CHANGES: u64 = 100_000;
         let open = OpenShards::after(7);
         let shared = keys_of_shards([9, 10])[0].clone();
-        let begun = Barrier::new(WRITERS as usize);
+        let begun = Barrier::new(WRITERS.into());
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {
                 let (open, shared, begun) = (&open, &shared, &begun);
                 scope.spawn(move || {
-                    let own = Key::from(key::inode(Ino(writer)));
+                    let own = Key::from(key::inode(Ino(writer.into())));
                     begun.wait();
                     let mut last = [(7, 0); 2];
                     for number in 1..=CHANGES {
                         // Each change of the shared key has a value of its own.
-                        let value = number * WRITERS + writer;
+                        let value = number * u64::from(WRITERS) + u64::from(writer);
                         let keys = [own.clone(), shared.clone()];
-                        let both = &keys[..1 + usize::from(number % 4 == 0)];
+                        let both = if number % 4 == 0 {
+                            &keys[..]
+                        } else {
+                            &keys[..1]
+                        };
                         open.apply(batch(both, value), Origin::Applied, |_| {});
                         let now = [&own, shared].map(|key| {
                             let change = open.get(key);
@@ -620,7 +435,7 @@ mod tests {
                 });
             }
         });
-        let changes = WRITERS * (CHANGES + CHANGES / 4);
+        let changes = u64::from(WRITERS) * (CHANGES + CHANGES / 4);
         assert_eq!(open.last_number.load(Ordering::Relaxed), 7 + changes);
     }
 }

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use super::index::Position;
 use super::key::Key;
-use super::layer::{Layer, NumberedChange};
+use super::layer::{InOrder, Layer, NumberedChange, in_order};
 
 /// The set, one of two, from which a [`Pending`] was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,9 +55,17 @@ impl Pending {
 /// Changes on their way into the index.
 #[derive(Clone, Debug)]
 pub(super) struct Frozen {
-    pub(super) layer: Arc<Layer>,
+    /// The changes of each shard that has some.
+    pub(super) layers: Vec<Arc<Layer>>,
     /// The position of the index after them.
     pub(super) position: Position,
+}
+
+impl Frozen {
+    /// Returns its changes in order of key.
+    pub(super) fn in_order(&self) -> InOrder<'_> {
+        in_order(self.layers.iter().map(|layer| &**layer))
+    }
 }
 
 /// The layers of changes that are not in the journal yet, of the keys of one shard.
@@ -126,78 +134,44 @@ impl OpenSets {
     }
 }
 
-/// The layers of changes that the journal holds, and the index lacks.
+/// The layers of changes that the journal holds, and the index lacks, of the keys of one shard.
 #[derive(Debug, Default)]
 pub(super) struct Journaled {
     logged: Layer,
-    frozen: Option<Frozen>,
+    frozen: Option<Arc<Layer>>,
 }
 
 impl Journaled {
-    /// Starts with changes that are in the journal already.
-    pub(super) fn with_logged(logged: Layer) -> Self {
-        Self {
-            logged,
-            frozen: None,
-        }
-    }
-
     /// Returns whether it holds a newer change of a key than `number`.
     pub(super) fn has_newer(&self, key: &Key, number: u64) -> bool {
         self.layers().any(|layer| layer.has_newer(key, number))
     }
 
-    /// Notes changes that the journal now holds.
-    pub(super) fn log(&mut self, changes: &[(Key, NumberedChange)]) {
-        for (key, entry) in changes {
-            self.logged.insert(key.clone(), entry.clone());
-        }
+    /// Notes a change that the journal now holds.
+    pub(super) fn log(&mut self, key: &Key, change: &NumberedChange) {
+        self.logged.insert(key.clone(), change.clone());
     }
 
-    /// Sets everything in the journal aside for the index. Only while nothing is frozen.
-    pub(super) fn freeze(&mut self, position: Position) -> Frozen {
+    /// Sets everything in the journal aside for the index, if there is something. Only while nothing is frozen.
+    pub(super) fn freeze(&mut self) -> Option<Arc<Layer>> {
         debug_assert!(
             self.frozen.is_none(),
             "frozen changes must reach the index first"
         );
-        let frozen = Frozen {
-            layer: Arc::new(std::mem::take(&mut self.logged)),
-            position,
-        };
-        self.frozen = Some(frozen.clone());
-        frozen
-    }
-
-    pub(super) fn frozen(&self) -> Option<Frozen> {
+        if !self.logged.is_empty() {
+            self.frozen = Some(Arc::new(std::mem::take(&mut self.logged)));
+        }
         self.frozen.clone()
     }
 
     /// Forgets the frozen changes: the index has them. Returns them to be dropped without a lock.
-    pub(super) fn thaw(&mut self) -> Option<Frozen> {
+    pub(super) fn thaw(&mut self) -> Option<Arc<Layer>> {
         self.frozen.take()
-    }
-
-    /// Returns everything that is in the journal and not in the index.
-    pub(super) fn in_journal(&self) -> Layer {
-        let mut all = self
-            .frozen
-            .as_ref()
-            .map_or_else(Layer::default, |frozen| (*frozen.layer).clone());
-        for (key, entry) in self.logged.iter() {
-            all.insert(key.clone(), entry.clone());
-        }
-        all
-    }
-
-    /// Forgets everything that is in the journal: the index has it. Returns it to be dropped without
-    /// a lock.
-    pub(super) fn forget_journal(&mut self) -> (Layer, Option<Frozen>) {
-        (std::mem::take(&mut self.logged), self.frozen.take())
     }
 
     /// Returns the layers, of which any may hold the newest change of a key.
     pub(super) fn layers(&self) -> impl Iterator<Item = &Layer> + Clone {
-        let frozen = self.frozen.iter().map(|frozen| &*frozen.layer);
+        let frozen = self.frozen.iter().map(|frozen| &**frozen);
         std::iter::once(&self.logged).chain(frozen)
     }
 

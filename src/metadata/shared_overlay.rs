@@ -5,32 +5,25 @@
 //!
 //! # Invariants
 //!
-//! - No lock is held across I/O. A change waits for its shards of the open sets, and for nothing else: bringing changes
-//!   into the journal delays none. Changes hold a shard for a few instructions, or in chunks, between which others have
-//!   their turn. So a thread tries again for a while before it sleeps: a wake takes longer than such a hold. Those who list
-//!   keys or look through a window hold it longer. Readers hold the lock of the journaled layers for as long as copying a
-//!   layer takes; writers hold it briefly.
-//! - The lock of the journaled layers is taken before shards of the open sets, and these in ascending order. The head of
-//!   [`super::open_shards`] says what is atomic over several shards.
+//! - No lock is held across I/O. Changes and look-ups wait for the shards of their keys, and for nothing else.
+//! - A change holds a shard for a few instructions. Many changes hold it in chunks, between which others have their turn. A
+//!   wake takes longer than such a hold, so a thread tries again for a while before it sleeps. Listings and windows hold
+//!   shards longer.
+//! - Shards of the journaled layers are taken before those of the open sets, and each kind in ascending order. The heads of
+//!   [`super::journaled_shards`] and [`super::open_shards`] say what is atomic over several shards.
 
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-use crossbeam_utils::CachePadded;
-use parking_lot::RwLockReadGuard;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::batch::{Batch, Value};
-use super::brief_lock::BriefLock;
 use super::fresh_cache::FreshCache;
 use super::index::Position;
+use super::journaled_shards::JournaledShards;
 use super::key::Key;
 use super::layer::{self, Layer, NumberedChange, Window};
-use super::open_shards::{CHUNK, HeldShards, OpenShards, UNCOUNTED_BYTES};
-use super::overlay::{Frozen, Journaled, Origin, Pending, newest};
-
-/// Changes that reach the journaled layers under one hold of their lock: look-ups of keys that no change concerns wait
-/// for it.
-const LOGGED_AT_ONCE: usize = 32;
+use super::open_shards::{OpenShards, UNCOUNTED_BYTES};
+use super::overlay::{Frozen, Journaled, OpenSets, Origin, Pending, newest};
+use super::shards::{HeldShards, by_shard};
 
 /// A cache of newest values, also of keys that have none.
 pub(super) type Records = FreshCache<Key, Option<Value>>;
@@ -39,49 +32,44 @@ pub(super) type Records = FreshCache<Key, Option<Value>>;
 #[derive(Debug, Default)]
 pub(super) struct SharedOverlay {
     open: OpenShards,
-    journaled: CachePadded<BriefLock<Journaled>>,
+    journaled: JournaledShards,
     /// No change in the journaled layers has a higher number.
     highest_journaled: AtomicU64,
-    /// Memory that the journaled layers take, in bytes.
-    journaled_bytes: AtomicUsize,
 }
 
 /// The layers that may hold changes of a range of keys. They do not change while this lives.
 pub(super) struct Layers<'a> {
     from: Bound<&'a [u8]>,
     end: &'a [u8],
-    open: HeldShards<'a>,
-    journaled: RwLockReadGuard<'a, Journaled>,
+    open: HeldShards<'a, OpenSets>,
+    journaled: HeldShards<'a, Journaled>,
 }
 
 impl Layers<'_> {
     /// As [`layer::window`], of the range. About `limit` changes are in it at most.
     pub(super) fn window(&self, limit: usize) -> Window {
         let share = self.open.share_of(limit);
-        let open = self.open.layers().map(|layer| (layer, share));
-        let journaled = self.journaled.layers().map(|layer| (layer, limit));
-        layer::window(open.chain(journaled), self.from, self.end)
+        let open = self.open.iter().flat_map(OpenSets::layers);
+        let journaled = self.journaled.iter().flat_map(Journaled::layers);
+        let layers = open.chain(journaled).map(|layer| (layer, share));
+        layer::window(layers, self.from, self.end)
     }
 }
 
 impl SharedOverlay {
     /// Starts with changes that are in the journal already. The next one has a higher number than `last_number`.
-    pub(super) fn with_logged(logged: Layer, last_number: u64) -> Self {
-        let shared = Self {
+    pub(super) fn with_logged(logged: &Layer, last_number: u64) -> Self {
+        Self {
             open: OpenShards::after(last_number),
-            ..Self::default()
-        };
-        shared
-            .highest_journaled
-            .store(last_number, Ordering::Release);
-        shared.change_journaled(|journaled| *journaled = Journaled::with_logged(logged));
-        shared
+            journaled: JournaledShards::with_logged(logged),
+            highest_journaled: AtomicU64::new(last_number),
+        }
     }
 
     /// Returns all layers that may hold keys from `from` to before `end`. They do not change while the guards live.
     pub(super) fn read<'a>(&'a self, from: Bound<&'a [u8]>, end: &'a [u8]) -> Layers<'a> {
         // In this order: no change waits for this thread while it waits for a commit.
-        let journaled = self.journaled.read();
+        let journaled = self.journaled.read(from, end);
         Layers {
             from,
             end,
@@ -103,7 +91,7 @@ impl SharedOverlay {
             }
             open => open,
         };
-        let journaled = self.journaled.read();
+        let journaled = self.journaled.of_key(key);
         let logged = newest(journaled.layers(), key);
         match (open, logged) {
             (Some(open), Some(logged)) if logged.number > open.number => Ok(logged.clone()),
@@ -116,14 +104,6 @@ impl SharedOverlay {
     /// Returns the keys of the open sets, in no order. Some may be there twice. Keys that change meanwhile may be missing.
     pub(super) fn unsynced_keys(&self) -> Vec<Key> {
         self.open.keys()
-    }
-
-    fn change_journaled<T>(&self, change: impl FnOnce(&mut Journaled) -> T) -> T {
-        let mut journaled = self.journaled.write();
-        let done = change(&mut journaled);
-        self.journaled_bytes
-            .store(journaled.bytes(), Ordering::Relaxed);
-        done
     }
 
     /// Returns whether no thread has one of the locks.
@@ -155,15 +135,7 @@ impl SharedOverlay {
         // Each shard of a part is in order: sorting merges them. The newest change of a key comes first.
         all.sort_by(|(a, old), (b, new)| a.cmp(b).then(new.number.cmp(&old.number)));
         all.dedup_by(|(later, _), (first, _)| later == first);
-        let mut newest = Vec::with_capacity(all.len());
-        for chunk in all.chunks(CHUNK) {
-            let journaled = self.journaled.read();
-            let current = chunk
-                .iter()
-                .filter(|(key, change)| !journaled.has_newer(key, change.number));
-            newest.extend(current.map(|(key, change)| ((*key).clone(), (*change).clone())));
-        }
-        newest
+        self.journaled.newest_of(&all)
     }
 
     /// Notes changes that the journal now holds.
@@ -172,55 +144,55 @@ impl SharedOverlay {
         let highest = numbers.max().unwrap_or(0);
         // Before a change leaves the open sets, where readers would find it otherwise.
         self.highest_journaled.fetch_max(highest, Ordering::AcqRel);
-        for chunk in changes.chunks(LOGGED_AT_ONCE) {
-            self.change_journaled(|journaled| journaled.log(chunk));
-        }
-        self.open.drop_older(changes, highest);
+        let changes = by_shard(changes);
+        self.journaled.log(&changes);
+        self.open.drop_older(&changes, highest);
     }
 
     /// Returns the changes of units to the open sets, below what came since.
     pub(super) fn restore(&self, parts: &[Pending]) {
-        parts.iter().for_each(|part| self.open.restore(part));
+        for part in parts {
+            self.open.restore(part);
+        }
     }
 
     /// Forgets units that were taken; their changes are in other layers by now.
     pub(super) fn forget(&self, parts: Vec<Pending>) {
-        parts.iter().for_each(|part| self.open.forget(part));
+        for part in &parts {
+            self.open.forget(part);
+        }
         // Their memory is freed after the locks.
         drop(parts);
     }
 
     /// Sets everything in the journal aside for the index. Only while nothing is frozen.
     pub(super) fn freeze(&self, position: Position) -> Frozen {
-        self.change_journaled(|journaled| journaled.freeze(position))
+        self.journaled.freeze(position)
     }
 
     /// Returns the frozen changes, if there are any.
     pub(super) fn frozen(&self) -> Option<Frozen> {
-        self.journaled.read().frozen()
+        self.journaled.frozen()
     }
 
     /// Forgets the frozen changes: the index has them.
     pub(super) fn thaw(&self) {
-        // Bound first: its memory is freed after the lock.
-        let thawed = self.change_journaled(Journaled::thaw);
-        drop(thawed);
+        self.journaled.thaw();
     }
 
     /// Returns everything that is in the journal and not in the index.
     pub(super) fn in_journal(&self) -> Layer {
-        self.journaled.read().in_journal()
+        self.journaled.all()
     }
 
     /// Forgets everything that is in the journal: the index has it.
     pub(super) fn forget_journal(&self) {
-        let forgotten = self.change_journaled(Journaled::forget_journal);
-        drop(forgotten);
+        self.journaled.clear();
     }
 
     /// Returns about how much memory all layers take. Looks at every shard of the open sets.
     pub(super) fn bytes(&self) -> usize {
-        self.open.bytes() + self.journaled_bytes.load(Ordering::Relaxed)
+        self.open.bytes() + self.journaled.bytes()
     }
 
     /// Returns whether [`Self::bytes`] are less than `limit`. Looks at the shards only if less than [`UNCOUNTED_BYTES`]
@@ -232,7 +204,7 @@ impl SharedOverlay {
 
     /// Returns a lower bound of [`Self::bytes`], which is less than [`UNCOUNTED_BYTES`] above it. Looks at no shard.
     fn least_bytes(&self) -> usize {
-        self.open.least_bytes() + self.journaled_bytes.load(Ordering::Relaxed)
+        self.open.least_bytes() + self.journaled.bytes()
     }
 
     /// Returns about how much memory the changes take that are still pending. Looks at every shard.
@@ -250,6 +222,7 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
+    use crate::metadata::shards::CHUNK;
 
     /// Returns the key of an object; all objects together are in all shards.
     fn object_key(number: u64) -> Key {
@@ -347,7 +320,8 @@ mod tests {
                     }
                     if number % 3 == 0 {
                         let frozen = overlay.freeze(Position::default());
-                        if let Some(change) = frozen.layer.get(&key) {
+                        let mut layers = frozen.layers.iter();
+                        if let Some(change) = layers.find_map(|layer| layer.get(&key)) {
                             indexed.store(number_in(change), Ordering::Release);
                         }
                         overlay.thaw();
@@ -371,13 +345,73 @@ mod tests {
         });
     }
 
+    /// Both halves of a batch move from shard to shard and from place to place, each at its own time.
+    #[test]
+    fn a_reader_of_all_shards_sees_whole_batches_wherever_they_are() {
+        const LAST: u64 = 5_000;
+        let overlay = SharedOverlay::default();
+        let keys = [1, 2].map(object_key);
+        let (indexed, applied) = (AtomicU64::new(0), AtomicU64::new(0));
+        let number_in = |change: &NumberedChange| {
+            let value = change.value.as_deref().expect("it is not deleted");
+            u64::from_be_bytes(value.try_into().expect("8 bytes"))
+        };
+        let read = || {
+            let layers = overlay.read(Bound::Unbounded, b"z");
+            let indexed = indexed.load(Ordering::Acquire);
+            let (window, upto) = layers.window(usize::MAX);
+            assert_eq!(upto, None);
+            keys.each_ref()
+                .map(|key| window.get(key).map_or(indexed, number_in))
+        };
+        let write = |number: u64| {
+            let mut batch = Batch::default();
+            for key in &keys {
+                batch.put(key.clone(), number.to_be_bytes().to_vec());
+            }
+            overlay.apply(batch, Origin::Applied);
+            applied.store(number, Ordering::Release);
+            if number.is_multiple_of(2) {
+                let parts = vec![overlay.take(Origin::Applied)];
+                overlay.log(&overlay.newest(&parts));
+                overlay.forget(parts);
+            }
+            if number.is_multiple_of(3) {
+                let frozen = overlay.freeze(Position::default());
+                let newest = frozen.in_order().into_iter().map(|(_, it)| number_in(it));
+                if let Some(newest) = newest.max() {
+                    indexed.store(newest, Ordering::Release);
+                }
+                overlay.thaw();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| (1..=LAST).for_each(write));
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while applied.load(Ordering::Acquire) < LAST {
+                        let least = applied.load(Ordering::Acquire);
+                        let [one, other] = read();
+                        assert_eq!(one, other, "halves of a batch");
+                        assert!(one >= least, "{one} was found after {least} was applied");
+                    }
+                });
+            }
+        });
+        assert_eq!(read(), [LAST; 2]);
+    }
+
     #[test]
     fn the_bytes_are_known_without_the_lock() {
         let overlay = SharedOverlay::default();
         overlay.apply(put("value"), Origin::Applied);
         let held = overlay.read(Bound::Unbounded, b"z");
         let mut layers = Layer::default();
-        let open = held.open.layers().flat_map(Layer::iter);
+        let open = held
+            .open
+            .iter()
+            .flat_map(OpenSets::layers)
+            .flat_map(Layer::iter);
         open.for_each(|(key, change)| layers.insert(key.clone(), change.clone()));
         assert!(layers.bytes() > 0);
         assert_eq!(overlay.bytes(), layers.bytes());
@@ -464,7 +498,7 @@ mod tests {
         overlay.log(&overlay.newest(&parts));
         overlay.forget(parts);
         assert_eq!(overlay.in_journal().len(), count);
-        assert_eq!(overlay.freeze(Position::default()).layer.len(), count);
+        assert_eq!(overlay.freeze(Position::default()).in_order().len(), count);
         overlay.thaw();
         assert_eq!((overlay.bytes(), overlay.in_journal().len()), (0, 0));
     }

@@ -66,10 +66,8 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
             }
             if random.random_bool(0.4) {
                 if let Some(frozen) = overlay.frozen() {
-                    let changes = frozen
-                        .layer
-                        .iter()
-                        .map(|(key, entry)| (key, entry.value.as_ref()));
+                    let changes = frozen.in_order().into_iter();
+                    let changes = changes.map(|(key, entry)| (key, entry.value.as_ref()));
                     let position = Position::default();
                     index
                         .commit(&mut Commit {
