@@ -82,10 +82,13 @@ impl Opened {
     }
 }
 
+/// A part of the table.
+type Shard = RwLock<HashMap<u64, Opened>>;
+
 /// Everything open, by handle.
 pub(super) struct Handles {
     /// Files that are opened at the same time get neighbouring numbers, and so neighbouring parts.
-    shards: Box<[CachePadded<RwLock<HashMap<u64, Opened>>>]>,
+    shards: Box<[CachePadded<Shard>]>,
     next: CachePadded<AtomicU64>,
     /// The recent reads of files that callers opened by themselves; a place for each remainder of an inode's number.
     readers: Box<[Mutex<Readers>]>,
@@ -178,7 +181,7 @@ impl Handles {
         Handle::Numbered(number)
     }
 
-    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Opened>> {
+    fn shard(&self, number: u64) -> &Shard {
         &self.shards[remainder(number, SHARDS)]
     }
 }

@@ -31,10 +31,13 @@ impl Node {
     }
 }
 
+/// A part of the table.
+type Shard = Mutex<HashMap<Ino, Node>>;
+
 /// Counts look-ups and handles; inodes with neither take no memory.
 pub(super) struct Nodes {
     /// Threads that make inodes at the same time get neighbouring numbers, and so neighbouring parts.
-    shards: Box<[CachePadded<Mutex<HashMap<Ino, Node>>>]>,
+    shards: Box<[CachePadded<Shard>]>,
 }
 
 impl Nodes {
@@ -157,7 +160,7 @@ impl Nodes {
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Node>> {
+    fn shard(&self, ino: Ino) -> &Shard {
         let index = usize::try_from(ino.0 % SHARDS as u64).expect("below 64");
         &self.shards[index]
     }
