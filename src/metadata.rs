@@ -54,7 +54,7 @@ use disk::Disk;
 use index::{Commit, Index, Position};
 use index_update::IndexUpdate;
 use journal::Journal;
-use layer::{Layer, NumberedChange};
+use layer::{InOrder, NumberedChange, in_order};
 use mirror::Mirror;
 use overlay::{Frozen, Origin};
 use redb_index::RedbIndex;
@@ -73,15 +73,18 @@ mod fresh_cache;
 mod index;
 mod index_update;
 mod journal;
+mod journaled_shards;
 mod key;
 mod layer;
 mod map;
 mod mirror;
 mod numbers;
+mod open_shards;
 mod overlay;
 mod redb_index;
 mod replay;
 mod replicas;
+mod shards;
 mod shared_overlay;
 mod view;
 mod writability;
@@ -228,7 +231,7 @@ impl Meta {
         let (journal, overlay) = match access {
             Access::ReadOnly => (
                 None,
-                SharedOverlay::with_logged(replayed.changes, replayed.last.0),
+                SharedOverlay::with_logged(&replayed.changes, replayed.last.0),
             ),
             Access::ReadWrite => {
                 members.epochs().note_absent();
@@ -339,19 +342,20 @@ impl Meta {
         }
     }
 
-    /// Applies a batch: visible at once and as a whole, durable with the record that
-    /// [`Meta::rotate`] takes it for. While a checkpoint runs and memory is short this waits, at
-    /// most some seconds.
+    /// Applies a batch: visible at once and as a whole, durable with the record that [`Meta::rotate`] takes it for. While
+    /// a checkpoint runs and memory is short this waits, at most some seconds.
     ///
     /// # Errors
     ///
-    /// [`MetaError::ReadOnly`], [`MetaError::Poisoned`], [`MetaError::Closed`]; and
-    /// [`MetaError::NoSpace`] once changes for which the members have no space fill twice the memory
-    /// that they are meant to take.
+    /// [`MetaError::ReadOnly`], [`MetaError::Poisoned`], [`MetaError::Closed`]; and [`MetaError::NoSpace`] once changes for
+    /// which the members have no space fill twice the memory that they are meant to take.
     pub fn apply(&self, batch: Batch) -> Result<(), MetaError> {
-        self.backpressure.wait(self.overlay_bytes());
-        if self.is_full() && self.overlay_bytes() > 2 * self.backpressure.limit_bytes() {
-            return Err(MetaError::NoSpace);
+        let limit = self.backpressure.limit_bytes();
+        if !self.overlay.is_below(limit.saturating_add(1)) {
+            self.backpressure.wait(self.overlay_bytes());
+            if self.is_full() && self.overlay_bytes() > 2 * limit {
+                return Err(MetaError::NoSpace);
+            }
         }
         self.put(batch, Origin::Applied)
     }
@@ -456,7 +460,7 @@ impl Meta {
         let changes = self.overlay.newest(&parts);
         let position = journal.position();
         let journaled = self.overlay.in_journal();
-        let committed = self.commit_index(&journaled, &changes, position);
+        let committed = self.commit_index(in_order([&journaled]), &changes, position);
         match &committed {
             Ok(()) => {
                 // Readers find the changes there until all of the journal is forgotten at once.
@@ -555,7 +559,7 @@ impl Meta {
 
     fn commit(&self, journal: &Journal, frozen: &Frozen) -> Result<(), MetaError> {
         self.backpressure.while_making_room(|| {
-            let committed = self.commit_index(&frozen.layer, &[], frozen.position);
+            let committed = self.commit_index(frozen.in_order(), &[], frozen.position);
             if committed.is_ok() {
                 self.overlay.thaw();
                 journal.note_covered(frozen.position.lsn);
@@ -566,7 +570,7 @@ impl Meta {
 
     fn commit_index(
         &self,
-        journaled: &Layer,
+        journaled: InOrder<'_>,
         units: &[(Key, NumberedChange)],
         position: Position,
     ) -> Result<(), MetaError> {
@@ -598,15 +602,20 @@ impl Meta {
         self.overlay.bytes()
     }
 
-    /// Returns whether the members had no space for what was last brought into the journal, or into
-    /// the index: changes that are applied now may have to stay in memory.
+    /// Returns whether [`Meta::overlay_bytes`] are below `limit`. Costs less than the number.
+    #[must_use]
+    pub fn waits_below(&self, limit: u64) -> bool {
+        (usize::try_from(limit)).map_or(true, |limit| self.overlay.is_below(limit))
+    }
+
+    /// Returns whether the members had no space for what last went to the journal, or to the index. Changes that are
+    /// applied now may have to stay in memory.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.journal_full.load(Ordering::Acquire) || self.index_full.load(Ordering::Acquire)
     }
 
-    /// Returns whether the members had no space for what was last brought into the journal: unlike the index,
-    /// nothing makes up for that.
+    /// Returns whether the members had no space for what last went to the journal. Unlike for the index, nothing helps.
     #[must_use]
     pub fn is_journal_full(&self) -> bool {
         self.journal_full.load(Ordering::Acquire)

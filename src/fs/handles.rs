@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 
 use crate::format::Ino;
@@ -81,10 +82,14 @@ impl Opened {
     }
 }
 
+/// A part of the table.
+type Shard = RwLock<HashMap<u64, Opened>>;
+
 /// Everything open, by handle.
 pub(super) struct Handles {
-    shards: Box<[RwLock<HashMap<u64, Opened>>]>,
-    next: AtomicU64,
+    /// Files that are opened at the same time get neighbouring numbers, and so neighbouring parts.
+    shards: Box<[CachePadded<Shard>]>,
+    next: CachePadded<AtomicU64>,
     /// The recent reads of files that callers opened by themselves; a place for each remainder of an inode's number.
     readers: Box<[Mutex<Readers>]>,
 }
@@ -92,8 +97,8 @@ pub(super) struct Handles {
 impl Handles {
     pub(super) fn new() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            next: AtomicU64::new(1),
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            next: CachePadded::new(AtomicU64::new(1)),
             readers: (0..PLACES).map(|_| Mutex::default()).collect(),
         }
     }
@@ -176,7 +181,7 @@ impl Handles {
         Handle::Numbered(number)
     }
 
-    fn shard(&self, number: u64) -> &RwLock<HashMap<u64, Opened>> {
+    fn shard(&self, number: u64) -> &Shard {
         &self.shards[remainder(number, SHARDS)]
     }
 }

@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
 use crate::format::Ino;
@@ -30,15 +31,19 @@ impl Node {
     }
 }
 
+/// A part of the table.
+type Shard = Mutex<HashMap<Ino, Node>>;
+
 /// Counts look-ups and handles; inodes with neither take no memory.
 pub(super) struct Nodes {
-    shards: Box<[Mutex<HashMap<Ino, Node>>]>,
+    /// Threads that make inodes at the same time get neighbouring numbers, and so neighbouring parts.
+    shards: Box<[CachePadded<Shard>]>,
 }
 
 impl Nodes {
     pub(super) fn new() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
         }
     }
 
@@ -155,7 +160,7 @@ impl Nodes {
         }
     }
 
-    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Node>> {
+    fn shard(&self, ino: Ino) -> &Shard {
         let index = usize::try_from(ino.0 % SHARDS as u64).expect("below 64");
         &self.shards[index]
     }

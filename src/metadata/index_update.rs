@@ -9,7 +9,7 @@ use super::batch::Value;
 use super::error::MetaError;
 use super::index::{Commit, Index, Position};
 use super::key::Key;
-use super::layer::{Layer, NumberedChange};
+use super::layer::{InOrder, NumberedChange};
 use crate::format::journal::StripeData;
 
 /// A step takes at most this part of the reserve: the one before it has not freed its pages
@@ -23,7 +23,7 @@ const CHANGE_BYTES: u64 = 4096 + 512;
 #[derive(Debug)]
 pub(super) struct IndexUpdate<'a> {
     /// Changes that are in the journal.
-    pub(super) journaled: &'a Layer,
+    pub(super) journaled: InOrder<'a>,
     /// Newer changes that are not: all of them at once or none.
     pub(super) units: &'a [(Key, NumberedChange)],
     /// The position of the index after all of them.
@@ -34,9 +34,12 @@ pub(super) struct IndexUpdate<'a> {
 
 impl<'a> IndexUpdate<'a> {
     /// Returns all changes, newer ones of a key after older ones.
-    pub(super) fn changes(&self) -> impl Iterator<Item = (&'a Key, Option<&'a Value>)> + use<'a> {
-        let journaled: &'a Layer = self.journaled;
-        layer_changes(journaled).chain(self.units.iter().map(change))
+    pub(super) fn changes(&self) -> impl Iterator<Item = (&'a Key, Option<&'a Value>)> {
+        let journaled = self
+            .journaled
+            .iter()
+            .map(|(key, entry)| (*key, entry.value.as_ref()));
+        journaled.chain(self.units.iter().map(change))
     }
 
     /// Brings all of it into the index, with one commit if there is space for it.
@@ -52,7 +55,7 @@ impl<'a> IndexUpdate<'a> {
         }
         let reserve_bytes = index.release_reserve();
         let outset = index.position();
-        for step in small_steps(self.journaled, reserve_bytes / RESERVE_PART) {
+        for step in small_steps(&self.journaled, reserve_bytes / RESERVE_PART) {
             index.commit(&mut Commit {
                 changes: Box::new(step.into_iter()),
                 position: outset,
@@ -80,15 +83,14 @@ fn change((key, entry): &(Key, NumberedChange)) -> (&Key, Option<&Value>) {
     (key, entry.value.as_ref())
 }
 
-fn layer_changes(layer: &Layer) -> impl Iterator<Item = (&Key, Option<&Value>)> {
-    layer.iter().map(|(key, entry)| (key, entry.value.as_ref()))
-}
-
 type Step<'a> = Vec<(&'a Key, Option<&'a Value>)>;
 
-/// Cuts a layer into runs that each take at most `limit` bytes of pages, or are a single change.
-fn small_steps(layer: &Layer, limit: u64) -> impl Iterator<Item = Step<'_>> {
-    let mut changes = layer_changes(layer).peekable();
+/// Cuts changes into runs that each take at most `limit` bytes of pages, or are a single change.
+fn small_steps<'a>(changes: &InOrder<'a>, limit: u64) -> impl Iterator<Item = Step<'a>> {
+    let changes = changes
+        .iter()
+        .map(|(key, entry)| (*key, entry.value.as_ref()));
+    let mut changes = changes.peekable();
     std::iter::from_fn(move || {
         let mut step = vec![changes.next()?];
         let mut bytes = cost(step[0].1);
@@ -110,6 +112,7 @@ fn cost(value: Option<&Value>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::metadata::layer::{Layer, in_order};
 
     fn layer(sizes: &[usize]) -> Layer {
         let mut layer = Layer::default();
@@ -126,6 +129,7 @@ mod tests {
     #[test]
     fn steps_hold_all_changes_in_order_and_stay_within_the_limit_unless_one_change_does_not() {
         let layer = layer(&[10, 10, 100_000, 10, 10, 10]);
+        let layer = in_order([&layer]);
         let limit = 2 * (CHANGE_BYTES + 20);
         let steps: Vec<Vec<u8>> = small_steps(&layer, limit)
             .map(|step| step.iter().map(|(key, _)| key[0]).collect())

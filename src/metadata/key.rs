@@ -19,6 +19,7 @@ pub struct Key(SmallVec<[u8; INLINE]>);
 
 impl Ord for Key {
     /// The order of the bytes. Keys consist of numbers of eight bytes for the most part, so eight are compared at once.
+    #[inline]
     fn cmp(&self, other: &Self) -> Ordering {
         let (mut a, mut b): (&[u8], &[u8]) = (self, other);
         while let (Some((a_word, a_rest)), Some((b_word, b_rest))) =

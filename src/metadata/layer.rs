@@ -107,25 +107,35 @@ impl Layer {
     }
 }
 
+/// Changes in order of key, of each key one.
+pub(super) type InOrder<'a> = Vec<(&'a Key, &'a NumberedChange)>;
+
+/// Returns the changes of layers that share no key, in order.
+pub(super) fn in_order<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> InOrder<'a> {
+    let mut all: InOrder<'_> = layers.into_iter().flat_map(Layer::iter).collect();
+    // Each layer is in order: sorting merges them.
+    all.sort_by_key(|(key, _)| *key);
+    all
+}
+
 /// The changes of a range of keys, and the last key up to which they are complete: `None` for the whole range.
 pub(super) type Window = (BTreeMap<Key, NumberedChange>, Option<Key>);
 
-/// Collects the newest changes of keys from `from` to before `end`, as far as at most `limit` of each layer reach.
-/// Neither the range nor `limit` is empty.
+/// Collects the newest changes of keys from `from` to before `end`, as far as at most so many of each layer reach as
+/// stand beside it. Neither the range nor one of these limits is empty.
 pub(super) fn window<'a>(
-    layers: impl Iterator<Item = &'a Layer> + Clone,
+    layers: impl Iterator<Item = (&'a Layer, usize)> + Clone,
     from: Bound<&[u8]>,
     end: &[u8],
-    limit: usize,
 ) -> Window {
     let range = || (from, Bound::Excluded(end));
     let upto = layers
         .clone()
-        .filter_map(|layer| layer.entries.range::<[u8], _>(range()).nth(limit - 1))
+        .filter_map(|(layer, limit)| layer.entries.range::<[u8], _>(range()).nth(limit - 1))
         .map(|(key, _)| key.clone())
         .min();
     let mut window = Layer::default();
-    for layer in layers {
+    for (layer, _) in layers {
         let within = |key: &Key| upto.as_ref().is_none_or(|upto| key <= upto);
         let entries = layer.entries.range::<[u8], _>(range());
         for (key, entry) in entries.take_while(|(key, _)| within(key)) {

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use crossbeam_utils::CachePadded;
 use parking_lot::Mutex;
 
 use super::batch::Batch;
@@ -18,8 +19,8 @@ pub struct Numbers {
     name: &'static str,
     /// The distance by which the counter is moved on.
     ahead: u64,
-    /// Numbers that the counter in the index covers already.
-    covered: Mutex<Range<u64>>,
+    /// Numbers that the counter in the index covers already. It changes with each number, and its neighbours do not.
+    covered: CachePadded<Mutex<Range<u64>>>,
 }
 
 impl Numbers {
@@ -39,7 +40,7 @@ impl Numbers {
         Ok(Self {
             name,
             ahead,
-            covered: Mutex::new(next..next),
+            covered: CachePadded::new(Mutex::new(next..next)),
         })
     }
 

@@ -11,10 +11,9 @@
 
 use std::sync::Arc;
 
-use super::batch::Batch;
 use super::index::Position;
 use super::key::Key;
-use super::layer::{Layer, NumberedChange};
+use super::layer::{InOrder, Layer, NumberedChange, in_order};
 
 /// The set, one of two, from which a [`Pending`] was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +28,8 @@ pub(super) enum Origin {
 #[must_use = "changes that are not appended never become durable"]
 #[derive(Debug)]
 pub struct Pending {
-    pub(super) layer: Arc<Layer>,
+    /// The changes of each shard that had some, with its number.
+    pub(super) layers: Vec<(usize, Arc<Layer>)>,
     pub(super) origin: Origin,
 }
 
@@ -37,52 +37,49 @@ impl Pending {
     /// Returns whether there are no changes in it.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.layer.is_empty()
+        self.layers.is_empty()
     }
 
     /// Counts the keys that it changes.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.layer.len()
+        self.layers.iter().map(|(_, layer)| layer.len()).sum()
+    }
+
+    /// Returns its changes, those of each shard in order of key.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &NumberedChange)> {
+        self.layers.iter().flat_map(|(_, layer)| layer.iter())
     }
 }
 
 /// Changes on their way into the index.
 #[derive(Clone, Debug)]
 pub(super) struct Frozen {
-    pub(super) layer: Arc<Layer>,
+    /// The changes of each shard that has some.
+    pub(super) layers: Vec<Arc<Layer>>,
     /// The position of the index after them.
     pub(super) position: Position,
 }
 
-/// The layers of changes that are not in the journal yet.
+impl Frozen {
+    /// Returns its changes in order of key.
+    pub(super) fn in_order(&self) -> InOrder<'_> {
+        in_order(self.layers.iter().map(|layer| &**layer))
+    }
+}
+
+/// The layers of changes that are not in the journal yet, of the keys of one shard.
 #[derive(Debug, Default)]
 pub(super) struct OpenSets {
-    last_number: u64,
     pending: Layer,
     stripes: Layer,
     taken: Vec<Arc<Layer>>,
 }
 
 impl OpenSets {
-    /// Starts without changes. The next one has a higher number than `last_number`.
-    pub(super) fn after(last_number: u64) -> Self {
-        Self {
-            last_number,
-            ..Self::default()
-        }
-    }
-
-    /// Adds a batch to one of the two open sets.
-    pub(super) fn apply(&mut self, batch: Batch, origin: Origin) {
-        for (key, value) in batch {
-            self.last_number += 1;
-            let entry = NumberedChange {
-                number: self.last_number,
-                value,
-            };
-            self.open_set(origin).insert(key, entry);
-        }
+    /// Adds a change to one of the two open sets, unless that holds a newer one of its key.
+    pub(super) fn apply(&mut self, key: Key, change: NumberedChange, origin: Origin) {
+        self.open_set(origin).insert(key, change);
     }
 
     fn open_set(&mut self, origin: Origin) -> &mut Layer {
@@ -92,20 +89,15 @@ impl OpenSets {
         }
     }
 
-    /// Takes all of one open set.
-    pub(super) fn take(&mut self, origin: Origin) -> Pending {
-        let layer = Arc::new(std::mem::take(self.open_set(origin)));
-        if !layer.is_empty() {
-            self.taken.push(Arc::clone(&layer));
+    /// Takes all of one open set, if there is something in it.
+    pub(super) fn take(&mut self, origin: Origin) -> Option<Arc<Layer>> {
+        let open = self.open_set(origin);
+        if open.is_empty() {
+            return None;
         }
-        Pending { layer, origin }
-    }
-
-    /// Returns changes to the set they were taken from, below what came since.
-    pub(super) fn restore(&mut self, origin: Origin, changes: &[(Key, NumberedChange)]) {
-        for (key, entry) in changes {
-            self.open_set(origin).insert(key.clone(), entry.clone());
-        }
+        let layer = Arc::new(std::mem::take(open));
+        self.taken.push(Arc::clone(&layer));
+        Some(layer)
     }
 
     /// Forgets a set that was taken; its changes are in another layer by now.
@@ -118,12 +110,10 @@ impl OpenSets {
         self.pending.has_older(number) || self.stripes.has_older(number)
     }
 
-    /// Drops what is older than these changes, which the journal holds: written later, it would undo them.
-    pub(super) fn drop_older(&mut self, changes: &[(Key, NumberedChange)]) {
-        for (key, entry) in changes {
-            self.pending.remove_older(key, entry.number);
-            self.stripes.remove_older(key, entry.number);
-        }
+    /// Drops what is older than a change that the journal holds: written later, it would undo that.
+    pub(super) fn drop_older(&mut self, key: &Key, number: u64) {
+        self.pending.remove_older(key, number);
+        self.stripes.remove_older(key, number);
     }
 
     /// Returns the layers, of which any may hold the newest change of a key.
@@ -144,78 +134,44 @@ impl OpenSets {
     }
 }
 
-/// The layers of changes that the journal holds, and the index lacks.
+/// The layers of changes that the journal holds, and the index lacks, of the keys of one shard.
 #[derive(Debug, Default)]
 pub(super) struct Journaled {
     logged: Layer,
-    frozen: Option<Frozen>,
+    frozen: Option<Arc<Layer>>,
 }
 
 impl Journaled {
-    /// Starts with changes that are in the journal already.
-    pub(super) fn with_logged(logged: Layer) -> Self {
-        Self {
-            logged,
-            frozen: None,
-        }
-    }
-
     /// Returns whether it holds a newer change of a key than `number`.
     pub(super) fn has_newer(&self, key: &Key, number: u64) -> bool {
         self.layers().any(|layer| layer.has_newer(key, number))
     }
 
-    /// Notes changes that the journal now holds.
-    pub(super) fn log(&mut self, changes: &[(Key, NumberedChange)]) {
-        for (key, entry) in changes {
-            self.logged.insert(key.clone(), entry.clone());
-        }
+    /// Notes a change that the journal now holds.
+    pub(super) fn log(&mut self, key: &Key, change: &NumberedChange) {
+        self.logged.insert(key.clone(), change.clone());
     }
 
-    /// Sets everything in the journal aside for the index. Only while nothing is frozen.
-    pub(super) fn freeze(&mut self, position: Position) -> Frozen {
+    /// Sets everything in the journal aside for the index, if there is something. Only while nothing is frozen.
+    pub(super) fn freeze(&mut self) -> Option<Arc<Layer>> {
         debug_assert!(
             self.frozen.is_none(),
             "frozen changes must reach the index first"
         );
-        let frozen = Frozen {
-            layer: Arc::new(std::mem::take(&mut self.logged)),
-            position,
-        };
-        self.frozen = Some(frozen.clone());
-        frozen
-    }
-
-    pub(super) fn frozen(&self) -> Option<Frozen> {
+        if !self.logged.is_empty() {
+            self.frozen = Some(Arc::new(std::mem::take(&mut self.logged)));
+        }
         self.frozen.clone()
     }
 
     /// Forgets the frozen changes: the index has them. Returns them to be dropped without a lock.
-    pub(super) fn thaw(&mut self) -> Option<Frozen> {
+    pub(super) fn thaw(&mut self) -> Option<Arc<Layer>> {
         self.frozen.take()
-    }
-
-    /// Returns everything that is in the journal and not in the index.
-    pub(super) fn in_journal(&self) -> Layer {
-        let mut all = self
-            .frozen
-            .as_ref()
-            .map_or_else(Layer::default, |frozen| (*frozen.layer).clone());
-        for (key, entry) in self.logged.iter() {
-            all.insert(key.clone(), entry.clone());
-        }
-        all
-    }
-
-    /// Forgets everything that is in the journal: the index has it. Returns it to be dropped without
-    /// a lock.
-    pub(super) fn forget_journal(&mut self) -> (Layer, Option<Frozen>) {
-        (std::mem::take(&mut self.logged), self.frozen.take())
     }
 
     /// Returns the layers, of which any may hold the newest change of a key.
     pub(super) fn layers(&self) -> impl Iterator<Item = &Layer> + Clone {
-        let frozen = self.frozen.iter().map(|frozen| &*frozen.layer);
+        let frozen = self.frozen.iter().map(|frozen| &**frozen);
         std::iter::once(&self.logged).chain(frozen)
     }
 

@@ -14,7 +14,7 @@ use super::index::{Index, Position};
 use super::index_update::IndexUpdate;
 use super::journal;
 use super::key::Key;
-use super::layer::{Layer, NumberedChange};
+use super::layer::{Layer, NumberedChange, in_order};
 use crate::format::journal::{JournalRecord, Preview, StripeData, decode_within};
 use crate::format::record::Scrub;
 use crate::format::{BLOCK_SIZE, Epoch, FormatError, Lsn, MemberIndex, Record, SegmentId, key};
@@ -62,7 +62,7 @@ pub(super) fn commit_recovered(
     }
     let note = note_of_stale_copies(index, changes, position.lsn, members)?;
     let update = IndexUpdate {
-        journaled: changes,
+        journaled: in_order([changes]),
         units: note.as_slice(),
         position,
         unflushed: &recovered.data,

@@ -5,27 +5,25 @@
 //!
 //! # Invariants
 //!
-//! - No lock is held across I/O. Every change waits for that of the open sets, and for no other: bringing changes into the
-//!   journal delays none. Changes hold it for a few instructions, or in chunks, between which others have their turn. So a
-//!   thread tries again for a while before it sleeps: a wake takes longer than such a hold. Those who list keys or look
-//!   through a window hold it longer. That of the journaled layers is held for as long as copying a layer takes.
-//! - The lock of the journaled layers is taken before that of the open sets, where both are held.
+//! - No lock is held across I/O. Changes and look-ups wait for the shards of their keys, and for nothing else.
+//! - A change holds a shard for a few instructions. Many changes hold it in chunks, between which others have their turn. A
+//!   wake takes longer than such a hold, so a thread tries again for a while before it sleeps. Listings and windows hold
+//!   shards longer.
+//! - Shards of the journaled layers are taken before those of the open sets, and each kind in ascending order. The heads of
+//!   [`super::journaled_shards`] and [`super::open_shards`] say what is atomic over several shards.
 
 use std::ops::Bound;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-use parking_lot::{RwLock, RwLockReadGuard};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::batch::{Batch, Value};
-use super::brief_lock::BriefLock;
 use super::fresh_cache::FreshCache;
 use super::index::Position;
+use super::journaled_shards::JournaledShards;
 use super::key::Key;
 use super::layer::{self, Layer, NumberedChange, Window};
+use super::open_shards::{OpenShards, UNCOUNTED_BYTES};
 use super::overlay::{Frozen, Journaled, OpenSets, Origin, Pending, newest};
-
-/// Changes that go from one layer to another under one hold of a lock.
-const CHUNK: usize = 256;
+use super::shards::{HeldShards, by_shard};
 
 /// A cache of newest values, also of keys that have none.
 pub(super) type Records = FreshCache<Key, Option<Value>>;
@@ -33,50 +31,49 @@ pub(super) type Records = FreshCache<Key, Option<Value>>;
 /// The layers of changes that the index lacks, which threads share.
 #[derive(Debug, Default)]
 pub(super) struct SharedOverlay {
-    open: BriefLock<OpenSets>,
-    journaled: RwLock<Journaled>,
+    open: OpenShards,
+    journaled: JournaledShards,
     /// No change in the journaled layers has a higher number.
     highest_journaled: AtomicU64,
-    /// Memory that the open sets take, in bytes. Reading it needs no lock.
-    open_bytes: AtomicUsize,
-    /// Memory that pending changes take, in bytes.
-    pending_bytes: AtomicUsize,
-    /// Memory that the journaled layers take, in bytes.
-    journaled_bytes: AtomicUsize,
 }
 
-/// All layers, which do not change while this lives.
+/// The layers that may hold changes of a range of keys. They do not change while this lives.
 pub(super) struct Layers<'a> {
-    open: RwLockReadGuard<'a, OpenSets>,
-    journaled: RwLockReadGuard<'a, Journaled>,
+    from: Bound<&'a [u8]>,
+    end: &'a [u8],
+    open: HeldShards<'a, OpenSets>,
+    journaled: HeldShards<'a, Journaled>,
 }
 
 impl Layers<'_> {
-    /// As [`layer::window`], of all layers.
-    pub(super) fn window(&self, from: Bound<&[u8]>, end: &[u8], limit: usize) -> Window {
-        let layers = self.open.layers().chain(self.journaled.layers());
-        layer::window(layers, from, end, limit)
+    /// As [`layer::window`], of the range. About `limit` changes are in it at most.
+    pub(super) fn window(&self, limit: usize) -> Window {
+        let share = self.open.share_of(limit);
+        let open = self.open.iter().flat_map(OpenSets::layers);
+        let journaled = self.journaled.iter().flat_map(Journaled::layers);
+        let layers = open.chain(journaled).map(|layer| (layer, share));
+        layer::window(layers, self.from, self.end)
     }
 }
 
 impl SharedOverlay {
     /// Starts with changes that are in the journal already. The next one has a higher number than `last_number`.
-    pub(super) fn with_logged(logged: Layer, last_number: u64) -> Self {
-        let shared = Self::default();
-        shared.change_open(|open| *open = OpenSets::after(last_number));
-        shared
-            .highest_journaled
-            .store(last_number, Ordering::Release);
-        shared.change_journaled(|journaled| *journaled = Journaled::with_logged(logged));
-        shared
+    pub(super) fn with_logged(logged: &Layer, last_number: u64) -> Self {
+        Self {
+            open: OpenShards::after(last_number),
+            journaled: JournaledShards::with_logged(logged),
+            highest_journaled: AtomicU64::new(last_number),
+        }
     }
 
-    /// Returns all layers, which do not change while the guards live.
-    pub(super) fn read(&self) -> Layers<'_> {
+    /// Returns all layers that may hold keys from `from` to before `end`. They do not change while the guards live.
+    pub(super) fn read<'a>(&'a self, from: Bound<&'a [u8]>, end: &'a [u8]) -> Layers<'a> {
         // In this order: no change waits for this thread while it waits for a commit.
-        let journaled = self.journaled.read();
+        let journaled = self.journaled.read(from, end);
         Layers {
-            open: self.open.read(),
+            from,
+            end,
+            open: self.open.read(from, end),
             journaled,
         }
     }
@@ -88,165 +85,131 @@ impl SharedOverlay {
         key: &Key,
         otherwise: impl FnOnce() -> T,
     ) -> Result<NumberedChange, T> {
-        let open = newest(self.open.read().layers(), key).cloned();
-        if let Some(change) = &open
-            && change.number > self.highest_journaled.load(Ordering::Acquire)
-        {
-            return Ok(change.clone());
-        }
-        let journaled = self.journaled.read();
+        let open = match self.open.get(key) {
+            Some(change) if change.number > self.highest_journaled.load(Ordering::Acquire) => {
+                return Ok(change);
+            }
+            open => open,
+        };
+        let journaled = self.journaled.of_key(key);
         let logged = newest(journaled.layers(), key);
-        let newest = open.as_ref().into_iter().chain(logged);
-        match newest.max_by_key(|change| change.number) {
-            Some(change) => Ok(change.clone()),
-            None => Err(otherwise()),
+        match (open, logged) {
+            (Some(open), Some(logged)) if logged.number > open.number => Ok(logged.clone()),
+            (Some(open), _) => Ok(open),
+            (None, Some(logged)) => Ok(logged.clone()),
+            (None, None) => Err(otherwise()),
         }
     }
 
-    /// Returns the keys of the open sets, in no order. Some may be there twice.
+    /// Returns the keys of the open sets, in no order. Some may be there twice. Keys that change meanwhile may be missing.
     pub(super) fn unsynced_keys(&self) -> Vec<Key> {
-        let open = self.open.read();
-        let keys = open.layers().flat_map(Layer::iter);
-        keys.map(|(key, _)| key.clone()).collect()
-    }
-
-    fn change_open<T>(&self, change: impl FnOnce(&mut OpenSets) -> T) -> T {
-        let mut open = self.open.write();
-        let done = change(&mut open);
-        self.open_bytes.store(open.bytes(), Ordering::Relaxed);
-        self.pending_bytes
-            .store(open.pending_bytes(), Ordering::Relaxed);
-        done
-    }
-
-    fn change_journaled<T>(&self, change: impl FnOnce(&mut Journaled) -> T) -> T {
-        let mut journaled = self.journaled.write();
-        let done = change(&mut journaled);
-        self.journaled_bytes
-            .store(journaled.bytes(), Ordering::Relaxed);
-        done
+        self.open.keys()
     }
 
     /// Returns whether no thread has one of the locks.
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
-        self.open.is_free() && self.journaled.try_write().is_some()
+        self.open.is_free() && self.journaled.is_free()
     }
 
     /// Adds a batch to one of the two open sets.
     #[cfg(test)]
     pub(super) fn apply(&self, batch: Batch, origin: Origin) {
-        self.change_open(|open| open.apply(batch, origin));
+        self.open.apply(batch, origin, |_| {});
     }
 
     /// Adds a batch to one of the two open sets. The cache forgets its keys before a reader can see the change. So a
     /// reader that finds one of the new values finds all of them.
     pub(super) fn apply_to(&self, batch: Batch, origin: Origin, records: &Records) {
-        self.change_open(|open| {
-            batch.iter().for_each(|(key, _)| records.forget(key));
-            open.apply(batch, origin);
-        });
+        self.open.apply(batch, origin, |key| records.forget(key));
     }
 
-    /// Takes all of one open set.
+    /// Takes all of one open set: every batch wholly or not at all.
     pub(super) fn take(&self, origin: Origin) -> Pending {
-        self.change_open(|open| open.take(origin))
+        self.open.take(origin)
     }
 
     /// Merges units into one, without what the journal has newer already.
     pub(super) fn newest(&self, parts: &[Pending]) -> Vec<(Key, NumberedChange)> {
-        let mut all: Vec<_> = parts.iter().flat_map(|part| part.layer.iter()).collect();
-        // Each part is in order: sorting merges them. The newest change of a key comes first.
+        let mut all: Vec<_> = parts.iter().flat_map(Pending::iter).collect();
+        // Each shard of a part is in order: sorting merges them. The newest change of a key comes first.
         all.sort_by(|(a, old), (b, new)| a.cmp(b).then(new.number.cmp(&old.number)));
         all.dedup_by(|(later, _), (first, _)| later == first);
-        let mut newest = Vec::with_capacity(all.len());
-        for chunk in all.chunks(CHUNK) {
-            let journaled = self.journaled.read();
-            let current = chunk
-                .iter()
-                .filter(|(key, change)| !journaled.has_newer(key, change.number));
-            newest.extend(current.map(|(key, change)| ((*key).clone(), (*change).clone())));
-        }
-        newest
+        self.journaled.newest_of(&all)
     }
 
     /// Notes changes that the journal now holds.
     pub(super) fn log(&self, changes: &[(Key, NumberedChange)]) {
-        let highest = changes.iter().map(|(_, change)| change.number).max();
+        let numbers = changes.iter().map(|(_, change)| change.number);
+        let highest = numbers.max().unwrap_or(0);
         // Before a change leaves the open sets, where readers would find it otherwise.
-        self.highest_journaled
-            .fetch_max(highest.unwrap_or(0), Ordering::AcqRel);
-        for chunk in changes.chunks(CHUNK) {
-            self.change_journaled(|journaled| journaled.log(chunk));
-            let is_older_open = {
-                let open = self.open.read();
-                chunk
-                    .iter()
-                    .any(|(_, change)| open.has_older(change.number))
-            };
-            if is_older_open {
-                self.change_open(|open| open.drop_older(chunk));
-            }
-        }
+        self.highest_journaled.fetch_max(highest, Ordering::AcqRel);
+        let changes = by_shard(changes);
+        self.journaled.log(&changes);
+        self.open.drop_older(&changes, highest);
     }
 
     /// Returns the changes of units to the open sets, below what came since.
     pub(super) fn restore(&self, parts: &[Pending]) {
         for part in parts {
-            let changes: Vec<_> = part
-                .layer
-                .iter()
-                .map(|(key, change)| (key.clone(), change.clone()))
-                .collect();
-            for chunk in changes.chunks(CHUNK) {
-                self.change_open(|open| open.restore(part.origin, chunk));
-            }
+            self.open.restore(part);
         }
     }
 
     /// Forgets units that were taken; their changes are in other layers by now.
     pub(super) fn forget(&self, parts: Vec<Pending>) {
-        self.change_open(|open| parts.iter().for_each(|part| open.forget(&part.layer)));
-        // Their memory is freed after the lock.
+        for part in &parts {
+            self.open.forget(part);
+        }
+        // Their memory is freed after the locks.
         drop(parts);
     }
 
     /// Sets everything in the journal aside for the index. Only while nothing is frozen.
     pub(super) fn freeze(&self, position: Position) -> Frozen {
-        self.change_journaled(|journaled| journaled.freeze(position))
+        self.journaled.freeze(position)
     }
 
     /// Returns the frozen changes, if there are any.
     pub(super) fn frozen(&self) -> Option<Frozen> {
-        self.journaled.read().frozen()
+        self.journaled.frozen()
     }
 
     /// Forgets the frozen changes: the index has them.
     pub(super) fn thaw(&self) {
-        // Bound first: its memory is freed after the lock.
-        let thawed = self.change_journaled(Journaled::thaw);
-        drop(thawed);
+        self.journaled.thaw();
     }
 
     /// Returns everything that is in the journal and not in the index.
     pub(super) fn in_journal(&self) -> Layer {
-        self.journaled.read().in_journal()
+        self.journaled.all()
     }
 
     /// Forgets everything that is in the journal: the index has it.
     pub(super) fn forget_journal(&self) {
-        let forgotten = self.change_journaled(Journaled::forget_journal);
-        drop(forgotten);
+        self.journaled.clear();
     }
 
-    /// Returns about how much memory all layers take.
+    /// Returns about how much memory all layers take. Looks at every shard of the open sets.
     pub(super) fn bytes(&self) -> usize {
-        self.open_bytes.load(Ordering::Relaxed) + self.journaled_bytes.load(Ordering::Relaxed)
+        self.open.bytes() + self.journaled.bytes()
     }
 
-    /// Returns about how much memory the changes take that are still pending.
+    /// Returns whether [`Self::bytes`] are less than `limit`. Looks at the shards only if less than [`UNCOUNTED_BYTES`]
+    /// decide that.
+    pub(super) fn is_below(&self, limit: usize) -> bool {
+        let least = self.least_bytes();
+        least < limit && (least + UNCOUNTED_BYTES <= limit || self.bytes() < limit)
+    }
+
+    /// Returns a lower bound of [`Self::bytes`], which is less than [`UNCOUNTED_BYTES`] above it. Looks at no shard.
+    fn least_bytes(&self) -> usize {
+        self.open.least_bytes() + self.journaled.bytes()
+    }
+
+    /// Returns about how much memory the changes take that are still pending. Looks at every shard.
     pub(super) fn pending_bytes(&self) -> usize {
-        self.pending_bytes.load(Ordering::Relaxed)
+        self.open.pending_bytes()
     }
 }
 
@@ -254,7 +217,17 @@ impl SharedOverlay {
 mod tests {
     use std::convert::Infallible;
 
+    use cauchyfs_testkit::seed;
+    use rand::rngs::StdRng;
+    use rand::{RngExt, SeedableRng};
+
     use super::*;
+    use crate::metadata::shards::CHUNK;
+
+    /// Returns the key of an object; all objects together are in all shards.
+    fn object_key(number: u64) -> Key {
+        crate::format::key::inode(crate::format::Ino(number)).into()
+    }
 
     fn put(value: &'static str) -> Batch {
         let mut batch = Batch::default();
@@ -277,7 +250,8 @@ mod tests {
         assert!(values.eq([Some(&b"new"[..])]));
     }
 
-    /// Readers that find one half of a batch in the cache find its other half there or in the layers.
+    /// Readers that find one half of a batch in the cache find its other half there or in the layers. The halves are in
+    /// different shards.
     #[test]
     fn a_reader_through_the_cache_sees_a_batch_as_a_whole() {
         const LAST: u64 = 20_000;
@@ -346,7 +320,8 @@ mod tests {
                     }
                     if number % 3 == 0 {
                         let frozen = overlay.freeze(Position::default());
-                        if let Some(change) = frozen.layer.get(&key) {
+                        let mut layers = frozen.layers.iter();
+                        if let Some(change) = layers.find_map(|layer| layer.get(&key)) {
                             indexed.store(number_in(change), Ordering::Release);
                         }
                         overlay.thaw();
@@ -370,19 +345,145 @@ mod tests {
         });
     }
 
+    /// Both halves of a batch move from shard to shard and from place to place, each at its own time.
+    #[test]
+    fn a_reader_of_all_shards_sees_whole_batches_wherever_they_are() {
+        const LAST: u64 = 5_000;
+        let overlay = SharedOverlay::default();
+        let keys = [1, 2].map(object_key);
+        let (indexed, applied) = (AtomicU64::new(0), AtomicU64::new(0));
+        let number_in = |change: &NumberedChange| {
+            let value = change.value.as_deref().expect("it is not deleted");
+            u64::from_be_bytes(value.try_into().expect("8 bytes"))
+        };
+        let read = || {
+            let layers = overlay.read(Bound::Unbounded, b"z");
+            let indexed = indexed.load(Ordering::Acquire);
+            let (window, upto) = layers.window(usize::MAX);
+            assert_eq!(upto, None);
+            keys.each_ref()
+                .map(|key| window.get(key).map_or(indexed, number_in))
+        };
+        let write = |number: u64| {
+            let mut batch = Batch::default();
+            for key in &keys {
+                batch.put(key.clone(), number.to_be_bytes().to_vec());
+            }
+            overlay.apply(batch, Origin::Applied);
+            applied.store(number, Ordering::Release);
+            if number.is_multiple_of(2) {
+                let parts = vec![overlay.take(Origin::Applied)];
+                overlay.log(&overlay.newest(&parts));
+                overlay.forget(parts);
+            }
+            if number.is_multiple_of(3) {
+                let frozen = overlay.freeze(Position::default());
+                let newest = frozen.in_order().into_iter().map(|(_, it)| number_in(it));
+                if let Some(newest) = newest.max() {
+                    indexed.store(newest, Ordering::Release);
+                }
+                overlay.thaw();
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| (1..=LAST).for_each(write));
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while applied.load(Ordering::Acquire) < LAST {
+                        let least = applied.load(Ordering::Acquire);
+                        let [one, other] = read();
+                        assert_eq!(one, other, "halves of a batch");
+                        assert!(one >= least, "{one} was found after {least} was applied");
+                    }
+                });
+            }
+        });
+        assert_eq!(read(), [LAST; 2]);
+    }
+
     #[test]
     fn the_bytes_are_known_without_the_lock() {
         let overlay = SharedOverlay::default();
         overlay.apply(put("value"), Origin::Applied);
-        let open = overlay.open.read();
-        assert!(open.bytes() > 0);
-        assert_eq!(overlay.bytes(), open.bytes());
-        assert_eq!(overlay.pending_bytes(), open.pending_bytes());
-        drop(open);
+        let held = overlay.read(Bound::Unbounded, b"z");
+        let mut layers = Layer::default();
+        let open = held
+            .open
+            .iter()
+            .flat_map(OpenSets::layers)
+            .flat_map(Layer::iter);
+        open.for_each(|(key, change)| layers.insert(key.clone(), change.clone()));
+        assert!(layers.bytes() > 0);
+        assert_eq!(overlay.bytes(), layers.bytes());
+        assert_eq!(overlay.pending_bytes(), layers.bytes());
+        drop(held);
         let parts = vec![overlay.take(Origin::Applied)];
         assert_eq!(overlay.pending_bytes(), 0);
+        assert_eq!(overlay.bytes(), layers.bytes());
         overlay.forget(parts);
         assert_eq!(overlay.bytes(), 0);
+    }
+
+    /// The sum that costs little decides as the exact one does, however the changes lie in the shards.
+    #[test]
+    fn a_limit_is_compared_with_all_bytes_although_few_shards_are_looked_at() {
+        let seed = seed();
+        let mut random = StdRng::seed_from_u64(seed);
+        let (overlay, mut units) = (SharedOverlay::default(), Vec::new());
+        let (mut counted, mut uncounted) = (false, false);
+        for round in 0..400 {
+            let mut batch = Batch::default();
+            for _ in 0..random.random_range(0..200) {
+                let len = random.random_range(0..600);
+                batch.put(object_key(random.random_range(0..500)), vec![0; len]);
+            }
+            overlay.apply(batch, Origin::Applied);
+            if random.random_bool(0.3) {
+                units.push(overlay.take(Origin::Applied));
+            }
+            if random.random_bool(0.2) {
+                let parts = std::mem::take(&mut units);
+                match random.random_range(0..3) {
+                    0 => overlay.restore(&parts),
+                    1 => overlay.log(&overlay.newest(&parts)),
+                    _ => overlay.forget_journal(),
+                }
+                overlay.forget(parts);
+            }
+            let (bytes, least) = (overlay.bytes(), overlay.least_bytes());
+            assert!(
+                least <= bytes && bytes < least + UNCOUNTED_BYTES,
+                "seed {seed}, round {round}: {bytes} bytes, of which {least} are counted"
+            );
+            counted |= least > 0;
+            uncounted |= bytes > least;
+            for limit in [0, least, bytes, bytes + 1, least + UNCOUNTED_BYTES] {
+                let is_below = overlay.is_below(limit);
+                assert_eq!(is_below, bytes < limit, "seed {seed}, {bytes} of {limit}");
+            }
+        }
+        assert!(counted && uncounted, "seed {seed}");
+    }
+
+    #[test]
+    fn what_is_older_than_the_journal_is_dropped_from_every_shard() {
+        let (overlay, count) = (SharedOverlay::default(), 20 * CHUNK as u64);
+        let batch = |value: &'static str| {
+            let mut batch = Batch::default();
+            (0..count).for_each(|object| batch.put(object_key(object), value));
+            batch
+        };
+        overlay.apply(batch("old"), Origin::Stripes);
+        overlay.apply(batch("new"), Origin::Applied);
+        let parts = vec![overlay.take(Origin::Applied)];
+        let changes = overlay.newest(&parts);
+        assert_eq!(changes.len() as u64, count);
+        assert!(changes.is_sorted_by(|(one, _), (next, _)| one < next));
+        assert!(overlay.pending_bytes() > 0);
+        overlay.log(&changes);
+        assert_eq!(overlay.pending_bytes(), 0);
+        overlay.forget(parts);
+        assert!(overlay.take(Origin::Stripes).is_empty());
     }
 
     #[test]
@@ -397,7 +498,7 @@ mod tests {
         overlay.log(&overlay.newest(&parts));
         overlay.forget(parts);
         assert_eq!(overlay.in_journal().len(), count);
-        assert_eq!(overlay.freeze(Position::default()).layer.len(), count);
+        assert_eq!(overlay.freeze(Position::default()).in_order().len(), count);
         overlay.thaw();
         assert_eq!((overlay.bytes(), overlay.in_journal().len()), (0, 0));
     }

@@ -116,9 +116,9 @@ impl View<'_> {
     ) -> Result<Window, MetaError> {
         loop {
             {
-                let overlay = self.overlay.read();
+                let overlay = self.overlay.read(start, end);
                 if let Some(snapshot) = self.index.snapshot() {
-                    let (window, upto) = overlay.window(start, end, window_len);
+                    let (window, upto) = overlay.window(window_len);
                     return Ok((window, upto, snapshot));
                 }
             }

@@ -1,8 +1,7 @@
 //! The answer to one question: may anything still be written?
 
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-
-use parking_lot::Mutex;
 
 use super::error::MetaError;
 use crate::membership::Access;
@@ -13,7 +12,7 @@ pub(super) struct Writability {
     access: Access,
     closed: AtomicBool,
     /// The first failure that left journal or index in doubt.
-    poison: Mutex<Option<String>>,
+    poison: OnceLock<String>,
 }
 
 impl Writability {
@@ -21,7 +20,7 @@ impl Writability {
         Self {
             access,
             closed: AtomicBool::new(false),
-            poison: Mutex::default(),
+            poison: OnceLock::new(),
         }
     }
 
@@ -30,13 +29,14 @@ impl Writability {
         self.access == Access::ReadOnly
     }
 
-    /// Refuses to write after a failure, after a close, and to a volume that was opened for reading only.
+    /// Refuses to write after a failure, after a close, and to a volume that was opened for reading only. Takes no lock,
+    /// because every change asks.
     ///
     /// # Errors
     ///
     /// [`MetaError::Poisoned`], [`MetaError::Closed`] or [`MetaError::ReadOnly`].
     pub(super) fn check(&self) -> Result<(), MetaError> {
-        if let Some(reason) = &*self.poison.lock() {
+        if let Some(reason) = self.poison.get() {
             return Err(MetaError::Poisoned {
                 reason: reason.clone(),
             });
@@ -52,8 +52,7 @@ impl Writability {
 
     /// Remembers the first failure after which nothing may be written, and returns it.
     pub(super) fn poison(&self, error: MetaError) -> MetaError {
-        let mut poison = self.poison.lock();
-        let reason = poison.get_or_insert_with(|| match error {
+        let reason = self.poison.get_or_init(|| match error {
             MetaError::Poisoned { reason } => reason,
             other => other.to_string(),
         });

@@ -17,7 +17,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use scopeguard::{ScopeGuard, guard_on_unwind};
@@ -100,6 +100,8 @@ pub(crate) struct Buffers {
     state: Mutex<BufferTable>,
     /// The least number of a stripe in the table, readable without a lock. Readers of flushed stripes need no more.
     oldest: AtomicU64,
+    /// Whether a stripe found no space, as the table says. Every change of the filesystem that adds something reads it.
+    is_stuck: AtomicBool,
     /// A stripe was opened, or a buffer went back, or the buffers failed or were closed.
     room: Condvar,
     /// Something was queued, or the buffers were closed.
@@ -117,6 +119,7 @@ impl Buffers {
             open: Mutex::default(),
             state: Mutex::default(),
             oldest: AtomicU64::new(u64::MAX),
+            is_stuck: AtomicBool::new(false),
             room: Condvar::new(),
             work: Condvar::new(),
             flushed: Condvar::new(),
@@ -499,7 +502,7 @@ impl Buffers {
             }
             Err(error @ StripeError::NoSpace { .. }) => {
                 state.stuck.push(Arc::clone(sealed));
-                state.no_space = Some(error);
+                self.set_no_space(&mut state, Some(error));
             }
             Err(error) => {
                 state.failed.get_or_insert(error);
@@ -514,7 +517,7 @@ impl Buffers {
     pub(crate) fn retry(&self) {
         let mut state = self.state.lock();
         let stuck = std::mem::take(&mut state.stuck);
-        state.no_space = None;
+        self.set_no_space(&mut state, None);
         for sealed in stuck.into_iter().rev() {
             state.queue.push_front(sealed);
         }
@@ -539,7 +542,7 @@ impl Buffers {
         };
         let sealed = state.stuck.remove(at);
         if state.stuck.is_empty() {
-            state.no_space = None;
+            self.set_no_space(&mut state, None);
         }
         state.forget(&sealed);
         self.note_oldest(&state);
@@ -548,9 +551,15 @@ impl Buffers {
         self.flushed.notify_all();
     }
 
-    /// Returns whether a stripe found no space.
+    /// Returns whether a stripe found no space. Takes no lock.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.state.lock().no_space.is_some()
+        self.is_stuck.load(Ordering::Acquire)
+    }
+
+    /// Notes the lack of space for a stripe, or its end.
+    fn set_no_space(&self, state: &mut BufferTable, no_space: Option<StripeError>) {
+        self.is_stuck.store(no_space.is_some(), Ordering::Release);
+        state.no_space = no_space;
     }
 
     /// Returns whether another stripe may be opened.

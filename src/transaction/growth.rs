@@ -169,7 +169,7 @@ impl Growth {
         let allowed = measured.max(self.allowance.while_moving());
         !self.has_no_commits()
             && self.meta.journal_fill() < FULL_JOURNAL
-            && self.waiting() < allowed
+            && self.meta.waits_below(allowed)
     }
 
     /// Measures how many bytes of changes may wait, and returns them. Finds copies of the index without room. Call it

@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 
 use super::memory::MemIndex;
 use super::rig::Records;
+use crate::format::{Cookie, Ino, key};
 use crate::metadata::index::{Commit, Index, Position, Snapshot};
 use crate::metadata::overlay::Origin;
 use crate::metadata::shared_overlay::SharedOverlay;
@@ -19,8 +20,10 @@ fn view<'a>(overlay: &'a SharedOverlay, index: &'a dyn Index) -> View<'a> {
     View { overlay, index }
 }
 
+/// Returns a key of one of nine directories. Ranges within one directory meet one shard of the overlay, others all.
 fn key(random: &mut StdRng) -> Key {
-    Key::from(random.random_range(0..9000u32).to_be_bytes().to_vec())
+    let number = random.random_range(0..9000u64);
+    key::position(Ino(number / 1000), Cookie(number % 1000)).into()
 }
 
 #[test]
@@ -63,10 +66,8 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
             }
             if random.random_bool(0.4) {
                 if let Some(frozen) = overlay.frozen() {
-                    let changes = frozen
-                        .layer
-                        .iter()
-                        .map(|(key, entry)| (key, entry.value.as_ref()));
+                    let changes = frozen.in_order().into_iter();
+                    let changes = changes.map(|(key, entry)| (key, entry.value.as_ref()));
                     let position = Position::default();
                     index
                         .commit(&mut Commit {

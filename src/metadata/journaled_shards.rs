@@ -1,0 +1,174 @@
+//! The journaled layers in shards, each with a lock of its own.
+//!
+//! [`super::shards`] says which keys share one.
+//!
+//! # Invariants
+//!
+//! - A caller that holds the locks of several shards took them in ascending order. Readers of ranges do so; all others
+//!   hold one lock at a time.
+//! - Changes of one record come in after those of the last, and are set aside between two records. Callers do both under the
+//!   lock `appending` of [`Meta`](super::Meta). So the frozen changes are those of whole records, although each shard is
+//!   frozen by itself.
+//! - A change leaves its shard once the index has it. So a reader that finds no change in a shard, and looks into the index
+//!   under the lock of the shard, finds the newest value. The shards need not be cleared at once.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::{Mutex, RwLockReadGuard};
+
+use super::brief_lock::BriefLock;
+use super::index::Position;
+use super::key::Key;
+use super::layer::{Layer, NumberedChange};
+use super::overlay::{Frozen, Journaled};
+use super::shards::{CHUNK, HeldShards, SHARDS, ShardSet, ShardedChange, shard_of};
+
+/// Changes that a shard takes in under one hold of its lock. Look-ups of keys that no change concerns wait for it.
+const LOGGED_AT_ONCE: usize = 32;
+
+/// The layers of changes that the journal holds, which threads share.
+#[derive(Debug)]
+pub(super) struct JournaledShards {
+    shards: Box<[CachePadded<BriefLock<Journaled>>]>,
+    /// Memory that all shards take, in bytes.
+    bytes: AtomicUsize,
+    /// The changes set aside for the index. The lock is a leaf.
+    frozen: Mutex<Option<Frozen>>,
+}
+
+impl Default for JournaledShards {
+    fn default() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            bytes: AtomicUsize::new(0),
+            frozen: Mutex::default(),
+        }
+    }
+}
+
+impl JournaledShards {
+    /// Starts with changes that are in the journal already.
+    pub(super) fn with_logged(logged: &Layer) -> Self {
+        let shards = Self::default();
+        for (key, change) in logged.iter() {
+            shards.change(shard_of(key), |shard| shard.log(key, change));
+        }
+        shards
+    }
+
+    fn change<T>(&self, shard: usize, change: impl FnOnce(&mut Journaled) -> T) -> T {
+        let mut journaled = self.shards[shard].write();
+        let before = journaled.bytes();
+        let done = change(&mut journaled);
+        // The difference may wrap; the sum does not.
+        let added = journaled.bytes().wrapping_sub(before);
+        if added != 0 {
+            self.bytes.fetch_add(added, Ordering::Relaxed);
+        }
+        done
+    }
+
+    /// Returns the shard of a key, which does not change while the guard lives.
+    pub(super) fn of_key(&self, key: &Key) -> RwLockReadGuard<'_, Journaled> {
+        self.shards[shard_of(key)].read()
+    }
+
+    /// Returns the shards of the keys from `from` to before `end`, which do not change while the guards live.
+    pub(super) fn read(&self, from: Bound<&[u8]>, end: &[u8]) -> HeldShards<'_, Journaled> {
+        let shards = ShardSet::of_range(from, end).iter();
+        shards.map(|shard| self.shards[shard].read()).collect()
+    }
+
+    /// Returns those of some changes, which are in order of key, that are the newest of their keys here.
+    pub(super) fn newest_of(
+        &self,
+        changes: &[(&Key, &NumberedChange)],
+    ) -> Vec<(Key, NumberedChange)> {
+        let mut newest = Vec::with_capacity(changes.len());
+        for stretch in changes.chunk_by(|(one, _), (next, _)| shard_of(one) == shard_of(next)) {
+            for chunk in stretch.chunks(CHUNK) {
+                let journaled = self.of_key(chunk[0].0);
+                let is_newest = |(key, change): &&(&Key, &NumberedChange)| {
+                    !journaled.has_newer(key, change.number)
+                };
+                let current = chunk.iter().filter(is_newest);
+                newest.extend(current.map(|(key, change)| ((*key).clone(), (*change).clone())));
+            }
+        }
+        newest
+    }
+
+    /// Notes changes that the journal now holds.
+    pub(super) fn log(&self, changes: &[ShardedChange<'_>]) {
+        for of_shard in changes.chunk_by(|(one, _), (next, _)| one == next) {
+            for chunk in of_shard.chunks(LOGGED_AT_ONCE) {
+                self.change(of_shard[0].0, |journaled| {
+                    for (_, (key, change)) in chunk {
+                        journaled.log(key, change);
+                    }
+                });
+            }
+        }
+    }
+
+    /// Sets everything aside for the index. Only while nothing is frozen.
+    pub(super) fn freeze(&self, position: Position) -> Frozen {
+        let frozen = (0..SHARDS).filter_map(|shard| self.change(shard, Journaled::freeze));
+        let frozen = Frozen {
+            layers: frozen.collect(),
+            position,
+        };
+        *self.frozen.lock() = Some(frozen.clone());
+        frozen
+    }
+
+    /// Returns the frozen changes, if there are any.
+    pub(super) fn frozen(&self) -> Option<Frozen> {
+        self.frozen.lock().clone()
+    }
+
+    /// Forgets the frozen changes: the index has them.
+    pub(super) fn thaw(&self) {
+        for shard in 0..SHARDS {
+            self.change(shard, Journaled::thaw);
+        }
+        // Bound first: the memory is freed after the locks.
+        let thawed = self.frozen.lock().take();
+        drop(thawed);
+    }
+
+    /// Returns everything that the index lacks.
+    pub(super) fn all(&self) -> Layer {
+        let mut all = Layer::default();
+        for shard in &self.shards {
+            let journaled = shard.read();
+            for (key, change) in journaled.layers().flat_map(Layer::iter) {
+                all.insert(key.clone(), change.clone());
+            }
+        }
+        all
+    }
+
+    /// Forgets everything: the index has it.
+    pub(super) fn clear(&self) {
+        for shard in 0..SHARDS {
+            // Bound first: the memory is freed after the lock.
+            let cleared = self.change(shard, std::mem::take);
+            drop(cleared);
+        }
+        *self.frozen.lock() = None;
+    }
+
+    /// Returns about how much memory all changes take.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether no thread has one of the locks.
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.shards.iter().all(|shard| shard.is_free())
+    }
+}

@@ -1,0 +1,441 @@
+//! The open sets in shards, each with a lock of its own.
+//!
+//! [`super::shards`] says which keys share one.
+//!
+//! # Invariants
+//!
+//! - A caller that holds the locks of several shards took them in ascending order.
+//! - A batch changes its shards under the locks of all of them. So a reader that found one of its changes finds all: once
+//!   it can lock the first shard, every shard has the batch.
+//! - [`OpenShards::take`] holds all locks at once. So a batch lies wholly in one unit, or not at all.
+//! - A change gets its number under the lock of its shard. So the changes of a key have ascending numbers. The numbers of
+//!   different keys say nothing about their order.
+//! - All other methods go through the shards one by one, and state why that is enough.
+
+use std::ops::Bound;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crossbeam_utils::CachePadded;
+use parking_lot::RwLockWriteGuard;
+use smallvec::SmallVec;
+
+use super::batch::Batch;
+use super::brief_lock::BriefLock;
+use super::key::Key;
+use super::layer::{Layer, NumberedChange};
+use super::overlay::{OpenSets, Origin, Pending, newest};
+use super::shards::{CHUNK, HeldShards, SHARDS, ShardSet, ShardedChange, shard_of};
+
+/// The steps in which a shard adds to the memory that all shards take.
+const STEP_BYTES: usize = 4 << 10;
+
+/// The memory that all shards take is less than this above [`OpenShards::least_bytes`].
+pub(super) const UNCOUNTED_BYTES: usize = SHARDS * STEP_BYTES;
+
+/// Shards that most changes need at once: a directory, what is in it, and a stripe.
+const USUAL: usize = 4;
+
+/// The open sets of some objects.
+#[derive(Debug, Default)]
+struct OpenShard {
+    sets: BriefLock<OpenSets>,
+    /// Memory that the sets take, in bytes. Written under the lock; reading it needs none.
+    bytes: AtomicUsize,
+    /// Memory that pending changes take, in bytes.
+    pending_bytes: AtomicUsize,
+}
+
+/// The open sets of all objects, which threads share.
+#[derive(Debug)]
+pub(super) struct OpenShards {
+    shards: Box<[CachePadded<OpenShard>]>,
+    /// The number of the last change.
+    last_number: CachePadded<AtomicU64>,
+    /// The full steps of memory that each shard takes, in sum.
+    steps: CachePadded<AtomicUsize>,
+}
+
+impl Default for OpenShards {
+    fn default() -> Self {
+        Self::after(0)
+    }
+}
+
+/// A shard that its holder changes. Its memory is counted before the lock is free.
+struct ChangedShard<'a> {
+    shard: &'a OpenShard,
+    steps: &'a AtomicUsize,
+    sets: RwLockWriteGuard<'a, OpenSets>,
+}
+
+impl Drop for ChangedShard<'_> {
+    fn drop(&mut self) {
+        let bytes = self.sets.bytes();
+        let before = self.shard.bytes.load(Ordering::Relaxed);
+        self.shard.bytes.store(bytes, Ordering::Relaxed);
+        let pending_bytes = self.sets.pending_bytes();
+        self.shard
+            .pending_bytes
+            .store(pending_bytes, Ordering::Relaxed);
+        let (steps, steps_before) = (bytes / STEP_BYTES, before / STEP_BYTES);
+        // Every thread reads the sum, so it is written seldom. The difference may wrap; the sum does not.
+        if steps != steps_before {
+            let added = steps.wrapping_sub(steps_before);
+            self.steps.fetch_add(added, Ordering::Relaxed);
+        }
+    }
+}
+
+impl OpenShards {
+    /// Starts without changes. The next one has a higher number than `last_number`.
+    pub(super) fn after(last_number: u64) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            last_number: CachePadded::new(AtomicU64::new(last_number)),
+            steps: CachePadded::default(),
+        }
+    }
+
+    fn change(&self, shard: usize) -> ChangedShard<'_> {
+        let shard = &*self.shards[shard];
+        ChangedShard {
+            shard,
+            steps: &self.steps,
+            sets: shard.sets.write(),
+        }
+    }
+
+    fn change_all_of(&self, shards: ShardSet) -> SmallVec<[ChangedShard<'_>; USUAL]> {
+        shards.iter().map(|shard| self.change(shard)).collect()
+    }
+
+    /// Returns the shards of the keys from `from` to before `end`, which do not change while the guards live.
+    pub(super) fn read(&self, from: Bound<&[u8]>, end: &[u8]) -> HeldShards<'_, OpenSets> {
+        let shards = ShardSet::of_range(from, end).iter();
+        shards.map(|shard| self.shards[shard].sets.read()).collect()
+    }
+
+    /// Returns the newest change of a key.
+    pub(super) fn get(&self, key: &Key) -> Option<NumberedChange> {
+        let sets = self.shards[shard_of(key)].sets.read();
+        newest(sets.layers(), key).cloned()
+    }
+
+    /// Adds a batch to one of the two open sets. Calls `forget` with each of its keys before a reader can see the change,
+    /// and while none can read what was there before.
+    pub(super) fn apply(&self, batch: Batch, origin: Origin, mut forget: impl FnMut(&Key)) {
+        let touched = ShardSet::of_keys(batch.iter().map(|(key, _)| key));
+        let mut changed = self.change_all_of(touched);
+        batch.iter().for_each(|(key, _)| forget(key));
+        let count = batch.len() as u64;
+        // The locks order the numbers of each key.
+        let before = self.last_number.fetch_add(count, Ordering::Relaxed);
+        for (number, (key, value)) in (before + 1..).zip(batch) {
+            let sets = &mut changed[touched.place(shard_of(&key))].sets;
+            sets.apply(key, NumberedChange { number, value }, origin);
+        }
+    }
+
+    /// Takes all of one open set: every batch wholly or not at all.
+    pub(super) fn take(&self, origin: Origin) -> Pending {
+        let mut held: SmallVec<[_; SHARDS]> =
+            self.shards.iter().map(|shard| shard.sets.write()).collect();
+        let mut layers = Vec::new();
+        for (number, sets) in held.iter_mut().enumerate() {
+            if let Some(layer) = sets.take(origin) {
+                // The memory is the same, and pending no more.
+                let pending_bytes = &self.shards[number].pending_bytes;
+                pending_bytes.store(sets.pending_bytes(), Ordering::Relaxed);
+                layers.push((number, layer));
+            }
+        }
+        Pending { layers, origin }
+    }
+
+    /// Returns the changes of a unit to the set they were taken from, below what came since. Readers find all of them
+    /// meanwhile, because the unit is not forgotten yet.
+    pub(super) fn restore(&self, part: &Pending) {
+        for (shard, layer) in &part.layers {
+            let changes: Vec<_> = layer.iter().collect();
+            for chunk in changes.chunks(CHUNK) {
+                let sets = &mut self.change(*shard).sets;
+                for (key, change) in chunk {
+                    sets.apply((*key).clone(), (*change).clone(), part.origin);
+                }
+            }
+        }
+    }
+
+    /// Forgets a unit that was taken. Readers find its changes in other layers by now.
+    pub(super) fn forget(&self, part: &Pending) {
+        for (shard, layer) in &part.layers {
+            self.change(*shard).sets.forget(layer);
+        }
+    }
+
+    /// Drops what is older than these changes, which the journal holds; none of them has a higher number than `highest`.
+    /// No reader misses it, because all look for newer changes in the journal.
+    pub(super) fn drop_older(&self, changes: &[ShardedChange<'_>], highest: u64) {
+        for of_shard in changes.chunk_by(|(one, _), (next, _)| one == next) {
+            let shard = of_shard[0].0;
+            if !self.shards[shard].sets.read().has_older(highest) {
+                continue;
+            }
+            for chunk in of_shard.chunks(CHUNK) {
+                let sets = &mut self.change(shard).sets;
+                for (_, (key, change)) in chunk {
+                    sets.drop_older(key, change.number);
+                }
+            }
+        }
+    }
+
+    /// Returns the keys of the open sets, in no order. Some may be there twice. Keys that change meanwhile may be missing.
+    pub(super) fn keys(&self) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for shard in &self.shards {
+            let sets = shard.sets.read();
+            let changes = sets.layers().flat_map(Layer::iter);
+            keys.extend(changes.map(|(key, _)| key.clone()));
+        }
+        keys
+    }
+
+    /// Returns about how much memory all changes take. Looks at every shard.
+    pub(super) fn bytes(&self) -> usize {
+        self.sum(|shard| &shard.bytes)
+    }
+
+    /// Returns about how much memory the changes take that are still pending. Looks at every shard.
+    pub(super) fn pending_bytes(&self) -> usize {
+        self.sum(|shard| &shard.pending_bytes)
+    }
+
+    fn sum(&self, bytes: impl Fn(&OpenShard) -> &AtomicUsize) -> usize {
+        let each = self
+            .shards
+            .iter()
+            .map(|shard| bytes(shard).load(Ordering::Relaxed));
+        each.sum()
+    }
+
+    /// Returns a lower bound of [`Self::bytes`], which is less than [`UNCOUNTED_BYTES`] above it. Looks at no shard.
+    pub(super) fn least_bytes(&self) -> usize {
+        self.steps.load(Ordering::Relaxed) * STEP_BYTES
+    }
+
+    /// Returns whether no thread has one of the locks.
+    #[cfg(test)]
+    pub(super) fn is_free(&self) -> bool {
+        self.shards.iter().all(|shard| shard.sets.is_free())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+    use std::convert::Infallible;
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicBool;
+
+    use super::*;
+    use crate::format::{Ino, key};
+    use crate::metadata::fresh_cache::FreshCache;
+    use crate::metadata::layer;
+
+    /// Changes of a test in which threads meet.
+    const LAST: u64 = 20_000;
+
+    /// Returns keys in as many different shards, in ascending order of these.
+    fn keys_of_shards(shards: [usize; 2]) -> [Key; 2] {
+        let key_of = |shard| {
+            let mut keys = (0..).map(|number| Key::from(key::inode(Ino(number))));
+            keys.find(|key| shard_of(key) == shard)
+        };
+        shards.map(|shard| key_of(shard).expect("each shard has keys"))
+    }
+
+    fn batch(keys: &[Key], number: u64) -> Batch {
+        let mut batch = Batch::default();
+        for key in keys {
+            batch.put(key.clone(), number.to_be_bytes().to_vec());
+        }
+        batch
+    }
+
+    fn number_in(change: &NumberedChange) -> u64 {
+        let value = change.value.as_deref().expect("it is not deleted");
+        u64::from_be_bytes(value.try_into().expect("8 bytes"))
+    }
+
+    fn number_of(open: &OpenShards, key: &Key) -> u64 {
+        open.get(key).as_ref().map_or(0, number_in)
+    }
+
+    /// Calls `write` with the numbers of all changes, and `read` until it has returned the last of them.
+    fn write_and_read(write: impl Fn(u64) + Sync, read: &[&(dyn Fn() -> u64 + Sync)]) {
+        let begun = Barrier::new(read.len() + 1);
+        std::thread::scope(|scope| {
+            for read in read {
+                scope.spawn(|| {
+                    begun.wait();
+                    while read() < LAST {}
+                });
+            }
+            begun.wait();
+            (1..=LAST).for_each(write);
+        });
+    }
+
+    #[test]
+    fn a_reader_of_two_shards_sees_a_batch_as_a_whole() {
+        for shards in [[3, 40], [40, 3]] {
+            let (open, keys) = (OpenShards::default(), keys_of_shards(shards));
+            let in_order = |order: [usize; 2]| {
+                let [earlier, later] = order.map(|place| number_of(&open, &keys[place]));
+                assert!(earlier <= later, "{order:?}: {earlier}, then {later}");
+                later
+            };
+            let at_once = || {
+                let held = open.read(Bound::Unbounded, b"z");
+                let layers = held.iter().flat_map(OpenSets::layers);
+                let layers = layers.map(|layer| (layer, usize::MAX));
+                let (found, _) = layer::window(layers, Bound::Unbounded, b"z");
+                let numbers: Vec<u64> = found.values().map(number_in).collect();
+                assert!(numbers.len() != 1, "one half of the first batch");
+                assert!(
+                    numbers.windows(2).all(|two| two[0] == two[1]),
+                    "{numbers:?}"
+                );
+                numbers.last().copied().unwrap_or(0)
+            };
+            write_and_read(
+                |number| open.apply(batch(&keys, number), Origin::Applied, |_| {}),
+                &[&|| in_order([0, 1]), &|| in_order([1, 0]), &at_once],
+            );
+        }
+    }
+
+    /// A reader that could read in between would put what it found into the cache, for good.
+    #[test]
+    fn keys_are_forgotten_while_no_shard_of_their_batch_can_be_read() {
+        let (open, keys) = (OpenShards::default(), keys_of_shards([3, 40]));
+        let mut forgotten = Vec::new();
+        let forget = |key: &Key| {
+            let is_free = |key: &Key| open.shards[shard_of(key)].sets.is_free();
+            assert!(!keys.iter().any(is_free), "while {key:?} is forgotten");
+            forgotten.push(key.clone());
+        };
+        open.apply(batch(&keys, 1), Origin::Applied, forget);
+        forgotten.sort_unstable();
+        let mut keys = keys;
+        keys.sort_unstable();
+        assert_eq!(forgotten, keys);
+        assert!(open.is_free());
+    }
+
+    /// A reader may put an old value into a cache while the change is on its way. It is gone before the change can be seen.
+    #[test]
+    fn a_reader_through_a_cache_sees_a_batch_of_two_shards_as_a_whole() {
+        for shards in [[3, 40], [40, 3]] {
+            let (open, keys) = (OpenShards::default(), keys_of_shards(shards));
+            let cache = FreshCache::<Key, u64>::new(1 << 20, 64, |_, _| 16);
+            let read = |key: &Key| {
+                let newest = || Ok::<_, Infallible>(number_of(&open, key));
+                cache.get_or_read(key, newest).expect("it cannot fail")
+            };
+            let in_order = |order: [usize; 2]| {
+                let [earlier, later] = order.map(|place| read(&keys[place]));
+                assert!(earlier <= later, "{order:?}: {earlier}, then {later}");
+                later
+            };
+            let forget = |key: &Key| cache.forget(key);
+            write_and_read(
+                |number| open.apply(batch(&keys, number), Origin::Applied, forget),
+                &[&|| in_order([0, 1]), &|| in_order([1, 0])],
+            );
+            assert_eq!(keys.each_ref().map(read), [LAST; 2]);
+        }
+    }
+
+    #[test]
+    fn a_unit_has_both_halves_of_a_batch_or_none() {
+        const UNITS: usize = 200;
+        let (open, is_done) = (OpenShards::default(), AtomicBool::new(false));
+        let pairs = [[0, 63], [20, 21]].map(keys_of_shards);
+        // Two writers change the same two keys.
+        let pairs = [&pairs[0], &pairs[0], &pairs[1]];
+        let taken = std::thread::scope(|scope| {
+            for pair in pairs {
+                let (open, is_done) = (&open, &is_done);
+                scope.spawn(move || {
+                    let mut numbers = 1..;
+                    while !is_done.load(Ordering::Relaxed) {
+                        let number = numbers.next().expect("there is always a next one");
+                        open.apply(batch(pair, number), Origin::Applied, |_| {});
+                    }
+                });
+            }
+            let done = scopeguard::guard((), |()| is_done.store(true, Ordering::Relaxed));
+            let mut taken = 0;
+            while taken < UNITS {
+                let unit = open.take(Origin::Applied);
+                let found: BTreeMap<_, _> =
+                    unit.iter().map(|(key, it)| (key, number_in(it))).collect();
+                for pair in pairs {
+                    let [one, other] = pair.each_ref().map(|key| found.get(key));
+                    assert_eq!(one, other, "halves of a batch");
+                }
+                taken += usize::from(!unit.is_empty());
+                open.forget(&unit);
+            }
+            drop(done);
+            taken
+        });
+        assert_eq!(taken, UNITS);
+        open.forget(&open.take(Origin::Applied));
+        assert_eq!((open.bytes(), open.least_bytes()), (0, 0));
+    }
+
+    /// Many writers of other shards take numbers at the same time.
+    #[test]
+    fn the_numbers_of_a_key_ascend_in_the_order_of_its_changes() {
+        const WRITERS: u8 = 4;
+        const CHANGES: u64 = 100_000;
+        let open = OpenShards::after(7);
+        let shared = keys_of_shards([9, 10])[0].clone();
+        let begun = Barrier::new(WRITERS.into());
+        std::thread::scope(|scope| {
+            for writer in 0..WRITERS {
+                let (open, shared, begun) = (&open, &shared, &begun);
+                scope.spawn(move || {
+                    let own = Key::from(key::inode(Ino(writer.into())));
+                    begun.wait();
+                    let mut last = [(7, 0); 2];
+                    for number in 1..=CHANGES {
+                        // Each change of the shared key has a value of its own.
+                        let value = number * u64::from(WRITERS) + u64::from(writer);
+                        let keys = [own.clone(), shared.clone()];
+                        let both = if number % 4 == 0 {
+                            &keys[..]
+                        } else {
+                            &keys[..1]
+                        };
+                        open.apply(batch(both, value), Origin::Applied, |_| {});
+                        let now = [&own, shared].map(|key| {
+                            let change = open.get(key);
+                            change.map_or((7, 0), |it| (it.number, number_in(&it)))
+                        });
+                        assert_eq!(now[0].1, value, "the change is the newest of its key");
+                        assert!(now[0].0 > last[0].0, "{now:?} after {last:?}");
+                        let is_same = now[1] == last[1];
+                        assert!(is_same || now[1].0 > last[1].0, "{now:?} after {last:?}");
+                        last = now;
+                    }
+                });
+            }
+        });
+        let changes = u64::from(WRITERS) * (CHANGES + CHANGES / 4);
+        assert_eq!(open.last_number.load(Ordering::Relaxed), 7 + changes);
+    }
+}
