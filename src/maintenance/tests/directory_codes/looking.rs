@@ -94,7 +94,7 @@ fn a_look_rests_after_each_segment_and_stops_there() {
 }
 
 /// Locks that others hold all the time, for the files from one on.
-struct HeldFrom(u64);
+pub(super) struct HeldFrom(pub(super) u64);
 
 impl InodeLocks for HeldFrom {
     fn with_locked(&self, Ino(ino): Ino, work: &mut dyn FnMut()) {
