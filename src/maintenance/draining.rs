@@ -131,14 +131,23 @@ impl Draining {
         self.members.membership().heir_of(old) == Some(new) && !is_draining
     }
 
-    /// Keeps a draining member: moved shards stay where they are, and nothing else moves.
+    /// Keeps a draining member: moved shards stay where they are, and nothing else moves, unless members suffice for a code of
+    /// directories again because another has come to replace this one.
     ///
     /// # Errors
     ///
-    /// [`CommitError::Members`] if there is no such member, or no epoch can be begun.
+    /// [`CommitError::Members`] if there is no such member, or no epoch can be begun; else as for [`Commits::sync`].
     pub fn keep(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.commits.check_writable()?;
-        Ok(self.members.changes().set_draining(member, false)?)
+        let is_replaced = self.members.membership().heir_of(member).is_some();
+        self.members.changes().set_draining(member, false)?;
+        if is_replaced {
+            // The other stays as well.
+            let count = self.members.membership().count();
+            let classes = self.stripes.classes();
+            self.catalog.order_rewrite_of_width(classes, count)?;
+        }
+        Ok(())
     }
 
     /// Checks whether a member that is there can be drained once another has come in its place. As many stay then as
