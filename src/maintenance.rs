@@ -136,6 +136,7 @@ impl Maintenance {
             meta: Arc::clone(&transactions.meta),
             replicas: Arc::clone(&transactions.replicas),
             stripes: Arc::clone(&transactions.stripes),
+            catalog: Arc::clone(&transactions.catalog),
             commits: Arc::clone(&transactions.commits),
             reaper: Arc::clone(&reaper),
             stale_copies: Arc::clone(&stale_copies),

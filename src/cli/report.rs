@@ -6,7 +6,7 @@ mod lost;
 mod text;
 mod usage;
 
-pub(super) use codes::{code_name, codes_lines};
+pub(super) use codes::{code_name, codes_lines, rewriting};
 
 /// The defects that a volume may have although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";

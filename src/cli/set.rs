@@ -12,7 +12,7 @@ use super::client::LiveMount;
 use super::create::stripe_unit;
 use super::failure::{Failure, Outcome};
 use super::rebuild::{follow, leave};
-use super::report::{code_name, codes_lines};
+use super::report::{code_name, codes_lines, rewriting};
 use super::shell::quoted_path;
 use super::terminal;
 use crate::control::protocol::{
@@ -140,6 +140,9 @@ fn set_directory(
     }
     // It may wait for members or room, or leave what cannot be read.
     let report = mount.report()?;
+    if !json {
+        terminal::report(&terminal::join_lines(&rewriting(&report)));
+    }
     if report.awaits_rewrite || report.rewriting.stripes_left > 0 {
         return Ok(Outcome::Degraded);
     }

@@ -82,23 +82,7 @@ pub(crate) fn of_directory(
             let directory = Ino(*directory);
             let wanted = wanted(code_to_change(&volume, directory, change)?, change);
             let wanted = wanted.map_err(bad_code)?;
-            if *rewrite {
-                check_room_to_rewrite(&volume, directory, wanted)?;
-            }
-            // No member that the code needs is drained from here on: whether they suffice is asked again.
-            let draining = volume.maintenance.draining();
-            let _no_other_change = draining.hold();
-            let transactions = volume.fs.transactions();
-            let class = transactions.class_for(wanted.geometry, wanted.code);
-            let class = class.map_err(refusal)?;
-            let codes = volume.fs.directory_codes();
-            codes
-                .set(directory, class, *rewrite)
-                .map_err(directory_failure)?;
-            let StripeCode { geometry, code, .. } = wanted;
-            tracing::info!(
-                "what is made in directory {directory} is {geometry} {code} from now on"
-            );
+            give(&volume, directory, wanted, *rewrite)?;
             if !rewrite {
                 return Ok(Answer::DirectoryCode(code_report(wanted)));
             }
@@ -107,6 +91,31 @@ pub(crate) fn of_directory(
             Ok(Answer::Ordered(order))
         }
     }
+}
+
+/// Gives a directory a code, and the files below it as well if they are to be rewritten.
+fn give(
+    volume: &OpenVolume,
+    directory: Ino,
+    wanted: StripeCode,
+    rewrite: bool,
+) -> Result<(), DaemonFailure> {
+    if rewrite {
+        check_room_to_rewrite(volume, directory, wanted)?;
+    }
+    // No member that the code needs is drained from here on: whether they suffice is asked again.
+    let draining = volume.maintenance.draining();
+    let _no_other_change = draining.hold();
+    let transactions = volume.fs.transactions();
+    let class = transactions.class_for(wanted.geometry, wanted.code);
+    let class = class.map_err(refusal)?;
+    let codes = volume.fs.directory_codes();
+    codes
+        .set(directory, class, rewrite)
+        .map_err(directory_failure)?;
+    let StripeCode { geometry, code, .. } = wanted;
+    tracing::info!("what is made in directory {directory} is {geometry} {code} from now on");
+    Ok(())
 }
 
 /// Checks whether members have room for the files below a directory in another code. Nothing is changed yet.

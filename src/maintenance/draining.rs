@@ -53,6 +53,12 @@ impl Draining {
         self.beginning.lock()
     }
 
+    /// Returns whether others are kept from beginning to drain a member.
+    #[cfg(test)]
+    pub(crate) fn is_held(&self) -> bool {
+        self.beginning.is_locked()
+    }
+
     /// Marks a member as draining, so that it can be removed. A rebuild of everything must follow, which moves its
     /// shards and removes it.
     ///
@@ -78,10 +84,16 @@ impl Draining {
         self.commits.check_writable()?;
         // A replacement waits for no directory that is given a code.
         let _one_at_a_time = heir.is_none().then(|| self.hold());
-        let others = self.members.membership().staying().into_iter();
-        let staying = others.filter(|other| *other != member).count();
-        self.check_staying(member, staying)?;
-        if heir.is_none() {
+        let membership = self.members.membership();
+        if heir.is_some() {
+            let others = membership.staying().into_iter();
+            let staying = others.filter(|other| *other != member).count();
+            self.check_staying(member, staying, None)?;
+        } else {
+            // One that came to replace another takes its place, and that of no third one.
+            let staying = membership.count_lasting(Some(member));
+            let replaced = membership.yet_to_be_replaced(Some(member));
+            self.check_staying(member, staying, replaced)?;
             self.check_directories(member, staying)?;
         }
         if !self.has_room_without(member) {
@@ -119,14 +131,23 @@ impl Draining {
         self.members.membership().heir_of(old) == Some(new) && !is_draining
     }
 
-    /// Keeps a draining member: moved shards stay where they are, and nothing else moves.
+    /// Keeps a draining member: moved shards stay where they are, and nothing else moves, unless members suffice for a code of
+    /// directories again because another has come to replace this one.
     ///
     /// # Errors
     ///
-    /// [`CommitError::Members`] if there is no such member, or no epoch can be begun.
+    /// [`CommitError::Members`] if there is no such member, or no epoch can be begun; else as for [`Commits::sync`].
     pub fn keep(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.commits.check_writable()?;
-        Ok(self.members.changes().set_draining(member, false)?)
+        let is_replaced = self.members.membership().heir_of(member).is_some();
+        self.members.changes().set_draining(member, false)?;
+        if is_replaced {
+            // The other stays as well.
+            let count = self.members.membership().count();
+            let classes = self.stripes.classes();
+            self.catalog.order_rewrite_of_width(classes, count)?;
+        }
+        Ok(())
     }
 
     /// Checks whether a member that is there can be drained once another has come in its place. As many stay then as
@@ -138,17 +159,24 @@ impl Draining {
     pub fn check_replaceable(&self, index: MemberIndex) -> Result<(), CommitError> {
         // The new one makes up for the old.
         let staying = self.members.membership().staying().len();
-        self.check_staying(index, staying)
+        self.check_staying(index, staying, None)
     }
 
-    /// Refuses to drain a member if so many others are too few for stripes of the volume.
-    fn check_staying(&self, index: MemberIndex, staying: usize) -> Result<(), CommitError> {
+    /// Refuses to drain a member if so many others are too few for stripes of the volume. `replaced` is not among them, because
+    /// another has come to replace it.
+    fn check_staying(
+        &self,
+        index: MemberIndex,
+        staying: usize,
+        replaced: Option<MemberIndex>,
+    ) -> Result<(), CommitError> {
         let needed = self.members.shape().geometry().total_shards();
         if staying < needed {
             return Err(MembersError::TooFewLeft {
                 index,
                 staying,
                 needed,
+                replaced,
             }
             .into());
         }
@@ -188,6 +216,7 @@ impl Draining {
                     geometry,
                     code,
                     away: away.next().map(|(member, _)| member),
+                    replaced: self.members.membership().yet_to_be_replaced(Some(index)),
                 }
                 .into())
             }

@@ -15,6 +15,7 @@ use crate::membership::{Belongings, JoinAs, Members, MembersError};
 use crate::metadata::{IndexReplicas, Meta};
 use crate::store::StoreRef;
 use crate::stripes::Stripes;
+use crate::transaction::catalog::Catalog;
 use crate::transaction::commits::Commits;
 use crate::transaction::{CommitError, MAX_REFILLED_AT_CLOSE};
 
@@ -24,6 +25,7 @@ pub struct Joining {
     pub(super) meta: Arc<Meta>,
     pub(super) replicas: Arc<IndexReplicas>,
     pub(super) stripes: Arc<Stripes>,
+    pub(super) catalog: Arc<Catalog>,
     pub(super) commits: Arc<Commits>,
     pub(super) reaper: Arc<Reaper>,
     pub(super) stale_copies: Arc<StaleCopies>,
@@ -73,6 +75,12 @@ impl Joining {
             self.stale_copies.note()?;
             self.commits.sync()?;
         }
+        // Bytes that members were too few for stay where they are until then. One that replaces another adds no member.
+        let width = (seat == JoinAs::New).then(|| self.members.membership().count() + 1);
+        if let Some(width) = width {
+            self.order_rewrite_of_width(width)?;
+            self.commits.sync()?;
+        }
         let index = self
             .members
             .changes()
@@ -97,6 +105,10 @@ impl Joining {
                 Ok::<_, CommitError>(reaper)
             })?;
         self.stripes.forget_member(index);
+        if let Some(width) = width {
+            // A look before it took part may have ended the first order. A crash leaves that one.
+            self.order_rewrite_of_width(width)?;
+        }
         self.stale_copies.may_verify_more();
         self.recheck.make_due();
         // Stripes that died while it was away still take space there.
@@ -112,6 +124,12 @@ impl Joining {
             Err(error) => return Err(error),
         }
         Ok(index)
+    }
+
+    /// Has files rewritten if a code of directories needs so many members.
+    fn order_rewrite_of_width(&self, width: usize) -> Result<(), CommitError> {
+        let classes = self.stripes.classes();
+        self.catalog.order_rewrite_of_width(classes, width)
     }
 
     /// Removes absent members from the holders of copies of the index. A member that takes the place of one must not be

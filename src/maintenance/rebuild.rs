@@ -458,8 +458,11 @@ impl Rebuild {
                 SegmentOutcome::Blocked(Obstacle::Unreadable) => {
                     self.copy_out.copy(plan.segment, round)?
                 }
-                SegmentOutcome::Blocked(_) if self.copy_out.keeps_draining(plan.segment) => {
-                    self.copy_out.rewrite(plan.segment, round)?
+                SegmentOutcome::Blocked(obstacle)
+                    if round.locks.is_some() && self.copy_out.keeps_draining(plan.segment) =>
+                {
+                    let instead = self.copy_out.rewrite_instead(plan.segment, obstacle, round);
+                    instead?
                 }
                 outcome => outcome,
             };

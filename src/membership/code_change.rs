@@ -24,13 +24,7 @@ impl Epochs {
         } = wanted;
         code.check(geometry)?;
         check_stripes(geometry, unit_bytes, self.shape.segment_bytes())?;
-        let membership = self.membership();
-        let draining = membership.draining();
-        let live = membership.live();
-        let staying = live
-            .iter()
-            .filter(|member| !draining.contains(member))
-            .count();
+        let staying = self.membership().count_lasting(None);
         if staying < geometry.total_shards() {
             return Err(MembersError::TooFewStay { geometry, staying });
         }

@@ -55,6 +55,7 @@ impl MemberChanges {
                 index,
                 staying,
                 needed,
+                replaced: None,
             });
         }
         if let Some(entry) = state.table_mut().get_mut(usize::from(index.0)) {

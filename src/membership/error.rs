@@ -213,7 +213,11 @@ pub enum MembersError {
     },
 
     /// Without a member the others would be too few for a stripe.
-    #[error("without member {index}, {} left, and a stripe needs {needed}", members_are(*staying))]
+    #[error(
+        "without member {index}{}, {} left, and a stripe needs {needed}",
+        and_replaced(*replaced),
+        members_are(*staying)
+    )]
     TooFewLeft {
         /// The member.
         index: MemberIndex,
@@ -221,11 +225,14 @@ pub enum MembersError {
         staying: usize,
         /// Shards of a stripe.
         needed: usize,
+        /// A member that is to leave as well, because another has come to replace it.
+        replaced: Option<MemberIndex>,
     },
 
     /// Without a member the others would be too few for a stripe of a code that directories have.
     #[error(
-        "without member {index}, {} left, and a stripe of {geometry} {code}, a code of directories, needs {}",
+        "without member {index}{}, {} left, and a stripe of {geometry} {code}, a code of directories, needs {}",
+        and_replaced(*replaced),
         members_are(*staying),
         geometry.total_shards()
     )]
@@ -240,6 +247,8 @@ pub enum MembersError {
         code: CodeId,
         /// A member that is away, if one is: another can have its place.
         away: Option<MemberIndex>,
+        /// A member that is to leave as well, because another has come to replace it.
+        replaced: Option<MemberIndex>,
     },
 
     /// Members cannot change while nothing can be written.
@@ -374,6 +383,13 @@ pub enum MembersError {
 fn members(count: usize) -> String {
     let ending = if count == 1 { "" } else { "s" };
     format!("{count} member{ending}")
+}
+
+/// Returns the words about a member that is to leave as well, because another has come to replace it.
+fn and_replaced(replaced: Option<MemberIndex>) -> String {
+    replaced.map_or_else(String::new, |old| {
+        format!(", and member {old} that another has come to replace")
+    })
 }
 
 fn members_are(count: usize) -> String {

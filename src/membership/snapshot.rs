@@ -65,6 +65,16 @@ impl MembershipSnapshot {
         self.live.iter().filter(stays).copied().collect()
     }
 
+    /// Returns those of some members that are to be replaced by others of them.
+    fn replaced_among(&self, staying: &[MemberIndex]) -> Vec<MemberIndex> {
+        let mut replaced = staying.to_vec();
+        replaced.retain(|old| {
+            let heir = self.succession.heir_of(*old);
+            heir.is_some_and(|heir| staying.contains(&heir))
+        });
+        replaced
+    }
+
     /// Returns all members by index, vacant places included.
     pub(super) fn members(&self) -> impl Iterator<Item = (MemberIndex, &Arc<Member>)> {
         (0..).map(MemberIndex).zip(&self.members)
@@ -226,6 +236,25 @@ impl Membership {
     #[must_use]
     pub fn staying(&self) -> Vec<MemberIndex> {
         self.current.load().staying()
+    }
+
+    /// Returns how many members stay in the end, if one of them goes besides the draining ones. Where one has come to replace
+    /// another that is yet to be drained for it, only one of the two stays.
+    #[must_use]
+    pub fn count_lasting(&self, without: Option<MemberIndex>) -> usize {
+        let snapshot = self.current.load();
+        let mut staying = snapshot.staying();
+        staying.retain(|member| Some(*member) != without);
+        staying.len() - snapshot.replaced_among(&staying).len()
+    }
+
+    /// Returns a member for which another has come that has its place once it is drained, which is yet to begin.
+    #[must_use]
+    pub fn yet_to_be_replaced(&self, without: Option<MemberIndex>) -> Option<MemberIndex> {
+        let snapshot = self.current.load();
+        let mut staying = snapshot.staying();
+        staying.retain(|member| Some(*member) != without);
+        snapshot.replaced_among(&staying).first().copied()
     }
 
     /// Returns the members to which new segments go whose stripes have so many shards: the online ones that are not being

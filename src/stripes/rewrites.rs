@@ -5,7 +5,7 @@
 //! order, and is removed once the last one is carried out as far as it can be. Another counter tells how many stripes it left.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
@@ -20,6 +20,8 @@ pub(crate) struct Rewrites {
     map: Arc<dyn RecordMap>,
     /// Held by a thread that changes an order, from reading it on.
     changing: Mutex<()>,
+    /// The number of orders of commands since the volume was opened.
+    given: AtomicU64,
     /// Set once it was reported that a counter is damaged.
     is_damage_told: AtomicBool,
 }
@@ -29,6 +31,7 @@ impl Rewrites {
         Self {
             map,
             changing: Mutex::default(),
+            given: AtomicU64::default(),
             is_damage_told: AtomicBool::default(),
         }
     }
@@ -41,7 +44,14 @@ impl Rewrites {
 
     /// Gives an order.
     pub(crate) fn give(&self) -> Result<(), RecordError> {
-        self.order_with(Batch::default())
+        self.order_with(Batch::default())?;
+        self.given.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Returns how many orders were given since the volume was opened, without those that stripes gave.
+    pub(crate) fn given(&self) -> u64 {
+        self.given.load(Ordering::Acquire)
     }
 
     /// Applies changes of records, and gives an order with them.

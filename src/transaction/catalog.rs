@@ -60,9 +60,28 @@ impl Catalog {
         Ok(self.records.rewrites().order()?)
     }
 
+    /// Returns how many orders to rewrite files were given since the volume was opened, without those that stripes gave.
+    pub(crate) fn rewrites_given(&self) -> u64 {
+        self.records.rewrites().given()
+    }
+
     /// Notes that stripes may hold bytes of files of other classes, and are to be rewritten.
     pub(crate) fn order_rewrite(&self) -> Result<(), CommitError> {
         Ok(self.records.rewrites().give()?)
+    }
+
+    /// Notes that stripes are to be rewritten, if a code of directories has stripes of this width. A volume has so many members
+    /// by now, and may have had fewer when bytes of such files were written.
+    pub(crate) fn order_rewrite_of_width(
+        &self,
+        classes: &Classes,
+        width: usize,
+    ) -> Result<(), CommitError> {
+        let mut codes = classes.of_directories().into_iter();
+        if codes.any(|code| code.geometry().total_shards() == width) {
+            self.order_rewrite()?;
+        }
+        Ok(())
     }
 
     /// Runs `work`, which gives files other classes, and notes before and after it that they are to be rewritten. No order

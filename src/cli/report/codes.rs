@@ -2,7 +2,9 @@
 
 use crate::cli::size::format_size;
 use crate::cli::terminal::join_lines;
-use crate::control::report::{CodeReport, GeometryReport, RewritingObstacle, StatusReport};
+use crate::control::report::{
+    CodeReport, GeometryReport, MemberState, RewritingObstacle, StatusReport,
+};
 
 /// Returns the code of new data, and how much data has which.
 pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
@@ -31,13 +33,15 @@ pub(super) fn other_codes(report: &StatusReport) -> Option<String> {
 }
 
 /// Returns lines about files whose data does not have their code yet, if there are any.
-pub(super) fn rewriting(report: &StatusReport) -> Vec<String> {
+pub(in crate::cli) fn rewriting(report: &StatusReport) -> Vec<String> {
     let mut lines = Vec::new();
     if report.awaits_rewrite {
         let waits = match report.rewriting.waits_for {
-            Some(RewritingObstacle::Members) => ", once all directories are back and enough",
-            Some(RewritingObstacle::Room) => ", once there is more room",
-            None => "",
+            Some(RewritingObstacle::Members) => {
+                format!(", once enough directories are there{}", awaited(report))
+            }
+            Some(RewritingObstacle::Room) => ", once there is more room".to_owned(),
+            None => String::new(),
         };
         lines.push(format!(
             "files whose data has another code than theirs are yet to be rewritten{waits}"
@@ -55,6 +59,32 @@ pub(super) fn rewriting(report: &StatusReport) -> Vec<String> {
         ));
     }
     lines
+}
+
+/// Names the members that the rewriting waits for, and what ends that.
+fn awaited(report: &StatusReport) -> String {
+    let is_online = |index: u16| {
+        let mut members = report.members.iter();
+        members.any(|member| member.index == index && member.state == MemberState::Online)
+    };
+    let named = |is_drained: bool| {
+        let awaited = report.rewriting.awaited.iter();
+        let named = awaited.filter(|index| is_online(**index) == is_drained);
+        let named: Vec<String> = named.map(|index| format!("member {index}")).collect();
+        named.join(", ")
+    };
+    let (away, drained) = (named(false), named(true));
+    let away = (!away.is_empty()).then(|| {
+        format!(
+            "; it waits for {away}, until that is back, replaced (`cauchyfs member replace`) or removed (`cauchyfs member remove`)"
+        )
+    });
+    let drained = (!drained.is_empty()).then(|| {
+        format!(
+            "; it waits for {drained}, which is drained, until that has left or is kept (`cauchyfs member add`)"
+        )
+    });
+    away.into_iter().chain(drained).collect()
 }
 
 fn line(code: &CodeReport) -> String {
@@ -105,8 +135,15 @@ mod tests {
         report.rewriting.stripes_left = 1;
         let lines = rewriting(&report);
         assert!(
-            lines[0].ends_with("rewritten, once all directories are back and enough"),
+            lines[0].ends_with("rewritten, once enough directories are there"),
             "{lines:?}"
+        );
+        report.rewriting.awaited = vec![9, 1];
+        let waits = &rewriting(&report)[0];
+        assert!(
+            waits.contains("there; it waits for member 9, until that is back, replaced")
+                && waits.contains("; it waits for member 1, which is drained, until"),
+            "{waits}"
         );
         assert!(
             lines[1].starts_with("1 stripe was not rewritten"),

@@ -1,12 +1,13 @@
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use cauchyfs_testkit::{disks, executor, stores};
 
 use super::*;
 use crate::format::record::{Inode, Marker};
-use crate::format::{Record, key};
+use crate::format::{MemberIndex, Record, key};
 use crate::fs::{Caller, Fs, FsOptions, OpenFlags, WriteFlags};
 use crate::maintenance::Maintenance;
+use crate::membership::MembersError;
 use crate::metadata::Batch;
 use crate::store::{MemDisk, StoreErrorKind};
 use crate::transaction::{CreateOptions, OpenOptions, Transactions};
@@ -271,4 +272,40 @@ fn while_a_member_is_away_an_order_without_room_names_that_and_not_the_room() {
     };
     let text = format!("{failure:?}");
     assert!(text.contains("while all directories are there"), "{text}");
+}
+
+/// The command holds the lock from before it asks whether members suffice until the directory has the code.
+#[test]
+fn a_command_that_gives_a_directory_a_code_lets_no_drain_begin_meanwhile() {
+    let volume = open();
+    let directory = mkdir(&volume, Ino::ROOT, "scratch");
+    let transactions = volume.fs.transactions();
+    let wanted = StripeCode {
+        geometry: Geometry::new(5, 1).unwrap(),
+        ..transactions.members().shape().stripe_code()
+    };
+    let draining = volume.maintenance.draining();
+    std::thread::scope(|scope| {
+        // The command waits for this in between.
+        let classes = transactions.catalog.hold_classes();
+        let given = scope.spawn(|| give(&volume, directory, wanted, false));
+        let deadline = Instant::now() + HANG;
+        while !draining.is_held() {
+            assert!(Instant::now() < deadline, "the command holds nothing");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let drained = scope.spawn(|| draining.drain(MemberIndex(2)));
+        // Time for a drain that does not wait.
+        std::thread::sleep(Duration::from_millis(200));
+        assert_eq!(transactions.members().membership().draining(), []);
+        assert!(draining.is_held());
+        drop(classes);
+        given.join().unwrap().unwrap();
+        let refused = drained.join().unwrap();
+        let is_told = matches!(&refused, Err(CommitError::Members(error))
+            if matches!(**error, MembersError::TooFewLeftForDirectories { staying: 5, .. }));
+        assert!(is_told, "{refused:?}");
+    });
+    assert!(!draining.is_held());
+    assert_eq!(transactions.members().membership().draining(), []);
 }

@@ -5,11 +5,14 @@ use serde::{Deserialize, Serialize};
 use crate::maintenance::RewriteStatus;
 
 /// Obstacles of the rewriting, and what it left.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RewritingReport {
     /// The reason for which the rewriting waits.
     #[serde(default)]
     pub(crate) waits_for: Option<RewritingObstacle>,
+    /// The members that it waits for, because they are away or drained. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) awaited: Vec<u16>,
     /// The stripes that were not rewritten, because they cannot be read.
     #[serde(default)]
     pub(crate) stripes_left: u64,
@@ -28,11 +31,12 @@ pub(crate) enum RewritingObstacle {
 impl RewritingReport {
     pub(crate) fn of(status: &RewriteStatus) -> Self {
         Self {
-            waits_for: match (status.waits_for_members, status.waits_for_room) {
-                (true, _) => Some(RewritingObstacle::Members),
-                (false, true) => Some(RewritingObstacle::Room),
-                (false, false) => None,
+            waits_for: match (status.awaited.is_empty(), status.waits_for_room) {
+                (false, _) => Some(RewritingObstacle::Members),
+                (true, true) => Some(RewritingObstacle::Room),
+                (true, false) => None,
             },
+            awaited: status.awaited.iter().map(|member| member.0).collect(),
             stripes_left: status.stripes_left,
         }
     }

@@ -106,6 +106,25 @@ impl CopyOut {
         self.copy_stripes(&all, round)
     }
 
+    /// Rewrites all stripes of a segment that could not be rebuilt because of an obstacle. That stands where nothing could be
+    /// rewritten, unless room is lacking. Stripes may be dead that a reader keeps.
+    pub(super) fn rewrite_instead(
+        &self,
+        segment: SegmentId,
+        obstacle: Obstacle,
+        round: &Round<'_>,
+    ) -> Result<SegmentOutcome, CommitError> {
+        Ok(match self.rewrite(segment, round)? {
+            SegmentOutcome::Needless if self.stripes.segments().record(segment).is_none() => {
+                SegmentOutcome::Improved
+            }
+            SegmentOutcome::Needless | SegmentOutcome::Blocked(Obstacle::Unreadable) => {
+                SegmentOutcome::Blocked(obstacle)
+            }
+            outcome => outcome,
+        })
+    }
+
     /// Rewrites some stripes of a segment with the codes of the files in them.
     pub(super) fn rewrite_some(
         &self,

@@ -33,13 +33,15 @@ pub(super) struct Found {
     pub(super) unhoused: u64,
     /// Set if others are being written.
     pub(super) is_passing: bool,
+    /// The number of orders of commands that it saw.
+    pub(super) given: u64,
 }
 
 /// Whether members suffice for a new stripe of a class.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Homes {
     Suffice,
-    /// They would if none were drained.
+    /// They would if none were away or drained.
     Lack,
     /// The volume has too few.
     Never,

@@ -3,7 +3,8 @@
 //!
 //! An order in the index asks for their rewriting, and goes once nothing is left that can be done. So the work goes on after
 //! a crash. Stripes that cannot be read are counted then, and tried again when members come back or with the next order.
-//! An order waits for members that are away or drained. It ends without stripes whose code needs more than the volume has.
+//! An order waits for members that are away or drained only if the others are too few for a code. It ends without stripes
+//! whose code needs more than the volume has.
 
 use std::ops::ControlFlow;
 
@@ -13,8 +14,8 @@ use super::rewriting::{MembersThen, NoRoom, RewriteStatus, Vain};
 use super::round::Round;
 use super::{PlanOutcome, Rebuild};
 use crate::format::record::{Backref, MAX_STRIPE_BYTES};
-use crate::format::{Record, StripeId, key};
-use crate::maintenance::rebuild_status::Obstacle;
+use crate::format::{MemberIndex, Record, StripeId, key};
+use crate::maintenance::rebuild_status::{Obstacle, RebuildState};
 use crate::maintenance::room::has_room;
 use crate::transaction::CommitError;
 
@@ -57,20 +58,28 @@ impl Rebuild {
     ///
     /// If the index cannot be read.
     pub fn rewrite_status(&self) -> Result<RewriteStatus, CommitError> {
-        let order = self.catalog.rewrite_order()?;
-        let is_away = !self.members.membership().away().is_empty();
-        let waits_for_members = match order {
-            Some(order) => is_away || self.is_vain(order)?,
-            None => false,
-        };
-        let waits_for_room =
-            |order| self.rewriting.lock().no_room_of(order).is_some() && !waits_for_members;
-        Ok(RewriteStatus {
-            is_ordered: order.is_some(),
-            waits_for_members,
-            waits_for_room: order.is_some_and(waits_for_room),
+        let mut status = RewriteStatus {
             stripes_left: self.catalog.left_by_rewrite()?,
-        })
+            ..RewriteStatus::default()
+        };
+        let Some(order) = self.catalog.rewrite_order()? else {
+            return Ok(status);
+        };
+        status.is_ordered = true;
+        let is_vain = self.is_vain()?;
+        status.waits_for_room = !is_vain && self.rewriting.lock().no_room_of(order).is_some();
+        let membership = self.members.membership();
+        let away = membership.away().into_iter().map(|(member, _)| member);
+        let mut awaited: Vec<_> = away.collect();
+        // Until they are given up, no rebuild begins by itself that would do what can be done without them.
+        let is_held_up = !awaited.is_empty()
+            && !status.waits_for_room
+            && self.status.progress().state != RebuildState::Running;
+        if is_vain || is_held_up {
+            awaited.extend(membership.draining());
+            status.awaited = awaited;
+        }
+        Ok(status)
     }
 
     /// Returns whether there may be something to rewrite now. Stripes that an order left count once other members are online.
@@ -80,7 +89,7 @@ impl Rebuild {
     /// If the index cannot be read.
     pub fn has_rewriting_to_do(&self) -> Result<bool, CommitError> {
         match self.catalog.rewrite_order()? {
-            Some(order) => Ok(!self.is_vain(order)? && self.lacking_still(order).is_none()),
+            Some(order) => Ok(!self.is_vain()? && self.lacking_still(order).is_none()),
             None => self.has_left_to_try(),
         }
     }
@@ -92,10 +101,10 @@ impl Rebuild {
         Ok(!is_tried && self.catalog.left_by_rewrite()? > 0)
     }
 
-    /// Returns whether a look for stripes to move found none for this order and these members, and would again.
-    fn is_vain(&self, order: u64) -> Result<bool, CommitError> {
-        let members = self.members_now();
-        let vain = self.rewriting.lock().vain_with(order, &members);
+    /// Returns whether a look for stripes to move found none with these members, and would again.
+    fn is_vain(&self) -> Result<bool, CommitError> {
+        let (given, members) = (self.catalog.rewrites_given(), self.members_now());
+        let vain = self.rewriting.lock().vain_with(given, &members);
         match vain {
             Some(waiting) => self.catalog.has_backref(waiting),
             None => Ok(false),
@@ -117,16 +126,16 @@ impl Rebuild {
     pub(in crate::maintenance) fn note_online(&self) {
         let mut rewriting = self.rewriting.lock();
         let live = self.members.membership().live();
-        rewriting.left_with.take_if(|with| *with != live);
+        let has_others = |with: &[MemberIndex]| live.iter().any(|member| !with.contains(member));
+        rewriting.left_with.take_if(|with| has_others(with));
+        if let Some(with) = &mut rewriting.left_with {
+            with.retain(|member| live.contains(member));
+        }
     }
 
     /// Moves bytes of files that lie in stripes of other classes to new stripes.
     pub(super) fn rewrite_misplaced(&self, round: &Round<'_>) -> Result<PlanOutcome, CommitError> {
         self.note_online();
-        // A new stripe would tolerate less without a home for each of its shards.
-        if !self.members.membership().away().is_empty() {
-            return Ok(NOTHING);
-        }
         let Some(order) = self.catalog.rewrite_order()? else {
             let improved = self.has_left_to_try()?;
             if improved {
@@ -135,13 +144,15 @@ impl Rebuild {
             return Ok(PlanOutcome::Complete { improved });
         };
         self.rewriting.lock().begin(order);
-        if self.is_vain(order)? {
+        if self.is_vain()? {
             return Ok(NOTHING);
         }
         if let Some(bytes) = self.lacking_still(order) {
             self.note_no_room(bytes);
             return Ok(NOTHING);
         }
+        // Before the look: it sees what these are about.
+        let given = self.catalog.rewrites_given();
         // All bytes that were written before the order lie in stripes with records then.
         self.stripes.writer().retire_segments()?;
         self.commits.sync()?;
@@ -149,10 +160,11 @@ impl Rebuild {
         if members.live != round.online {
             return Ok(PlanOutcome::Outdated);
         }
-        let found = match self.look(&members, round)? {
+        let mut found = match self.look(&members, round)? {
             Look::Done(found) => found,
             Look::Broken(outcome) => return Ok(outcome),
         };
+        found.given = given;
         if found.movable.is_empty() {
             return self.conclude(order, &members, &found, 0);
         }
@@ -176,8 +188,8 @@ impl Rebuild {
         }
         if let Some(waiting) = found.waiting {
             self.rewriting.lock().vain = Some(Vain {
-                homes: members.homes.clone(),
-                count: members.count,
+                given: found.given,
+                members: members.clone(),
                 waiting,
             });
         } else {

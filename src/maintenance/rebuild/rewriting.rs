@@ -16,12 +16,13 @@ pub(super) struct MembersThen {
     pub(super) count: usize,
 }
 
-/// A look that found nothing to move, because members are too few. The same look finds nothing again.
+/// A look that found nothing to move, because members are too few. The same look finds nothing again. Orders that stripes gave
+/// meanwhile make no difference: members were too few for these as well.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Vain {
-    pub(super) homes: Vec<MemberIndex>,
-    /// The number of members that the volume had.
-    pub(super) count: usize,
+    /// The number of orders of commands until then.
+    pub(super) given: u64,
+    pub(super) members: MembersThen,
     /// One of the stripes that wait. Others may be gone as well once no file has bytes in it.
     pub(super) waiting: StripeId,
 }
@@ -50,7 +51,7 @@ impl NoRoom {
 /// The state of an order to rewrite files, as far as memory keeps it.
 #[derive(Debug, Default)]
 pub(super) struct Rewriting {
-    /// The order that the rest is about, except for `left_with`. None since one ended: numbers begin at 1 then.
+    /// The order that `no_room` and `futile` are about. None since one ended: numbers begin at 1 then.
     order: Option<u64>,
     pub(super) vain: Option<Vain>,
     pub(super) no_room: Option<NoRoom>,
@@ -65,8 +66,9 @@ impl Rewriting {
     /// Begins a look for an order. What is known of another one does not count for it.
     pub(super) fn begin(&mut self, order: u64) {
         if self.order != Some(order) {
+            let vain = self.vain.take();
             self.forget();
-            self.order = Some(order);
+            (self.order, self.vain) = (Some(order), vain);
         }
     }
 
@@ -94,10 +96,11 @@ impl Rewriting {
         self.futile
     }
 
-    /// Returns a stripe that waited in a vain look for this order with these members, if there was such a look.
-    pub(super) fn vain_with(&self, order: u64, members: &MembersThen) -> Option<StripeId> {
-        let vain = self.vain.as_ref().filter(|_| self.order == Some(order));
-        let vain = vain.filter(|vain| vain.homes == members.homes && vain.count == members.count);
+    /// Returns a stripe that waited in a vain look after so many orders of commands, with these members, if there was such a
+    /// look.
+    pub(super) fn vain_with(&self, given: u64, members: &MembersThen) -> Option<StripeId> {
+        let vain = self.vain.as_ref();
+        let vain = vain.filter(|vain| vain.given == given && vain.members == *members);
         vain.map(|vain| vain.waiting)
     }
 
@@ -109,12 +112,12 @@ impl Rewriting {
 }
 
 /// The rewriting of files whose bytes have another code than theirs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RewriteStatus {
     /// Set if it is ordered, and not done as far as it can be.
     pub is_ordered: bool,
-    /// Set if it waits for members.
-    pub waits_for_members: bool,
+    /// The members that it waits for: they are away or drained.
+    pub awaited: Vec<MemberIndex>,
     /// Set if it waits for room on them.
     pub waits_for_room: bool,
     /// The stripes that the last order left, because they cannot be read. They are tried again when members come back, and
@@ -130,56 +133,66 @@ mod tests {
     #[test]
     fn nothing_that_is_known_of_an_order_counts_for_the_next_of_its_number() {
         let homes = vec![MemberIndex(0), MemberIndex(1)];
-        let vain = Vain {
-            homes: homes.clone(),
-            count: 4,
-            waiting: StripeId(5),
-        };
         let members = MembersThen {
             epoch: Epoch(1),
             live: homes.clone(),
             homes: homes.clone(),
             count: 4,
         };
-        let others = MembersThen {
-            homes: homes[1..].to_vec(),
-            ..members.clone()
+        let vain = Vain {
+            given: 7,
+            members: members.clone(),
+            waiting: StripeId(5),
         };
-        let fewer = MembersThen {
-            count: 3,
-            ..members.clone()
-        };
+        let others = [
+            MembersThen {
+                homes: homes[1..].to_vec(),
+                ..members.clone()
+            },
+            MembersThen {
+                count: 3,
+                ..members.clone()
+            },
+            MembersThen {
+                epoch: Epoch(3),
+                ..members.clone()
+            },
+        ];
         let filled = || {
             let mut rewriting = Rewriting::default();
             rewriting.begin(1);
             rewriting.vain = Some(vain.clone());
             rewriting.no_room = Some(NoRoom::default());
             rewriting.note_futile();
-            assert_eq!(rewriting.vain_with(1, &members), Some(StripeId(5)));
+            assert_eq!(rewriting.vain_with(7, &members), Some(StripeId(5)));
             rewriting
         };
         let assert_empty = |mut rewriting: Rewriting, order| {
-            assert_eq!(rewriting.vain_with(order, &members), None);
             assert_eq!(rewriting.no_room_of(order), None);
             assert_eq!(rewriting.note_futile(), 1);
         };
         let mut same = filled();
         same.begin(1);
         assert_eq!(same.note_futile(), 2);
-        assert_eq!(same.vain_with(1, &others), None, "with other homes");
-        assert_eq!(same.vain_with(1, &fewer), None, "once one has left");
-        assert_eq!(same.vain_with(2, &members), None, "of another order");
+        for others in &others {
+            assert_eq!(same.vain_with(7, others), None, "{others:?}");
+        }
+        assert_eq!(same.vain_with(8, &members), None, "a command gave another");
         let mut ended = filled();
         ended.end(Some(homes.clone()));
         assert_eq!(ended.left_with, Some(homes.clone()));
+        assert_eq!(ended.vain_with(7, &members), None, "it ended");
         ended.begin(1);
         assert_eq!(ended.left_with, Some(homes.clone()));
         assert_empty(ended, 1);
         let mut later = filled();
         later.begin(2);
+        let waits = later.vain_with(7, &members);
+        assert_eq!(waits, Some(StripeId(5)), "a stripe gave the second");
         assert_empty(later, 2);
         let mut improved = filled();
         improved.note_improved();
+        assert_eq!(improved.vain_with(7, &members), None, "something moved");
         assert_empty(improved, 1);
     }
 }

@@ -11,6 +11,7 @@ use crate::membership::{MembersError, StripeCode};
 use crate::stripes::StripeError;
 use crate::transaction::DirectoryCodeError;
 
+mod blocked;
 mod cuts;
 mod lasting;
 mod looking;

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use super::*;
-use crate::maintenance::RebuildState;
+use crate::maintenance::{RebuildState, RewriteStatus};
 
 /// Writes files of the volume's class, each into segments of its own, and has all but the first get another class.
 fn in_segments_of_their_own(fs: &TestFs, class: StripeClass) -> Classed {
@@ -71,6 +71,77 @@ fn an_order_does_not_wait_for_a_member_that_was_away_during_a_part_of_a_look_alo
     }
 }
 
+/// Only one of the stripes that wait is remembered.
+#[test]
+fn an_order_that_waits_for_members_ends_once_its_files_are_gone() {
+    let rig = rig(2, 7);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(6, 1);
+    in_segments_of_their_own(&fs, wide);
+    fs.lose(&rig, 0);
+    fs.rebuild().unwrap();
+    let rebuild = fs.maintenance.rebuild();
+    let waits = |context: &str| {
+        let status = rebuild.rewrite_status().unwrap();
+        let expected = (true, vec![MemberIndex(0)]);
+        assert_eq!((status.is_ordered, status.awaited), expected, "{context}");
+        !rebuild.has_rewriting_to_do().unwrap()
+    };
+    assert!(waits("all files are there"));
+    let remove = |file| {
+        fs.remove(file).unwrap();
+        fs.sync().unwrap();
+    };
+    remove(2);
+    assert!(waits("another waits"), "a look follows that finds the same");
+    remove(4);
+    assert!(!waits("the one that was remembered is gone"));
+    fs.rebuild().unwrap();
+    assert!(waits("one is left"));
+    remove(3);
+    assert!(!waits("none is left"));
+    fs.rebuild().unwrap();
+    assert_eq!(rebuild.rewrite_status().unwrap(), RewriteStatus::default());
+    assert!(fs.read(1).is_ok());
+}
+
+/// The others have no room for what lies on the member, so that it cannot leave.
+#[test]
+fn an_order_waits_for_a_member_that_is_drained_and_goes_on_if_that_is_kept() {
+    for is_kept in [true, false] {
+        let rig = rig(2, 7);
+        let fs = rig.open(&[]);
+        let wide = fs.class_for(6, 1);
+        let files = in_segments_of_their_own(&fs, wide);
+        let drained = MemberIndex(6);
+        fs.maintenance.draining().drain(drained).unwrap();
+        for disk in &rig.disks[..6] {
+            let space = disk.open().space().unwrap();
+            disk.set_capacity(space.total_bytes - space.free_bytes);
+        }
+        let stuck = fs.rebuild().unwrap();
+        assert!(stuck.bytes_waiting > 0, "{stuck:?}");
+        let rebuild = fs.maintenance.rebuild();
+        let status = rebuild.rewrite_status().unwrap();
+        assert_eq!((status.is_ordered, status.awaited), (true, vec![drained]));
+        assert!(!rebuild.has_rewriting_to_do().unwrap());
+        rig.disks.iter().for_each(|disk| disk.set_capacity(DISK));
+        if is_kept {
+            fs.maintenance.draining().keep(drained).unwrap();
+            assert!(rebuild.has_rewriting_to_do().unwrap());
+        }
+        fs.rebuild().unwrap();
+        let count = fs.transactions.members().membership().count();
+        assert_eq!(count, if is_kept { 7 } else { 6 });
+        fs.rebuild().unwrap();
+        assert_eq!(rebuild.rewrite_status().unwrap(), RewriteStatus::default());
+        if is_kept {
+            files.assert_in_place(&fs, "kept");
+        }
+        assert_holds(&fs, &files.model, "the room is back");
+    }
+}
+
 #[test]
 fn a_look_rests_after_each_segment_and_stops_there() {
     let rig = rig(2, 6);
@@ -94,7 +165,7 @@ fn a_look_rests_after_each_segment_and_stops_there() {
 }
 
 /// Locks that others hold all the time, for the files from one on.
-struct HeldFrom(u64);
+pub(super) struct HeldFrom(pub(super) u64);
 
 impl InodeLocks for HeldFrom {
     fn with_locked(&self, Ino(ino): Ino, work: &mut dyn FnMut()) {

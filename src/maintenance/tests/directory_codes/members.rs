@@ -141,13 +141,7 @@ fn a_failing_member_is_replaced_although_members_are_too_few_for_a_directory() {
     let failing = MemberIndex(2);
     let draining = fs.maintenance.draining();
     draining.check_replaceable(failing).unwrap();
-    rig.disks.push(MemDisk::new("new", DISK));
-    let store: StoreRef = Arc::new(rig.disks[6].open());
-    let new = fs
-        .maintenance
-        .joining()
-        .join(JoinAs::HeirOf(failing), &store)
-        .unwrap();
+    let new = join_for(&fs, &mut rig, failing);
     draining.drain_to(failing, new).unwrap();
     assert!(classes_on(&fs, failing).contains(&wide));
     fs.rebuild().unwrap();
@@ -198,4 +192,69 @@ fn no_drain_begins_while_a_directory_is_given_a_code() {
         refused_for_five_one(drained.join().unwrap(), 5);
     });
     assert_eq!(fs.transactions.members().membership().draining(), []);
+}
+
+/// Has a new disk join in order to replace a member.
+fn join_for(fs: &TestFs, rig: &mut Rig, old: MemberIndex) -> MemberIndex {
+    rig.disks.push(MemDisk::new("new", DISK));
+    let store: StoreRef = Arc::new(rig.disks.last().unwrap().open());
+    let joined = fs.maintenance.joining().join(JoinAs::HeirOf(old), &store);
+    joined.unwrap()
+}
+
+/// The replacement was interrupted before the failing member was to be drained. It comes to its end whatever is ordered
+/// in between, and leaves as many members as the directory needs.
+#[test]
+fn a_member_that_came_to_replace_another_makes_no_third_one_dispensable() {
+    let mut rig = rig(2, 7);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(6, 1);
+    set_directory(&fs, 7, wide);
+    let mut files = Classed::default();
+    files.fill(&fs, 100, &[wide, volume()]);
+    fs.flush();
+    let (failing, third) = (MemberIndex(2), MemberIndex(3));
+    let new = join_for(&fs, &mut rig, failing);
+    let draining = fs.maintenance.draining();
+    let refused = draining.drain(third).unwrap_err();
+    let said = "without member 3, and member 2 that another has come to replace, 6 members are left, and a stripe of \
+                6+1 rs-cauchy, a code of directories, needs 7";
+    assert_eq!(refused.to_string(), said);
+    let wider = Geometry::new(7, 1).unwrap();
+    let refused = fs.transactions.class_for(wider, CodeId::RS_CAUCHY);
+    assert!(refused.is_err(), "{refused:?}");
+    // Each of the two can go alone.
+    for member in [new, failing] {
+        draining.drain(member).unwrap();
+        draining.keep(member).unwrap();
+    }
+    assert_eq!(
+        fs.transactions.members().membership().heir_of(failing),
+        None
+    );
+    draining.drain(third).unwrap();
+    draining.keep(third).unwrap();
+    // As if it came again.
+    draining.drain_to(failing, new).unwrap();
+    fs.rebuild().unwrap();
+    assert!(!has_member(&fs, failing) && has_member(&fs, third));
+    files.assert_in_place(&fs, "replaced");
+    assert_holds(&fs, &files.model, "replaced");
+    assert!(classes_on(&fs, new).contains(&wide));
+}
+
+#[test]
+fn a_member_that_came_to_replace_another_is_none_that_the_volume_can_do_without() {
+    let mut rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    let new = join_for(&fs, &mut rig, MemberIndex(2));
+    let draining = fs.maintenance.draining();
+    let refused = draining.drain(MemberIndex(3)).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "without member 3, and member 2 that another has come to replace, 5 members are left, and a stripe needs 6"
+    );
+    draining.drain_to(MemberIndex(2), new).unwrap();
+    fs.rebuild().unwrap();
+    assert!(!has_member(&fs, MemberIndex(2)));
 }

@@ -1,6 +1,9 @@
 //! Bytes that were written with the code of the volume, because members were too few for that of their files.
 
+use std::cell::Cell;
+
 use super::*;
+use crate::maintenance::RewriteStatus;
 
 /// A volume of 2+2 on seven members, with a directory of 6+1, without one member.
 fn without_one(rig: &Rig) -> (TestFs, StripeClass) {
@@ -143,4 +146,158 @@ fn the_return_to_the_code_of_a_directory_survives_kills() {
         assert!(rounds < 200);
     }
     assert!(rounds > 2, "{rounds}");
+}
+
+/// A member is dead, and nothing replaces it.
+#[test]
+fn an_order_goes_on_without_an_absent_member_as_far_as_the_others_suffice() {
+    let rig = rig(2, 7);
+    let fs = rig.open(&[]);
+    let (thin, wide) = (fs.class_for(5, 1), fs.class_for(6, 1));
+    let mut files = Classed::default();
+    files.fill(&fs, 0, &[volume()]);
+    files.fill(&fs, 100, &[volume()]);
+    fs.flush();
+    let given = fs.transactions.ordering_rewrite(|| {
+        for (file, class) in &mut files.classes {
+            *class = if *file < 100 { thin } else { wide };
+            fs.set_class(*file, *class)?;
+        }
+        Ok::<_, CommitError>(())
+    });
+    given.unwrap();
+    fs.lose(&rig, 0);
+    let rebuild = fs.maintenance.rebuild();
+    let awaited = || rebuild.rewrite_status().unwrap().awaited;
+    assert_eq!(awaited(), [MemberIndex(0)], "no rebuild has begun");
+    fs.rebuild().unwrap();
+    let mut fitting = files.clone();
+    fitting.classes.retain(|_, class| *class == thin);
+    fitting.model.retain(|file, _| *file < 100);
+    fitting.assert_in_place(&fs, "a member is away");
+    assert_holds(&fs, &files.model, "a member is away");
+    let has_something_to_do = || rebuild.has_rewriting_to_do().unwrap();
+    assert_eq!(awaited(), [MemberIndex(0)], "the others wait");
+    assert!(!has_something_to_do());
+    // What is written meanwhile waits as well, and costs no look.
+    let before = fs.transactions.catalog.rewrite_order().unwrap();
+    files.write(&fs, 200, wide, 50_000).unwrap();
+    fs.flush();
+    assert_ne!(fs.transactions.catalog.rewrite_order().unwrap(), before);
+    assert_eq!(awaited(), [MemberIndex(0)]);
+    assert!(!has_something_to_do());
+    let rests = Cell::new(0);
+    let counted = fs.rebuild_while(&|_| {
+        rests.set(rests.get() + 1);
+        true
+    });
+    counted.unwrap();
+    assert_eq!(rests.get(), 0, "there was a look");
+    fs.transactions.order_rewrite().unwrap();
+    assert!(has_something_to_do(), "a command may be about other files");
+    fs.rebuild().unwrap();
+    fs.take_back(&rig, 0);
+    assert!(has_something_to_do());
+    fs.rebuild().unwrap();
+    assert!(!rebuild.awaits_rewrite().unwrap());
+    files.assert_in_place(&fs, "it is back");
+    fs.close();
+    files.assert_survives(&rig, thin, 1, "it is back");
+    files.assert_survives(&rig, wide, 1, "it is back");
+}
+
+/// All stripes of directories have their code on six members once the seventh is gone for good.
+#[test]
+fn an_order_ends_without_an_absent_member_if_no_code_needs_it() {
+    let rig = rig(2, 7);
+    let fs = rig.open(&[]);
+    let thin = fs.class_for(5, 1);
+    let mut files = Classed::default();
+    files.fill(&fs, 0, &[volume()]);
+    fs.flush();
+    fs.lose(&rig, 0);
+    let given = fs.transactions.ordering_rewrite(|| {
+        for (file, class) in &mut files.classes {
+            *class = thin;
+            fs.set_class(*file, thin)?;
+        }
+        Ok::<_, CommitError>(())
+    });
+    given.unwrap();
+    fs.rebuild().unwrap();
+    let status = fs.maintenance.rebuild().rewrite_status().unwrap();
+    assert_eq!(status, RewriteStatus::default());
+    files.assert_in_place(&fs, "rewritten");
+    fs.close();
+    for also in 1..7 {
+        let fs = TestFs::open(rig.fork().stores(&[0, also]), Access::ReadOnly).unwrap();
+        assert_holds(&fs, &files.model, &format!("without 0 and {also}"));
+    }
+}
+
+/// A volume of 2+2 on six members, that had seven. Files of 6+1 were written since then, and none waits for anything.
+fn one_too_few(rig: &Rig) -> (TestFs, Classed) {
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(6, 1);
+    fs.maintenance.draining().drain(MemberIndex(6)).unwrap();
+    fs.rebuild().unwrap();
+    assert_eq!(fs.transactions.members().membership().count(), 6);
+    let mut files = Classed::default();
+    files.fill(&fs, 0, &[wide]);
+    fs.flush();
+    assert!(is_in(&fs, &files, volume()));
+    assert!(!fs.maintenance.rebuild().awaits_rewrite().unwrap());
+    (fs, files)
+}
+
+fn join(fs: &TestFs, disk: &MemDisk, seat: JoinAs) -> MemberIndex {
+    let store: StoreRef = Arc::new(disk.open());
+    fs.maintenance.joining().join(seat, &store).unwrap()
+}
+
+#[test]
+fn a_member_that_is_added_brings_bytes_back_that_members_were_too_few_for() {
+    let rig = rig(2, 7);
+    let (fs, files) = one_too_few(&rig);
+    join(&fs, &rig.disks[6], JoinAs::New);
+    assert!(fs.maintenance.rebuild().has_rewriting_to_do().unwrap());
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    let fs = rig.open(&[]);
+    let rebuild = fs.maintenance.rebuild();
+    assert!(rebuild.awaits_rewrite().unwrap(), "after a power cut");
+    fs.rebuild().unwrap();
+    assert!(!rebuild.awaits_rewrite().unwrap());
+    files.assert_in_place(&fs, "the seventh is there");
+    assert_holds(&fs, &files.model, "the seventh is there");
+    // No code has use for an eighth.
+    join(&fs, &MemDisk::new("eighth", DISK), JoinAs::New);
+    assert!(!rebuild.awaits_rewrite().unwrap());
+}
+
+/// One that replaces another adds no member, unless the other is kept after all.
+#[test]
+fn a_member_that_is_kept_beside_the_one_that_came_to_replace_it_counts_as_added() {
+    for is_kept in [false, true] {
+        let rig = rig(2, 7);
+        let (fs, files) = one_too_few(&rig);
+        let (rebuild, draining) = (fs.maintenance.rebuild(), fs.maintenance.draining());
+        let old = MemberIndex(2);
+        let new = join(&fs, &rig.disks[6], JoinAs::HeirOf(old));
+        draining.drain_to(old, new).unwrap();
+        assert!(!rebuild.awaits_rewrite().unwrap());
+        if is_kept {
+            draining.keep(old).unwrap();
+            assert!(rebuild.has_rewriting_to_do().unwrap());
+        }
+        fs.rebuild().unwrap();
+        assert!(!rebuild.awaits_rewrite().unwrap());
+        if is_kept {
+            files.assert_in_place(&fs, "kept");
+        } else {
+            assert!(is_in(&fs, &files, volume()));
+            assert_eq!(fs.transactions.members().membership().count(), 6);
+        }
+        assert_holds(&fs, &files.model, "replaced or kept");
+    }
 }

@@ -66,7 +66,7 @@ fn an_order_that_finds_no_room_says_so_and_goes_on_once_there_is_some() {
         "{status:?}, {stuck:?}"
     );
     assert!(
-        !status.waits_for_members && status.stripes_left == 0,
+        status.awaited.is_empty() && status.stripes_left == 0,
         "{status:?}"
     );
     assert!(
@@ -135,10 +135,9 @@ fn the_room_of_bytes_that_files_share_counts_for_each_of_them() {
     assert!((250 << 10..330 << 10).contains(&twice), "{twice}");
 }
 
-/// The volume has room for its own code, and one member that a wider code needs has none.
-#[test]
-fn an_order_looks_again_only_once_there_is_more_room_for_the_code_that_lacked_it() {
-    let rig = rig(2, 7);
+/// Returns a volume of 2+2 on seven members with room for its own code, and one member that 6+1 needs has none. Its files,
+/// which lie in 2+2, are to be given 6+1.
+fn ordered_with_a_full_member(rig: &Rig) -> (TestFs, Classed) {
     let fs = rig.open(&[]);
     let wide = fs.class_for(6, 1);
     // It has no shards that could be moved elsewhere.
@@ -155,13 +154,20 @@ fn an_order_looks_again_only_once_there_is_more_room_for_the_code_that_lacked_it
     given.unwrap();
     files.classes = (0..20).map(|file| (file, wide)).collect();
     fs.rebuild().unwrap();
+    let status = fs.maintenance.rebuild().rewrite_status().unwrap();
+    assert!(status.waits_for_room, "{status:?}");
+    (fs, files)
+}
+
+#[test]
+fn an_order_looks_again_only_once_there_is_more_room_for_the_code_that_lacked_it() {
+    let rig = rig(2, 7);
+    let (fs, files) = ordered_with_a_full_member(&rig);
     let rebuild = fs.maintenance.rebuild();
-    let waits = || rebuild.rewrite_status().unwrap().waits_for_room;
-    assert!(waits(), "{:?}", rebuild.rewrite_status());
     assert!(fs.transactions.space().usable_free > 4 << 20);
     assert!(!rebuild.has_rewriting_to_do().unwrap());
     let waiting = fs.rebuild().unwrap().bytes_waiting;
-    assert!(waiting > 0 && waits());
+    assert!(waiting > 0 && rebuild.rewrite_status().unwrap().waits_for_room);
     assert!(!rebuild.has_rewriting_to_do().unwrap(), "as much as before");
     rig.disks[6].set_capacity(DISK);
     assert!(rebuild.has_rewriting_to_do().unwrap());
@@ -175,28 +181,13 @@ fn an_order_looks_again_only_once_there_is_more_room_for_the_code_that_lacked_it
 #[test]
 fn an_order_that_lacked_room_ends_once_the_volume_has_too_few_members_for_its_code() {
     let rig = rig(2, 7);
-    let fs = rig.open(&[]);
-    let wide = fs.class_for(6, 1);
-    let space = rig.disks[6].open().space().unwrap();
-    rig.disks[6].set_capacity(space.total_bytes - space.free_bytes);
-    let mut files = Classed::default();
-    for file in 0..20 {
-        files.write(&fs, file, volume(), 64 << 10).unwrap();
-    }
-    fs.flush();
-    let given = fs
-        .transactions
-        .ordering_rewrite(|| (0..20).try_for_each(|file| fs.set_class(file, wide)));
-    given.unwrap();
-    fs.rebuild().unwrap();
-    let rebuild = fs.maintenance.rebuild();
-    assert!(rebuild.rewrite_status().unwrap().waits_for_room);
+    let (fs, files) = ordered_with_a_full_member(&rig);
     fs.maintenance.draining().drain(MemberIndex(6)).unwrap();
     for _ in 0..2 {
         fs.rebuild().unwrap();
     }
     assert_eq!(fs.transactions.members().membership().count(), 6);
-    let status = rebuild.rewrite_status().unwrap();
+    let status = fs.maintenance.rebuild().rewrite_status().unwrap();
     assert!(!status.is_ordered && !status.waits_for_room, "{status:?}");
     assert_holds(&fs, &files.model, "the member is removed");
 }

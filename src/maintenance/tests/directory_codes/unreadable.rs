@@ -86,7 +86,10 @@ fn an_order_ends_with_what_was_possible_and_tells_how_many_stripes_are_left() {
     fs.rebuild().unwrap();
     assert_eq!(left(&fs), expected, "the same members are there");
     fs.lose(&rig, 0);
+    let has_something_to_do = || fs.maintenance.rebuild().has_rewriting_to_do().unwrap();
+    assert!(!has_something_to_do(), "fewer members can read no more");
     fs.rebuild().unwrap();
+    assert_eq!(left(&fs), expected, "a member went");
     fs.take_back(&rig, 0);
     assert!(fs.maintenance.rebuild().has_rewriting_to_do().unwrap());
     fs.rebuild().unwrap();
