@@ -36,7 +36,7 @@
 //! - After a failure that leaves journal or index in doubt nothing is written any more.
 //!
 //! Locks, in order: `checkpointing`, `appending`, then the journal's tail, those of the index, the overlay. The locks of
-//! [`Backpressure`], [`DirtyGroups`] and [`Writability`] are held for a few instructions, and no other under them.
+//! [`Backpressure`] and [`DirtyGroups`] are held for a few instructions, and no other under them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -231,7 +231,7 @@ impl Meta {
         let (journal, overlay) = match access {
             Access::ReadOnly => (
                 None,
-                SharedOverlay::with_logged(&replayed.changes, replayed.last.0),
+                SharedOverlay::with_logged(replayed.changes, replayed.last.0),
             ),
             Access::ReadWrite => {
                 members.epochs().note_absent();

@@ -33,7 +33,7 @@ const LOGGED_AT_ONCE: usize = 32;
 pub(super) struct JournaledShards {
     shards: Box<[CachePadded<BriefLock<Journaled>>]>,
     /// Memory that all shards take, in bytes.
-    bytes: AtomicUsize,
+    bytes: CachePadded<AtomicUsize>,
     /// The changes set aside for the index. The lock is a leaf.
     frozen: Mutex<Option<Frozen>>,
 }
@@ -42,7 +42,7 @@ impl Default for JournaledShards {
     fn default() -> Self {
         Self {
             shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
-            bytes: AtomicUsize::new(0),
+            bytes: CachePadded::default(),
             frozen: Mutex::default(),
         }
     }
@@ -50,10 +50,10 @@ impl Default for JournaledShards {
 
 impl JournaledShards {
     /// Starts with changes that are in the journal already.
-    pub(super) fn with_logged(logged: &Layer) -> Self {
+    pub(super) fn with_logged(logged: Layer) -> Self {
         let shards = Self::default();
-        for (key, change) in logged.iter() {
-            shards.change(shard_of(key), |shard| shard.log(key, change));
+        for (key, change) in logged {
+            shards.change(shard_of(&key), |shard| shard.log(key, change));
         }
         shards
     }
@@ -106,7 +106,7 @@ impl JournaledShards {
             for chunk in of_shard.chunks(LOGGED_AT_ONCE) {
                 self.change(of_shard[0].0, |journaled| {
                     for (_, (key, change)) in chunk {
-                        journaled.log(key, change);
+                        journaled.log(key.clone(), change.clone());
                     }
                 });
             }
@@ -158,7 +158,8 @@ impl JournaledShards {
             let cleared = self.change(shard, std::mem::take);
             drop(cleared);
         }
-        *self.frozen.lock() = None;
+        let frozen = self.frozen.lock().take();
+        drop(frozen);
     }
 
     /// Returns about how much memory all changes take.

@@ -1,7 +1,8 @@
 //! Changes of many keys, of each the newest.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
+use std::cmp::Reverse;
+use std::collections::btree_map::{self, Entry};
+use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Bound;
 
 use super::batch::Value;
@@ -107,6 +108,15 @@ impl Layer {
     }
 }
 
+impl IntoIterator for Layer {
+    type Item = (Key, NumberedChange);
+    type IntoIter = btree_map::IntoIter<Key, NumberedChange>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.entries.into_iter()
+    }
+}
+
 /// Changes in order of key, of each key one.
 pub(super) type InOrder<'a> = Vec<(&'a Key, &'a NumberedChange)>;
 
@@ -121,26 +131,34 @@ pub(super) fn in_order<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> InOrd
 /// The changes of a range of keys, and the last key up to which they are complete: `None` for the whole range.
 pub(super) type Window = (BTreeMap<Key, NumberedChange>, Option<Key>);
 
-/// Collects the newest changes of keys from `from` to before `end`, as far as at most so many of each layer reach as
-/// stand beside it. Neither the range nor one of these limits is empty.
+/// Collects the newest changes of the first `limit` keys from `from` to before `end`. Neither the range nor `limit` is empty.
 pub(super) fn window<'a>(
-    layers: impl Iterator<Item = (&'a Layer, usize)> + Clone,
+    layers: impl Iterator<Item = &'a Layer>,
     from: Bound<&[u8]>,
     end: &[u8],
+    limit: usize,
 ) -> Window {
-    let range = || (from, Bound::Excluded(end));
-    let upto = layers
-        .clone()
-        .filter_map(|(layer, limit)| layer.entries.range::<[u8], _>(range()).nth(limit - 1))
-        .map(|(key, _)| key.clone())
-        .min();
+    let range = (from, Bound::Excluded(end));
+    let ranges = layers.map(|layer| layer.entries.range::<[u8], _>(range));
+    let mut ranges: Vec<_> = ranges.map(Iterator::peekable).collect();
+    let firsts = ranges.iter_mut().enumerate();
+    let firsts = firsts.filter_map(|(index, range)| Some(Reverse((range.peek()?.0, index))));
+    // Of each layer the next key.
+    let mut heads: BinaryHeap<_> = firsts.collect();
     let mut window = Layer::default();
-    for (layer, _) in layers {
-        let within = |key: &Key| upto.as_ref().is_none_or(|upto| key <= upto);
-        let entries = layer.entries.range::<[u8], _>(range());
-        for (key, entry) in entries.take_while(|(key, _)| within(key)) {
-            window.insert(key.clone(), entry.clone());
+    while let Some(Reverse((key, index))) = heads.pop() {
+        if window.len() >= limit
+            && let Some((last, _)) = window.entries.last_key_value()
+            && last != key
+        {
+            let upto = last.clone();
+            return (window.entries, Some(upto));
         }
+        let range = &mut ranges[index];
+        if let Some((key, change)) = range.next() {
+            window.insert(key.clone(), change.clone());
+        }
+        heads.extend(range.peek().map(|(key, _)| Reverse((*key, index))));
     }
-    (window.entries, upto)
+    (window.entries, None)
 }

@@ -299,8 +299,7 @@ mod tests {
             let at_once = || {
                 let held = open.read(Bound::Unbounded, b"z");
                 let layers = held.iter().flat_map(OpenSets::layers);
-                let layers = layers.map(|layer| (layer, usize::MAX));
-                let (found, _) = layer::window(layers, Bound::Unbounded, b"z");
+                let (found, _) = layer::window(layers, Bound::Unbounded, b"z", usize::MAX);
                 let numbers: Vec<u64> = found.values().map(number_in).collect();
                 assert!(numbers.len() != 1, "one half of the first batch");
                 assert!(

@@ -148,8 +148,8 @@ impl Journaled {
     }
 
     /// Notes a change that the journal now holds.
-    pub(super) fn log(&mut self, key: &Key, change: &NumberedChange) {
-        self.logged.insert(key.clone(), change.clone());
+    pub(super) fn log(&mut self, key: Key, change: NumberedChange) {
+        self.logged.insert(key, change);
     }
 
     /// Sets everything in the journal aside for the index, if there is something. Only while nothing is frozen.

@@ -2,7 +2,8 @@
 //!
 //! The shard of a key follows from the object that the key belongs to: a directory, a file, a stripe or a segment. So a
 //! change that concerns two objects takes two locks, and a listing of one directory takes one. Changes of other objects
-//! seldom wait for either.
+//! seldom wait for either. The numbers of counters and of notes for repairs are no objects, yet spread in the same way: some
+//! hundred stripes that follow each other have notes in one shard.
 
 use std::ops::Bound;
 
@@ -14,9 +15,6 @@ use super::layer::NumberedChange;
 
 /// Changes that go from one layer to another under one hold of a lock.
 pub(super) const CHUNK: usize = 256;
-
-/// The fewest keys that are looked for in each of several shards.
-const LEAST_SHARE: usize = 8;
 
 /// The number of shards; a power of two, and at most the bits of a [`ShardSet`].
 pub(super) const SHARDS: usize = 64;
@@ -115,15 +113,6 @@ impl<T> HeldShards<'_, T> {
     /// Returns the shards.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.0.iter().map(|shard| &**shard)
-    }
-
-    /// Returns how many of the keys that lie in all shards are to be looked for in each, to find about `limit` of them.
-    pub(super) fn share_of(&self, limit: usize) -> usize {
-        match self.0.len() {
-            0 | 1 => limit,
-            // Twice the share: the shard that has the most of the first keys ends the search.
-            shards => limit.saturating_mul(2).div_ceil(shards).max(LEAST_SHARE),
-        }
     }
 }
 

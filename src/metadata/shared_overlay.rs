@@ -5,7 +5,8 @@
 //!
 //! # Invariants
 //!
-//! - No lock is held across I/O. Changes and look-ups wait for the shards of their keys, and for nothing else.
+//! - No lock is held across I/O. Changes and look-ups wait for the shards of their keys. The holder of a shard may wait for a
+//!   higher one, which one batch, one unit or one listing holds.
 //! - A change holds a shard for a few instructions. Many changes hold it in chunks, between which others have their turn. A
 //!   wake takes longer than such a hold, so a thread tries again for a while before it sleeps. Listings and windows hold
 //!   shards longer.
@@ -46,19 +47,17 @@ pub(super) struct Layers<'a> {
 }
 
 impl Layers<'_> {
-    /// As [`layer::window`], of the range. About `limit` changes are in it at most.
+    /// As [`layer::window`], of the range.
     pub(super) fn window(&self, limit: usize) -> Window {
-        let share = self.open.share_of(limit);
         let open = self.open.iter().flat_map(OpenSets::layers);
         let journaled = self.journaled.iter().flat_map(Journaled::layers);
-        let layers = open.chain(journaled).map(|layer| (layer, share));
-        layer::window(layers, self.from, self.end)
+        layer::window(open.chain(journaled), self.from, self.end, limit)
     }
 }
 
 impl SharedOverlay {
     /// Starts with changes that are in the journal already. The next one has a higher number than `last_number`.
-    pub(super) fn with_logged(logged: &Layer, last_number: u64) -> Self {
+    pub(super) fn with_logged(logged: Layer, last_number: u64) -> Self {
         Self {
             open: OpenShards::after(last_number),
             journaled: JournaledShards::with_logged(logged),
@@ -343,6 +342,43 @@ mod tests {
                 });
             }
         });
+    }
+
+    #[test]
+    fn a_window_has_as_many_keys_as_it_may_wherever_they_lie() {
+        let overlay = SharedOverlay::default();
+        let in_one_shard =
+            |number: u64| [&b"i\0\0\0\0\0\0\0\x01"[..], &number.to_be_bytes()].concat();
+        let in_all_shards = |number: u64| [&b"s"[..], &number.to_be_bytes()].concat();
+        for number in 0..1000 {
+            for (key, origin) in [
+                (in_one_shard(number), Origin::Applied),
+                (in_all_shards(number), Origin::Stripes),
+            ] {
+                let mut batch = Batch::default();
+                batch.put(key, "value");
+                overlay.apply(batch, origin);
+            }
+        }
+        // Some keys have an older change in another layer.
+        let parts = vec![overlay.take(Origin::Applied)];
+        overlay.log(&overlay.newest(&parts));
+        overlay.forget(parts);
+        let mut again = Batch::default();
+        (0..10).for_each(|number| again.put(in_one_shard(number), "newer"));
+        overlay.apply(again, Origin::Applied);
+        let layers = overlay.read(Bound::Unbounded, b"z");
+        for limit in [1, 7, 100, 1000, 1500, 1999] {
+            let (window, upto) = layers.window(limit);
+            assert_eq!(window.len(), limit);
+            assert_eq!(upto.as_ref(), window.keys().next_back());
+        }
+        let (window, upto) = layers.window(2000);
+        assert_eq!((window.len(), upto), (2000, None));
+        let newer = window
+            .values()
+            .filter(|it| it.value.as_deref() == Some(b"newer"));
+        assert_eq!(newer.count(), 10);
     }
 
     /// Both halves of a batch move from shard to shard and from place to place, each at its own time.

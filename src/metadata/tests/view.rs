@@ -12,6 +12,7 @@ use super::rig::Records;
 use crate::format::{Cookie, Ino, key};
 use crate::metadata::index::{Commit, Index, Position, Snapshot};
 use crate::metadata::overlay::Origin;
+use crate::metadata::shards::shard_of;
 use crate::metadata::shared_overlay::SharedOverlay;
 use crate::metadata::view::View;
 use crate::metadata::{Batch, Key, MetaError, StripeData, Value};
@@ -295,4 +296,35 @@ fn a_key_that_moves_within_a_range_is_in_the_range_all_the_while() {
     };
     let any = view(&overlay, &index).has_any(&[0], &[DELETED + 1]);
     assert!(any.expect("nothing fails"));
+}
+
+/// Fails where a reader locks the shards of its range one after the other.
+#[test]
+fn a_key_that_moves_between_shards_is_in_their_range_all_the_while() {
+    const MOVES: u64 = 20_000;
+    let keys = [2u64, 1].map(|number| [&b"i"[..], &number.to_be_bytes()].concat());
+    assert_ne!(shard_of(&keys[0]), shard_of(&keys[1]));
+    let (overlay, index) = (SharedOverlay::default(), MemIndex::default());
+    let move_to = |to: usize| {
+        let mut batch = Batch::default();
+        batch.put(keys[to].clone(), "value");
+        batch.delete(keys[1 - to].clone());
+        overlay.apply(batch, Origin::Applied);
+    };
+    move_to(0);
+    let (is_over, start) = (AtomicBool::new(false), Barrier::new(2));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            start.wait();
+            for number in 1..=MOVES {
+                move_to((number % 2) as usize);
+            }
+            is_over.store(true, Ordering::Release);
+        });
+        start.wait();
+        while !is_over.load(Ordering::Acquire) {
+            let any = view(&overlay, &index).has_any(b"i", b"j");
+            assert!(any.expect("nothing fails"));
+        }
+    });
 }
