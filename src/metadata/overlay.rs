@@ -28,7 +28,7 @@ pub(super) enum Origin {
 #[must_use = "changes that are not appended never become durable"]
 #[derive(Debug)]
 pub struct Pending {
-    /// The changes of each shard that had some, with its number.
+    /// The changes of each partition that had some, with its number.
     pub(super) layers: Vec<(usize, Arc<Layer>)>,
     pub(super) origin: Origin,
 }
@@ -46,7 +46,7 @@ impl Pending {
         self.layers.iter().map(|(_, layer)| layer.len()).sum()
     }
 
-    /// Returns its changes, those of each shard in order of key.
+    /// Returns its changes, those of each partition in order of key.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Key, &NumberedChange)> {
         self.layers.iter().flat_map(|(_, layer)| layer.iter())
     }
@@ -55,7 +55,7 @@ impl Pending {
 /// Changes on their way into the index.
 #[derive(Clone, Debug)]
 pub(super) struct Frozen {
-    /// The changes of each shard that has some.
+    /// The changes of each partition that has some.
     pub(super) layers: Vec<Arc<Layer>>,
     /// The position of the index after them.
     pub(super) position: Position,
@@ -68,7 +68,7 @@ impl Frozen {
     }
 }
 
-/// The layers of changes that are not in the journal yet, of the keys of one shard.
+/// The layers of changes that are not in the journal yet, of the keys of one partition.
 #[derive(Debug, Default)]
 pub(super) struct OpenSets {
     pending: Layer,
@@ -134,7 +134,7 @@ impl OpenSets {
     }
 }
 
-/// The layers of changes that the journal holds, and the index lacks, of the keys of one shard.
+/// The layers of changes that the journal holds, and the index lacks, of the keys of one partition.
 #[derive(Debug, Default)]
 pub(super) struct Journaled {
     logged: Layer,

@@ -1,17 +1,18 @@
 //! The overlay and its locks.
 //!
-//! Changes move in one direction: from the open sets to the journaled layers, and from there to the index. They reach the
-//! next place before they leave the last one. So a reader that looks in this order misses none.
+//! Changes move in one direction: from the open sets to the journaled layers, and from there to the index. They reach
+//! the next place before they leave the last one. So a reader that looks in this order misses none.
 //!
 //! # Invariants
 //!
-//! - No lock is held across I/O. Changes and look-ups wait for the shards of their keys. The holder of a shard may wait for a
-//!   higher one, which one batch, one unit or one listing holds.
-//! - A change holds a shard for a few instructions. Many changes hold it in chunks, between which others have their turn. A
-//!   wake takes longer than such a hold, so a thread tries again for a while before it sleeps. Listings and windows hold
-//!   shards longer.
-//! - Shards of the journaled layers are taken before those of the open sets, and each kind in ascending order. The heads of
-//!   [`super::journaled_shards`] and [`super::open_shards`] say what is atomic over several shards.
+//! - No lock is held across I/O. Changes and look-ups wait for the partitions of their keys. The holder of a partition
+//!   may wait for a higher one, which one batch, one unit or one listing holds.
+//! - A change holds a partition for a few instructions. Many changes hold it in chunks, between which others have their
+//!   turn. A wake takes longer than such a hold, so a thread tries again for a while before it sleeps. Listings and
+//!   windows hold partitions longer.
+//! - Partitions of the journaled layers are taken before those of the open sets, and each kind in ascending order. The
+//!   heads of [`super::journaled_partitions`] and [`super::open_partitions`] say what is atomic over several
+//!   partitions.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,12 +20,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::batch::{Batch, Value};
 use super::fresh_cache::FreshCache;
 use super::index::Position;
-use super::journaled_shards::JournaledShards;
+use super::journaled_partitions::JournaledPartitions;
 use super::key::Key;
 use super::layer::{self, Layer, NumberedChange, Window};
-use super::open_shards::{OpenShards, UNCOUNTED_BYTES};
+use super::open_partitions::{OpenPartitions, UNCOUNTED_BYTES};
 use super::overlay::{Frozen, Journaled, OpenSets, Origin, Pending, newest};
-use super::shards::{HeldShards, by_shard};
+use super::partitions::{HeldPartitions, by_partition};
 
 /// A cache of newest values, also of keys that have none.
 pub(super) type Records = FreshCache<Key, Option<Value>>;
@@ -32,8 +33,8 @@ pub(super) type Records = FreshCache<Key, Option<Value>>;
 /// The layers of changes that the index lacks, which threads share.
 #[derive(Debug, Default)]
 pub(super) struct SharedOverlay {
-    open: OpenShards,
-    journaled: JournaledShards,
+    open: OpenPartitions,
+    journaled: JournaledPartitions,
     /// No change in the journaled layers has a higher number.
     highest_journaled: AtomicU64,
 }
@@ -42,8 +43,8 @@ pub(super) struct SharedOverlay {
 pub(super) struct Layers<'a> {
     from: Bound<&'a [u8]>,
     end: &'a [u8],
-    open: HeldShards<'a, OpenSets>,
-    journaled: HeldShards<'a, Journaled>,
+    open: HeldPartitions<'a, OpenSets>,
+    journaled: HeldPartitions<'a, Journaled>,
 }
 
 impl Layers<'_> {
@@ -59,8 +60,8 @@ impl SharedOverlay {
     /// Starts with changes that are in the journal already. The next one has a higher number than `last_number`.
     pub(super) fn with_logged(logged: Layer, last_number: u64) -> Self {
         Self {
-            open: OpenShards::after(last_number),
-            journaled: JournaledShards::with_logged(logged),
+            open: OpenPartitions::after(last_number),
+            journaled: JournaledPartitions::with_logged(logged),
             highest_journaled: AtomicU64::new(last_number),
         }
     }
@@ -100,7 +101,8 @@ impl SharedOverlay {
         }
     }
 
-    /// Returns the keys of the open sets, in no order. Some may be there twice. Keys that change meanwhile may be missing.
+    /// Returns the keys of the open sets, in no order. Some may be there twice. Keys that change meanwhile may be
+    /// missing.
     pub(super) fn unsynced_keys(&self) -> Vec<Key> {
         self.open.keys()
     }
@@ -131,7 +133,7 @@ impl SharedOverlay {
     /// Merges units into one, without what the journal has newer already.
     pub(super) fn newest(&self, parts: &[Pending]) -> Vec<(Key, NumberedChange)> {
         let mut all: Vec<_> = parts.iter().flat_map(Pending::iter).collect();
-        // Each shard of a part is in order: sorting merges them. The newest change of a key comes first.
+        // Each partition of a part is in order: sorting merges them. The newest change of a key comes first.
         all.sort_by(|(a, old), (b, new)| a.cmp(b).then(new.number.cmp(&old.number)));
         all.dedup_by(|(later, _), (first, _)| later == first);
         self.journaled.newest_of(&all)
@@ -143,7 +145,7 @@ impl SharedOverlay {
         let highest = numbers.max().unwrap_or(0);
         // Before a change leaves the open sets, where readers would find it otherwise.
         self.highest_journaled.fetch_max(highest, Ordering::AcqRel);
-        let changes = by_shard(changes);
+        let changes = by_partition(changes);
         self.journaled.log(&changes);
         self.open.drop_older(&changes, highest);
     }
@@ -189,24 +191,24 @@ impl SharedOverlay {
         self.journaled.clear();
     }
 
-    /// Returns about how much memory all layers take. Looks at every shard of the open sets.
+    /// Returns about how much memory all layers take. Looks at every partition of the open sets.
     pub(super) fn bytes(&self) -> usize {
         self.open.bytes() + self.journaled.bytes()
     }
 
-    /// Returns whether [`Self::bytes`] are less than `limit`. Looks at the shards only if less than [`UNCOUNTED_BYTES`]
-    /// decide that.
+    /// Returns whether [`Self::bytes`] are less than `limit`. Looks at the partitions only if less than
+    /// [`UNCOUNTED_BYTES`] decide that.
     pub(super) fn is_below(&self, limit: usize) -> bool {
         let least = self.least_bytes();
         least < limit && (least + UNCOUNTED_BYTES <= limit || self.bytes() < limit)
     }
 
-    /// Returns a lower bound of [`Self::bytes`], which is less than [`UNCOUNTED_BYTES`] above it. Looks at no shard.
+    /// Returns a lower bound of [`Self::bytes`], which is less than [`UNCOUNTED_BYTES`] above it. Looks at no partition.
     fn least_bytes(&self) -> usize {
         self.open.least_bytes() + self.journaled.bytes()
     }
 
-    /// Returns about how much memory the changes take that are still pending. Looks at every shard.
+    /// Returns about how much memory the changes take that are still pending. Looks at every partition.
     pub(super) fn pending_bytes(&self) -> usize {
         self.open.pending_bytes()
     }
@@ -221,9 +223,9 @@ mod tests {
     use rand::{RngExt, SeedableRng};
 
     use super::*;
-    use crate::metadata::shards::CHUNK;
+    use crate::metadata::partitions::CHUNK;
 
-    /// Returns the key of an object; all objects together are in all shards.
+    /// Returns the key of an object; all objects together are in all partitions.
     fn object_key(number: u64) -> Key {
         crate::format::key::inode(crate::format::Ino(number)).into()
     }
@@ -250,7 +252,7 @@ mod tests {
     }
 
     /// Readers that find one half of a batch in the cache find its other half there or in the layers. The halves are in
-    /// different shards.
+    /// different partitions.
     #[test]
     fn a_reader_through_the_cache_sees_a_batch_as_a_whole() {
         const LAST: u64 = 20_000;
@@ -347,13 +349,13 @@ mod tests {
     #[test]
     fn a_window_has_as_many_keys_as_it_may_wherever_they_lie() {
         let overlay = SharedOverlay::default();
-        let in_one_shard =
+        let in_one_partition =
             |number: u64| [&b"i\0\0\0\0\0\0\0\x01"[..], &number.to_be_bytes()].concat();
-        let in_all_shards = |number: u64| [&b"s"[..], &number.to_be_bytes()].concat();
+        let in_all_partitions = |number: u64| [&b"s"[..], &number.to_be_bytes()].concat();
         for number in 0..1000 {
             for (key, origin) in [
-                (in_one_shard(number), Origin::Applied),
-                (in_all_shards(number), Origin::Stripes),
+                (in_one_partition(number), Origin::Applied),
+                (in_all_partitions(number), Origin::Stripes),
             ] {
                 let mut batch = Batch::default();
                 batch.put(key, "value");
@@ -365,7 +367,7 @@ mod tests {
         overlay.log(&overlay.newest(&parts));
         overlay.forget(parts);
         let mut again = Batch::default();
-        (0..10).for_each(|number| again.put(in_one_shard(number), "newer"));
+        (0..10).for_each(|number| again.put(in_one_partition(number), "newer"));
         overlay.apply(again, Origin::Applied);
         let layers = overlay.read(Bound::Unbounded, b"z");
         for limit in [1, 7, 100, 1000, 1500, 1999] {
@@ -381,9 +383,9 @@ mod tests {
         assert_eq!(newer.count(), 10);
     }
 
-    /// Both halves of a batch move from shard to shard and from place to place, each at its own time.
+    /// Both halves of a batch move from partition to partition and from place to place, each at its own time.
     #[test]
-    fn a_reader_of_all_shards_sees_whole_batches_wherever_they_are() {
+    fn a_reader_of_all_partitions_sees_whole_batches_wherever_they_are() {
         const LAST: u64 = 5_000;
         let overlay = SharedOverlay::default();
         let keys = [1, 2].map(object_key);
@@ -460,9 +462,9 @@ mod tests {
         assert_eq!(overlay.bytes(), 0);
     }
 
-    /// The sum that costs little decides as the exact one does, however the changes lie in the shards.
+    /// The sum that costs little decides as the exact one does, however the changes lie in the partitions.
     #[test]
-    fn a_limit_is_compared_with_all_bytes_although_few_shards_are_looked_at() {
+    fn a_limit_is_compared_with_all_bytes_although_few_partitions_are_looked_at() {
         let seed = seed();
         let mut random = StdRng::seed_from_u64(seed);
         let (overlay, mut units) = (SharedOverlay::default(), Vec::new());
@@ -502,7 +504,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_older_than_the_journal_is_dropped_from_every_shard() {
+    fn what_is_older_than_the_journal_is_dropped_from_every_partition() {
         let (overlay, count) = (SharedOverlay::default(), 20 * CHUNK as u64);
         let batch = |value: &'static str| {
             let mut batch = Batch::default();

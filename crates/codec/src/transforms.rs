@@ -46,8 +46,8 @@ impl Transforms {
     /// Returns the factor of the butterflies of a block. The block has 2^(`layer` + 1) points, from index `first` on. Its
     /// butterflies are between points of a distance of 2^`layer`.
     ///
-    /// With a in the first half of the block and b in the second, the inverse sets b to a + b, and then a to a + factor · b.
-    /// The forward transform sets a first, and then b.
+    /// Let a be in the first half of the block, and b in the second. The inverse sets b to a + b, and then a to
+    /// a + factor · b. The forward transform sets a first, and then b.
     ///
     /// # Panics
     ///

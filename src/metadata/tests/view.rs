@@ -12,7 +12,7 @@ use super::rig::Records;
 use crate::format::{Cookie, Ino, key};
 use crate::metadata::index::{Commit, Index, Position, Snapshot};
 use crate::metadata::overlay::Origin;
-use crate::metadata::shards::shard_of;
+use crate::metadata::partitions::partition_of;
 use crate::metadata::shared_overlay::SharedOverlay;
 use crate::metadata::view::View;
 use crate::metadata::{Batch, Key, MetaError, StripeData, Value};
@@ -21,7 +21,7 @@ fn view<'a>(overlay: &'a SharedOverlay, index: &'a dyn Index) -> View<'a> {
     View { overlay, index }
 }
 
-/// Returns a key of one of nine directories. Ranges within one directory meet one shard of the overlay, others all.
+/// Returns a key of one of nine directories. Ranges within one directory meet one partition of the overlay, others all.
 fn key(random: &mut StdRng) -> Key {
     let number = random.random_range(0..9000u64);
     key::position(Ino(number / 1000), Cookie(number % 1000)).into()
@@ -298,12 +298,12 @@ fn a_key_that_moves_within_a_range_is_in_the_range_all_the_while() {
     assert!(any.expect("nothing fails"));
 }
 
-/// Fails where a reader locks the shards of its range one after the other.
+/// Fails where a reader locks the partitions of its range one after the other.
 #[test]
-fn a_key_that_moves_between_shards_is_in_their_range_all_the_while() {
+fn a_key_that_moves_between_partitions_is_in_their_range_all_the_while() {
     const MOVES: u64 = 20_000;
     let keys = [2u64, 1].map(|number| [&b"i"[..], &number.to_be_bytes()].concat());
-    assert_ne!(shard_of(&keys[0]), shard_of(&keys[1]));
+    assert_ne!(partition_of(&keys[0]), partition_of(&keys[1]));
     let (overlay, index) = (SharedOverlay::default(), MemIndex::default());
     let move_to = |to: usize| {
         let mut batch = Batch::default();

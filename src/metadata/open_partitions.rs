@@ -1,16 +1,16 @@
-//! The open sets in shards, each with a lock of its own.
+//! The open sets in partitions, each with a lock of its own.
 //!
-//! [`super::shards`] says which keys share one.
+//! [`super::partitions`] says which keys share one.
 //!
 //! # Invariants
 //!
-//! - A caller that holds the locks of several shards took them in ascending order.
-//! - A batch changes its shards under the locks of all of them. So a reader that found one of its changes finds all: once
-//!   it can lock the first shard, every shard has the batch.
-//! - [`OpenShards::take`] holds all locks at once. So a batch lies wholly in one unit, or not at all.
-//! - A change gets its number under the lock of its shard. So the changes of a key have ascending numbers. The numbers of
-//!   different keys say nothing about their order.
-//! - All other methods go through the shards one by one, and state why that is enough.
+//! - A caller that holds the locks of several partitions took them in ascending order.
+//! - A batch changes its partitions under the locks of all of them. So a reader that found one of its changes finds
+//!   all: once it can lock the first partition, every partition has the batch.
+//! - [`OpenPartitions::take`] holds all locks at once. So a batch lies wholly in one unit, or not at all.
+//! - A change gets its number under the lock of its partition. So the changes of a key have ascending numbers. The
+//!   numbers of different keys say nothing about their order.
+//! - All other methods go through the partitions one by one, and state why that is enough.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -24,20 +24,22 @@ use super::brief_lock::BriefLock;
 use super::key::Key;
 use super::layer::{Layer, NumberedChange};
 use super::overlay::{OpenSets, Origin, Pending, newest};
-use super::shards::{CHUNK, HeldShards, SHARDS, ShardSet, ShardedChange, shard_of};
+use super::partitions::{
+    CHUNK, HeldPartitions, PARTITIONS, PartitionSet, PartitionedChange, partition_of,
+};
 
-/// The steps in which a shard adds to the memory that all shards take.
+/// The steps in which a partition adds to the memory that all partitions take.
 const STEP_BYTES: usize = 4 << 10;
 
-/// The memory that all shards take is less than this above [`OpenShards::least_bytes`].
-pub(super) const UNCOUNTED_BYTES: usize = SHARDS * STEP_BYTES;
+/// The memory that all partitions take is less than this above [`OpenPartitions::least_bytes`].
+pub(super) const UNCOUNTED_BYTES: usize = PARTITIONS * STEP_BYTES;
 
-/// Shards that most changes need at once: a directory, what is in it, and a stripe.
+/// Partitions that most changes need at once: a directory, what is in it, and a stripe.
 const USUAL: usize = 4;
 
 /// The open sets of some objects.
 #[derive(Debug, Default)]
-struct OpenShard {
+struct OpenPartition {
     sets: BriefLock<OpenSets>,
     /// Memory that the sets take, in bytes. Written under the lock; reading it needs none.
     bytes: AtomicUsize,
@@ -47,34 +49,34 @@ struct OpenShard {
 
 /// The open sets of all objects, which threads share.
 #[derive(Debug)]
-pub(super) struct OpenShards {
-    shards: Box<[CachePadded<OpenShard>]>,
+pub(super) struct OpenPartitions {
+    partitions: Box<[CachePadded<OpenPartition>]>,
     /// The number of the last change.
     last_number: CachePadded<AtomicU64>,
-    /// The full steps of memory that each shard takes, in sum.
+    /// The full steps of memory that each partition takes, in sum.
     steps: CachePadded<AtomicUsize>,
 }
 
-impl Default for OpenShards {
+impl Default for OpenPartitions {
     fn default() -> Self {
         Self::after(0)
     }
 }
 
-/// A shard that its holder changes. Its memory is counted before the lock is free.
-struct ChangedShard<'a> {
-    shard: &'a OpenShard,
+/// A partition that its holder changes. Its memory is counted before the lock is free.
+struct ChangedPartition<'a> {
+    partition: &'a OpenPartition,
     steps: &'a AtomicUsize,
     sets: RwLockWriteGuard<'a, OpenSets>,
 }
 
-impl Drop for ChangedShard<'_> {
+impl Drop for ChangedPartition<'_> {
     fn drop(&mut self) {
         let bytes = self.sets.bytes();
-        let before = self.shard.bytes.load(Ordering::Relaxed);
-        self.shard.bytes.store(bytes, Ordering::Relaxed);
+        let before = self.partition.bytes.load(Ordering::Relaxed);
+        self.partition.bytes.store(bytes, Ordering::Relaxed);
         let pending_bytes = self.sets.pending_bytes();
-        self.shard
+        self.partition
             .pending_bytes
             .store(pending_bytes, Ordering::Relaxed);
         let (steps, steps_before) = (bytes / STEP_BYTES, before / STEP_BYTES);
@@ -86,65 +88,73 @@ impl Drop for ChangedShard<'_> {
     }
 }
 
-impl OpenShards {
+impl OpenPartitions {
     /// Starts without changes. The next one has a higher number than `last_number`.
     pub(super) fn after(last_number: u64) -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            partitions: (0..PARTITIONS).map(|_| CachePadded::default()).collect(),
             last_number: CachePadded::new(AtomicU64::new(last_number)),
             steps: CachePadded::default(),
         }
     }
 
-    fn change(&self, shard: usize) -> ChangedShard<'_> {
-        let shard = &*self.shards[shard];
-        ChangedShard {
-            shard,
+    fn change(&self, partition: usize) -> ChangedPartition<'_> {
+        let partition = &*self.partitions[partition];
+        ChangedPartition {
+            partition,
             steps: &self.steps,
-            sets: shard.sets.write(),
+            sets: partition.sets.write(),
         }
     }
 
-    fn change_all_of(&self, shards: ShardSet) -> SmallVec<[ChangedShard<'_>; USUAL]> {
-        shards.iter().map(|shard| self.change(shard)).collect()
+    fn change_all_of(&self, partitions: PartitionSet) -> SmallVec<[ChangedPartition<'_>; USUAL]> {
+        partitions
+            .iter()
+            .map(|partition| self.change(partition))
+            .collect()
     }
 
-    /// Returns the shards of the keys from `from` to before `end`, which do not change while the guards live.
-    pub(super) fn read(&self, from: Bound<&[u8]>, end: &[u8]) -> HeldShards<'_, OpenSets> {
-        let shards = ShardSet::of_range(from, end).iter();
-        shards.map(|shard| self.shards[shard].sets.read()).collect()
+    /// Returns the partitions of the keys from `from` to before `end`, which do not change while the guards live.
+    pub(super) fn read(&self, from: Bound<&[u8]>, end: &[u8]) -> HeldPartitions<'_, OpenSets> {
+        let partitions = PartitionSet::of_range(from, end).iter();
+        partitions
+            .map(|partition| self.partitions[partition].sets.read())
+            .collect()
     }
 
     /// Returns the newest change of a key.
     pub(super) fn get(&self, key: &Key) -> Option<NumberedChange> {
-        let sets = self.shards[shard_of(key)].sets.read();
+        let sets = self.partitions[partition_of(key)].sets.read();
         newest(sets.layers(), key).cloned()
     }
 
     /// Adds a batch to one of the two open sets. Calls `forget` with each of its keys before a reader can see the change,
     /// and while none can read what was there before.
     pub(super) fn apply(&self, batch: Batch, origin: Origin, mut forget: impl FnMut(&Key)) {
-        let touched = ShardSet::of_keys(batch.iter().map(|(key, _)| key));
+        let touched = PartitionSet::of_keys(batch.iter().map(|(key, _)| key));
         let mut changed = self.change_all_of(touched);
         batch.iter().for_each(|(key, _)| forget(key));
         let count = batch.len() as u64;
         // The locks order the numbers of each key.
         let before = self.last_number.fetch_add(count, Ordering::Relaxed);
         for (number, (key, value)) in (before + 1..).zip(batch) {
-            let sets = &mut changed[touched.place(shard_of(&key))].sets;
+            let sets = &mut changed[touched.place(partition_of(&key))].sets;
             sets.apply(key, NumberedChange { number, value }, origin);
         }
     }
 
     /// Takes all of one open set: every batch wholly or not at all.
     pub(super) fn take(&self, origin: Origin) -> Pending {
-        let mut held: SmallVec<[_; SHARDS]> =
-            self.shards.iter().map(|shard| shard.sets.write()).collect();
+        let mut held: SmallVec<[_; PARTITIONS]> = self
+            .partitions
+            .iter()
+            .map(|partition| partition.sets.write())
+            .collect();
         let mut layers = Vec::new();
         for (number, sets) in held.iter_mut().enumerate() {
             if let Some(layer) = sets.take(origin) {
                 // The memory is the same, and pending no more.
-                let pending_bytes = &self.shards[number].pending_bytes;
+                let pending_bytes = &self.partitions[number].pending_bytes;
                 pending_bytes.store(sets.pending_bytes(), Ordering::Relaxed);
                 layers.push((number, layer));
             }
@@ -155,10 +165,10 @@ impl OpenShards {
     /// Returns the changes of a unit to the set they were taken from, below what came since. Readers find all of them
     /// meanwhile, because the unit is not forgotten yet.
     pub(super) fn restore(&self, part: &Pending) {
-        for (shard, layer) in &part.layers {
+        for (partition, layer) in &part.layers {
             let changes: Vec<_> = layer.iter().collect();
             for chunk in changes.chunks(CHUNK) {
-                let sets = &mut self.change(*shard).sets;
+                let sets = &mut self.change(*partition).sets;
                 for (key, change) in chunk {
                     sets.apply((*key).clone(), (*change).clone(), part.origin);
                 }
@@ -168,21 +178,21 @@ impl OpenShards {
 
     /// Forgets a unit that was taken. Readers find its changes in other layers by now.
     pub(super) fn forget(&self, part: &Pending) {
-        for (shard, layer) in &part.layers {
-            self.change(*shard).sets.forget(layer);
+        for (partition, layer) in &part.layers {
+            self.change(*partition).sets.forget(layer);
         }
     }
 
     /// Drops what is older than these changes, which the journal holds; none of them has a higher number than `highest`.
     /// No reader misses it, because all look for newer changes in the journal.
-    pub(super) fn drop_older(&self, changes: &[ShardedChange<'_>], highest: u64) {
-        for of_shard in changes.chunk_by(|(one, _), (next, _)| one == next) {
-            let shard = of_shard[0].0;
-            if !self.shards[shard].sets.read().has_older(highest) {
+    pub(super) fn drop_older(&self, changes: &[PartitionedChange<'_>], highest: u64) {
+        for of_partition in changes.chunk_by(|(one, _), (next, _)| one == next) {
+            let partition = of_partition[0].0;
+            if !self.partitions[partition].sets.read().has_older(highest) {
                 continue;
             }
-            for chunk in of_shard.chunks(CHUNK) {
-                let sets = &mut self.change(shard).sets;
+            for chunk in of_partition.chunks(CHUNK) {
+                let sets = &mut self.change(partition).sets;
                 for (_, (key, change)) in chunk {
                     sets.drop_older(key, change.number);
                 }
@@ -190,36 +200,37 @@ impl OpenShards {
         }
     }
 
-    /// Returns the keys of the open sets, in no order. Some may be there twice. Keys that change meanwhile may be missing.
+    /// Returns the keys of the open sets, in no order. Some may be there twice. Keys that change meanwhile may be
+    /// missing.
     pub(super) fn keys(&self) -> Vec<Key> {
         let mut keys = Vec::new();
-        for shard in &self.shards {
-            let sets = shard.sets.read();
+        for partition in &self.partitions {
+            let sets = partition.sets.read();
             let changes = sets.layers().flat_map(Layer::iter);
             keys.extend(changes.map(|(key, _)| key.clone()));
         }
         keys
     }
 
-    /// Returns about how much memory all changes take. Looks at every shard.
+    /// Returns about how much memory all changes take. Looks at every partition.
     pub(super) fn bytes(&self) -> usize {
-        self.sum(|shard| &shard.bytes)
+        self.sum(|partition| &partition.bytes)
     }
 
-    /// Returns about how much memory the changes take that are still pending. Looks at every shard.
+    /// Returns about how much memory the changes take that are still pending. Looks at every partition.
     pub(super) fn pending_bytes(&self) -> usize {
-        self.sum(|shard| &shard.pending_bytes)
+        self.sum(|partition| &partition.pending_bytes)
     }
 
-    fn sum(&self, bytes: impl Fn(&OpenShard) -> &AtomicUsize) -> usize {
+    fn sum(&self, bytes: impl Fn(&OpenPartition) -> &AtomicUsize) -> usize {
         let each = self
-            .shards
+            .partitions
             .iter()
-            .map(|shard| bytes(shard).load(Ordering::Relaxed));
+            .map(|partition| bytes(partition).load(Ordering::Relaxed));
         each.sum()
     }
 
-    /// Returns a lower bound of [`Self::bytes`], which is less than [`UNCOUNTED_BYTES`] above it. Looks at no shard.
+    /// Returns a lower bound of [`Self::bytes`], which is less than [`UNCOUNTED_BYTES`] above it. Looks at no partition.
     pub(super) fn least_bytes(&self) -> usize {
         self.steps.load(Ordering::Relaxed) * STEP_BYTES
     }
@@ -227,7 +238,9 @@ impl OpenShards {
     /// Returns whether no thread has one of the locks.
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
-        self.shards.iter().all(|shard| shard.sets.is_free())
+        self.partitions
+            .iter()
+            .all(|partition| partition.sets.is_free())
     }
 }
 
@@ -246,13 +259,13 @@ mod tests {
     /// Changes of a test in which threads meet.
     const LAST: u64 = 20_000;
 
-    /// Returns keys in as many different shards, in ascending order of these.
-    fn keys_of_shards(shards: [usize; 2]) -> [Key; 2] {
-        let key_of = |shard| {
+    /// Returns keys in as many different partitions, in ascending order of these.
+    fn keys_of_partitions(partitions: [usize; 2]) -> [Key; 2] {
+        let key_of = |partition| {
             let mut keys = (0..).map(|number| Key::from(key::inode(Ino(number))));
-            keys.find(|key| shard_of(key) == shard)
+            keys.find(|key| partition_of(key) == partition)
         };
-        shards.map(|shard| key_of(shard).expect("each shard has keys"))
+        partitions.map(|partition| key_of(partition).expect("each partition has keys"))
     }
 
     fn batch(keys: &[Key], number: u64) -> Batch {
@@ -268,7 +281,7 @@ mod tests {
         u64::from_be_bytes(value.try_into().expect("8 bytes"))
     }
 
-    fn number_of(open: &OpenShards, key: &Key) -> u64 {
+    fn number_of(open: &OpenPartitions, key: &Key) -> u64 {
         open.get(key).as_ref().map_or(0, number_in)
     }
 
@@ -288,9 +301,9 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_of_two_shards_sees_a_batch_as_a_whole() {
-        for shards in [[3, 40], [40, 3]] {
-            let (open, keys) = (OpenShards::default(), keys_of_shards(shards));
+    fn a_reader_of_two_partitions_sees_a_batch_as_a_whole() {
+        for partitions in [[3, 40], [40, 3]] {
+            let (open, keys) = (OpenPartitions::default(), keys_of_partitions(partitions));
             let in_order = |order: [usize; 2]| {
                 let [earlier, later] = order.map(|place| number_of(&open, &keys[place]));
                 assert!(earlier <= later, "{order:?}: {earlier}, then {later}");
@@ -317,11 +330,11 @@ mod tests {
 
     /// A reader that could read in between would put what it found into the cache, for good.
     #[test]
-    fn keys_are_forgotten_while_no_shard_of_their_batch_can_be_read() {
-        let (open, keys) = (OpenShards::default(), keys_of_shards([3, 40]));
+    fn keys_are_forgotten_while_no_partition_of_their_batch_can_be_read() {
+        let (open, keys) = (OpenPartitions::default(), keys_of_partitions([3, 40]));
         let mut forgotten = Vec::new();
         let forget = |key: &Key| {
-            let is_free = |key: &Key| open.shards[shard_of(key)].sets.is_free();
+            let is_free = |key: &Key| open.partitions[partition_of(key)].sets.is_free();
             assert!(!keys.iter().any(is_free), "while {key:?} is forgotten");
             forgotten.push(key.clone());
         };
@@ -333,11 +346,12 @@ mod tests {
         assert!(open.is_free());
     }
 
-    /// A reader may put an old value into a cache while the change is on its way. It is gone before the change can be seen.
+    /// A reader may put an old value into a cache while the change is on its way. It is gone before the change can be
+    /// seen.
     #[test]
-    fn a_reader_through_a_cache_sees_a_batch_of_two_shards_as_a_whole() {
-        for shards in [[3, 40], [40, 3]] {
-            let (open, keys) = (OpenShards::default(), keys_of_shards(shards));
+    fn a_reader_through_a_cache_sees_a_batch_of_two_partitions_as_a_whole() {
+        for partitions in [[3, 40], [40, 3]] {
+            let (open, keys) = (OpenPartitions::default(), keys_of_partitions(partitions));
             let cache = FreshCache::<Key, u64>::new(1 << 20, 64, |_, _| 16);
             let read = |key: &Key| {
                 let newest = || Ok::<_, Infallible>(number_of(&open, key));
@@ -360,8 +374,8 @@ mod tests {
     #[test]
     fn a_unit_has_both_halves_of_a_batch_or_none() {
         const UNITS: usize = 200;
-        let (open, is_done) = (OpenShards::default(), AtomicBool::new(false));
-        let pairs = [[0, 63], [20, 21]].map(keys_of_shards);
+        let (open, is_done) = (OpenPartitions::default(), AtomicBool::new(false));
+        let pairs = [[0, 63], [20, 21]].map(keys_of_partitions);
         // Two writers change the same two keys.
         let pairs = [&pairs[0], &pairs[0], &pairs[1]];
         let taken = std::thread::scope(|scope| {
@@ -396,13 +410,13 @@ mod tests {
         assert_eq!((open.bytes(), open.least_bytes()), (0, 0));
     }
 
-    /// Many writers of other shards take numbers at the same time.
+    /// Many writers of other partitions take numbers at the same time.
     #[test]
     fn the_numbers_of_a_key_ascend_in_the_order_of_its_changes() {
         const WRITERS: u8 = 4;
         const CHANGES: u64 = 100_000;
-        let open = OpenShards::after(7);
-        let shared = keys_of_shards([9, 10])[0].clone();
+        let open = OpenPartitions::after(7);
+        let shared = keys_of_partitions([9, 10])[0].clone();
         let begun = Barrier::new(WRITERS.into());
         std::thread::scope(|scope| {
             for writer in 0..WRITERS {

@@ -1,9 +1,9 @@
-//! The shards of the keys.
+//! The partitions of the keys.
 //!
-//! The shard of a key follows from the object that the key belongs to: a directory, a file, a stripe or a segment. So a
-//! change that concerns two objects takes two locks, and a listing of one directory takes one. Changes of other objects
-//! seldom wait for either. The numbers of counters and of notes for repairs are no objects, yet spread in the same way: some
-//! hundred stripes that follow each other have notes in one shard.
+//! The partition of a key follows from the object that the key belongs to: a directory, a file, a stripe or a segment.
+//! So a change that concerns two objects takes two locks, and a listing of one directory takes one. Changes of other
+//! objects seldom wait for either. The numbers of counters and of notes for repairs are no objects, yet spread in the
+//! same way: some hundred stripes that follow each other have notes in one partition.
 
 use std::ops::Bound;
 
@@ -16,18 +16,18 @@ use super::layer::NumberedChange;
 /// Changes that go from one layer to another under one hold of a lock.
 pub(super) const CHUNK: usize = 256;
 
-/// The number of shards; a power of two, and at most the bits of a [`ShardSet`].
-pub(super) const SHARDS: usize = 64;
-const _: () = assert!(SHARDS.is_power_of_two() && SHARDS <= u64::BITS as usize);
+/// The number of partitions; a power of two, and at most the bits of a [`PartitionSet`].
+pub(super) const PARTITIONS: usize = 64;
+const _: () = assert!(PARTITIONS.is_power_of_two() && PARTITIONS <= u64::BITS as usize);
 
 /// The bytes that a key begins with if it belongs to an object: a tag, and the number of the object.
 const OBJECT_BYTES: usize = 9;
 
-/// Returns the shard of a key.
+/// Returns the partition of a key.
 ///
-/// The tag does not count, so all keys of an object share a shard. A key that is too short for a number has one all the
-/// same.
-pub(super) fn shard_of(key: &[u8]) -> usize {
+/// The tag does not count, so all keys of an object share a partition. A key that is too short for a number has one all
+/// the same.
+pub(super) fn partition_of(key: &[u8]) -> usize {
     let rest = key.get(1..).unwrap_or_default();
     let number = if let Some(number) = rest.first_chunk() {
         *number
@@ -38,45 +38,45 @@ pub(super) fn shard_of(key: &[u8]) -> usize {
     };
     // Objects made together are used together. The high bits of the product differ for them.
     let mixed = u64::from_be_bytes(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let shard = mixed >> (u64::BITS - SHARDS.trailing_zeros());
-    usize::try_from(shard).expect("less than the count of shards")
+    let partition = mixed >> (u64::BITS - PARTITIONS.trailing_zeros());
+    usize::try_from(partition).expect("less than the count of partitions")
 }
 
-/// A change, with the shard of its key.
-pub(super) type ShardedChange<'c> = (usize, &'c (Key, NumberedChange));
+/// A change, with the partition of its key.
+pub(super) type PartitionedChange<'c> = (usize, &'c (Key, NumberedChange));
 
-/// Returns changes by shard, those of a shard in the order that they have.
-pub(super) fn by_shard(changes: &[(Key, NumberedChange)]) -> Vec<ShardedChange<'_>> {
-    let mut by_shard: Vec<_> = changes
+/// Returns changes by partition, those of a partition in the order that they have.
+pub(super) fn by_partition(changes: &[(Key, NumberedChange)]) -> Vec<PartitionedChange<'_>> {
+    let mut by_partition: Vec<_> = changes
         .iter()
-        .map(|change| (shard_of(&change.0), change))
+        .map(|change| (partition_of(&change.0), change))
         .collect();
-    by_shard.sort_by_key(|(shard, _)| *shard);
-    by_shard
+    by_partition.sort_by_key(|(partition, _)| *partition);
+    by_partition
 }
 
-/// A set of shards.
+/// A set of partitions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ShardSet(u64);
+pub(super) struct PartitionSet(u64);
 
-impl ShardSet {
-    pub(super) const ALL: Self = Self(u64::MAX >> (u64::BITS as usize - SHARDS));
+impl PartitionSet {
+    pub(super) const ALL: Self = Self(u64::MAX >> (u64::BITS as usize - PARTITIONS));
 
-    pub(super) fn with(self, shard: usize) -> Self {
-        Self(self.0 | 1 << shard)
+    pub(super) fn with(self, partition: usize) -> Self {
+        Self(self.0 | 1 << partition)
     }
 
     pub(super) fn of_keys<'k>(keys: impl Iterator<Item = &'k Key>) -> Self {
-        keys.fold(Self::default(), |set, key| set.with(shard_of(key)))
+        keys.fold(Self::default(), |set, key| set.with(partition_of(key)))
     }
 
-    /// Returns the shards of the keys from `from` to before `end`: one if all belong to one object, otherwise all.
+    /// Returns the partitions of the keys from `from` to before `end`: one if all belong to one object, otherwise all.
     pub(super) fn of_range(from: Bound<&[u8]>, end: &[u8]) -> Self {
         let (Bound::Included(first) | Bound::Excluded(first)) = from else {
             return Self::ALL;
         };
         match first.first_chunk() {
-            Some(object) if is_within(object, end) => Self::default().with(shard_of(first)),
+            Some(object) if is_within(object, end) => Self::default().with(partition_of(first)),
             _ => Self::ALL,
         }
     }
@@ -84,15 +84,15 @@ impl ShardSet {
     pub(super) fn iter(self) -> impl Iterator<Item = usize> {
         let mut left = self.0;
         std::iter::from_fn(move || {
-            let shard = left.trailing_zeros();
+            let partition = left.trailing_zeros();
             left &= left.wrapping_sub(1);
-            (shard < u64::BITS).then_some(shard as usize)
+            (partition < u64::BITS).then_some(partition as usize)
         })
     }
 
-    /// Returns the place of one of its shards among them.
-    pub(super) fn place(self, shard: usize) -> usize {
-        (self.0 & ((1 << shard) - 1)).count_ones() as usize
+    /// Returns the place of one of its partitions among them.
+    pub(super) fn place(self, partition: usize) -> usize {
+        (self.0 & ((1 << partition) - 1)).count_ones() as usize
     }
 }
 
@@ -106,19 +106,19 @@ fn is_within(object: &[u8; OBJECT_BYTES], end: &[u8]) -> bool {
     end <= &next[..=last]
 }
 
-/// Some shards of a table, none of which changes while this lives.
-pub(super) struct HeldShards<'a, T>(SmallVec<[RwLockReadGuard<'a, T>; 1]>);
+/// Some partitions of a table, none of which changes while this lives.
+pub(super) struct HeldPartitions<'a, T>(SmallVec<[RwLockReadGuard<'a, T>; 1]>);
 
-impl<T> HeldShards<'_, T> {
-    /// Returns the shards.
+impl<T> HeldPartitions<'_, T> {
+    /// Returns the partitions.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
-        self.0.iter().map(|shard| &**shard)
+        self.0.iter().map(|partition| &**partition)
     }
 }
 
-impl<'a, T> FromIterator<RwLockReadGuard<'a, T>> for HeldShards<'a, T> {
-    fn from_iter<I: IntoIterator<Item = RwLockReadGuard<'a, T>>>(shards: I) -> Self {
-        Self(shards.into_iter().collect())
+impl<'a, T> FromIterator<RwLockReadGuard<'a, T>> for HeldPartitions<'a, T> {
+    fn from_iter<I: IntoIterator<Item = RwLockReadGuard<'a, T>>>(partitions: I) -> Self {
+        Self(partitions.into_iter().collect())
     }
 }
 
@@ -133,14 +133,14 @@ mod tests {
     use crate::format::{Cookie, Ino, SegmentId, ShardIndex, StripeId};
 
     #[test]
-    fn the_keys_of_an_object_and_its_ranges_meet_one_shard() {
+    fn the_keys_of_an_object_and_its_ranges_meet_one_partition() {
         let seed = seed();
         let mut random = StdRng::seed_from_u64(seed);
         let edges = [0, 1, 254, 255, 256, u64::MAX - 256, u64::MAX - 1, u64::MAX];
         let drawn: Vec<u64> = (0..100).map(|_| random.random()).collect();
         for number in edges.into_iter().chain(drawn) {
             let (ino, stripe, segment) = (Ino(number), StripeId(number), SegmentId(number));
-            let one = ShardSet::default().with(shard_of(&key::inode(ino)));
+            let one = PartitionSet::default().with(partition_of(&key::inode(ino)));
             let ranges: [(KeyRange, Vec<bytes::Bytes>); 6] = [
                 (key::dirents(ino), vec![key::dirent(ino, b"a")]),
                 (
@@ -164,36 +164,39 @@ mod tests {
             for ((from, end), keys) in ranges {
                 for bound in [Bound::Included(&*from), Bound::Excluded(&*from)] {
                     assert_eq!(
-                        ShardSet::of_range(bound, &end),
+                        PartitionSet::of_range(bound, &end),
                         one,
                         "seed {seed}: {from:?}"
                     );
                 }
                 for key in keys {
                     assert!(key >= from && key < end, "seed {seed}: {key:?}");
-                    let shards = ShardSet::default().with(shard_of(&key));
-                    assert_eq!(shards, one, "seed {seed}: {key:?}");
+                    let partitions = PartitionSet::default().with(partition_of(&key));
+                    assert_eq!(partitions, one, "seed {seed}: {key:?}");
                 }
             }
             let (from, _) = key::segment_stripes(segment);
             // The first key of the next tag is beyond the object, unless the object is the last one.
-            let beyond = ShardSet::of_range(Bound::Included(&from), b"h\0");
-            assert_eq!(beyond, ShardSet::ALL, "seed {seed}: {from:?}");
+            let beyond = PartitionSet::of_range(Bound::Included(&from), b"h\0");
+            assert_eq!(beyond, PartitionSet::ALL, "seed {seed}: {from:?}");
         }
         let (from, end) = key::inodes();
-        let all = ShardSet::of_range(Bound::Included(&from), &end);
-        assert_eq!(all, ShardSet::ALL);
-        assert_eq!(ShardSet::of_range(Bound::Unbounded, &end), ShardSet::ALL);
-        assert!(all.iter().eq(0..SHARDS));
+        let all = PartitionSet::of_range(Bound::Included(&from), &end);
+        assert_eq!(all, PartitionSet::ALL);
+        assert_eq!(
+            PartitionSet::of_range(Bound::Unbounded, &end),
+            PartitionSet::ALL
+        );
+        assert!(all.iter().eq(0..PARTITIONS));
     }
 
     #[test]
-    fn objects_made_together_spread_over_all_shards() {
+    fn objects_made_together_spread_over_all_partitions() {
         for first in [1, 1 << 20, u64::MAX / 2] {
-            let mut objects = [0; SHARDS];
+            let mut objects = [0; PARTITIONS];
             let each = 16;
-            for number in first..first + each * SHARDS as u64 {
-                objects[shard_of(&key::inode(Ino(number)))] += 1;
+            for number in first..first + each * PARTITIONS as u64 {
+                objects[partition_of(&key::inode(Ino(number)))] += 1;
             }
             let is_even = |count: &u64| (each / 2..each * 2).contains(count);
             assert!(objects.iter().all(is_even), "{first}: {objects:?}");

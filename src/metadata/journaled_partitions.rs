@@ -1,16 +1,17 @@
-//! The journaled layers in shards, each with a lock of its own.
+//! The journaled layers in partitions, each with a lock of its own.
 //!
-//! [`super::shards`] says which keys share one.
+//! [`super::partitions`] says which keys share one.
 //!
 //! # Invariants
 //!
-//! - A caller that holds the locks of several shards took them in ascending order. Readers of ranges do so; all others
-//!   hold one lock at a time.
-//! - Changes of one record come in after those of the last, and are set aside between two records. Callers do both under the
-//!   lock `appending` of [`Meta`](super::Meta). So the frozen changes are those of whole records, although each shard is
-//!   frozen by itself.
-//! - A change leaves its shard once the index has it. So a reader that finds no change in a shard, and looks into the index
-//!   under the lock of the shard, finds the newest value. The shards need not be cleared at once.
+//! - A caller that holds the locks of several partitions took them in ascending order. Readers of ranges do so; all
+//!   others hold one lock at a time.
+//! - Changes of one record come in after those of the last, and are set aside between two records. Callers do both
+//!   under the lock `appending` of [`Meta`](super::Meta). So the frozen changes are those of whole records, although
+//!   each partition is frozen by itself.
+//! - A change leaves its partition once the index has it. So a reader that finds no change in a partition, and looks
+//!   into the index under the lock of the partition, finds the newest value. The partitions need not be cleared at
+//!   once.
 
 use std::ops::Bound;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,43 +24,45 @@ use super::index::Position;
 use super::key::Key;
 use super::layer::{Layer, NumberedChange};
 use super::overlay::{Frozen, Journaled};
-use super::shards::{CHUNK, HeldShards, SHARDS, ShardSet, ShardedChange, shard_of};
+use super::partitions::{
+    CHUNK, HeldPartitions, PARTITIONS, PartitionSet, PartitionedChange, partition_of,
+};
 
-/// Changes that a shard takes in under one hold of its lock. Look-ups of keys that no change concerns wait for it.
+/// Changes that a partition takes in under one hold of its lock. Look-ups of keys that no change concerns wait for it.
 const LOGGED_AT_ONCE: usize = 32;
 
 /// The layers of changes that the journal holds, which threads share.
 #[derive(Debug)]
-pub(super) struct JournaledShards {
-    shards: Box<[CachePadded<BriefLock<Journaled>>]>,
-    /// Memory that all shards take, in bytes.
+pub(super) struct JournaledPartitions {
+    partitions: Box<[CachePadded<BriefLock<Journaled>>]>,
+    /// Memory that all partitions take, in bytes.
     bytes: CachePadded<AtomicUsize>,
     /// The changes set aside for the index. The lock is a leaf.
     frozen: Mutex<Option<Frozen>>,
 }
 
-impl Default for JournaledShards {
+impl Default for JournaledPartitions {
     fn default() -> Self {
         Self {
-            shards: (0..SHARDS).map(|_| CachePadded::default()).collect(),
+            partitions: (0..PARTITIONS).map(|_| CachePadded::default()).collect(),
             bytes: CachePadded::default(),
             frozen: Mutex::default(),
         }
     }
 }
 
-impl JournaledShards {
+impl JournaledPartitions {
     /// Starts with changes that are in the journal already.
     pub(super) fn with_logged(logged: Layer) -> Self {
-        let shards = Self::default();
+        let partitions = Self::default();
         for (key, change) in logged {
-            shards.change(shard_of(&key), |shard| shard.log(key, change));
+            partitions.change(partition_of(&key), |partition| partition.log(key, change));
         }
-        shards
+        partitions
     }
 
-    fn change<T>(&self, shard: usize, change: impl FnOnce(&mut Journaled) -> T) -> T {
-        let mut journaled = self.shards[shard].write();
+    fn change<T>(&self, partition: usize, change: impl FnOnce(&mut Journaled) -> T) -> T {
+        let mut journaled = self.partitions[partition].write();
         let before = journaled.bytes();
         let done = change(&mut journaled);
         // The difference may wrap; the sum does not.
@@ -70,15 +73,17 @@ impl JournaledShards {
         done
     }
 
-    /// Returns the shard of a key, which does not change while the guard lives.
+    /// Returns the partition of a key, which does not change while the guard lives.
     pub(super) fn of_key(&self, key: &Key) -> RwLockReadGuard<'_, Journaled> {
-        self.shards[shard_of(key)].read()
+        self.partitions[partition_of(key)].read()
     }
 
-    /// Returns the shards of the keys from `from` to before `end`, which do not change while the guards live.
-    pub(super) fn read(&self, from: Bound<&[u8]>, end: &[u8]) -> HeldShards<'_, Journaled> {
-        let shards = ShardSet::of_range(from, end).iter();
-        shards.map(|shard| self.shards[shard].read()).collect()
+    /// Returns the partitions of the keys from `from` to before `end`, which do not change while the guards live.
+    pub(super) fn read(&self, from: Bound<&[u8]>, end: &[u8]) -> HeldPartitions<'_, Journaled> {
+        let partitions = PartitionSet::of_range(from, end).iter();
+        partitions
+            .map(|partition| self.partitions[partition].read())
+            .collect()
     }
 
     /// Returns those of some changes, which are in order of key, that are the newest of their keys here.
@@ -87,7 +92,9 @@ impl JournaledShards {
         changes: &[(&Key, &NumberedChange)],
     ) -> Vec<(Key, NumberedChange)> {
         let mut newest = Vec::with_capacity(changes.len());
-        for stretch in changes.chunk_by(|(one, _), (next, _)| shard_of(one) == shard_of(next)) {
+        for stretch in
+            changes.chunk_by(|(one, _), (next, _)| partition_of(one) == partition_of(next))
+        {
             for chunk in stretch.chunks(CHUNK) {
                 let journaled = self.of_key(chunk[0].0);
                 let is_newest = |(key, change): &&(&Key, &NumberedChange)| {
@@ -101,10 +108,10 @@ impl JournaledShards {
     }
 
     /// Notes changes that the journal now holds.
-    pub(super) fn log(&self, changes: &[ShardedChange<'_>]) {
-        for of_shard in changes.chunk_by(|(one, _), (next, _)| one == next) {
-            for chunk in of_shard.chunks(LOGGED_AT_ONCE) {
-                self.change(of_shard[0].0, |journaled| {
+    pub(super) fn log(&self, changes: &[PartitionedChange<'_>]) {
+        for of_partition in changes.chunk_by(|(one, _), (next, _)| one == next) {
+            for chunk in of_partition.chunks(LOGGED_AT_ONCE) {
+                self.change(of_partition[0].0, |journaled| {
                     for (_, (key, change)) in chunk {
                         journaled.log(key.clone(), change.clone());
                     }
@@ -115,7 +122,8 @@ impl JournaledShards {
 
     /// Sets everything aside for the index. Only while nothing is frozen.
     pub(super) fn freeze(&self, position: Position) -> Frozen {
-        let frozen = (0..SHARDS).filter_map(|shard| self.change(shard, Journaled::freeze));
+        let frozen =
+            (0..PARTITIONS).filter_map(|partition| self.change(partition, Journaled::freeze));
         let frozen = Frozen {
             layers: frozen.collect(),
             position,
@@ -131,8 +139,8 @@ impl JournaledShards {
 
     /// Forgets the frozen changes: the index has them.
     pub(super) fn thaw(&self) {
-        for shard in 0..SHARDS {
-            self.change(shard, Journaled::thaw);
+        for partition in 0..PARTITIONS {
+            self.change(partition, Journaled::thaw);
         }
         // Bound first: the memory is freed after the locks.
         let thawed = self.frozen.lock().take();
@@ -142,8 +150,8 @@ impl JournaledShards {
     /// Returns everything that the index lacks.
     pub(super) fn all(&self) -> Layer {
         let mut all = Layer::default();
-        for shard in &self.shards {
-            let journaled = shard.read();
+        for partition in &self.partitions {
+            let journaled = partition.read();
             for (key, change) in journaled.layers().flat_map(Layer::iter) {
                 all.insert(key.clone(), change.clone());
             }
@@ -153,9 +161,9 @@ impl JournaledShards {
 
     /// Forgets everything: the index has it.
     pub(super) fn clear(&self) {
-        for shard in 0..SHARDS {
+        for partition in 0..PARTITIONS {
             // Bound first: the memory is freed after the lock.
-            let cleared = self.change(shard, std::mem::take);
+            let cleared = self.change(partition, std::mem::take);
             drop(cleared);
         }
         let frozen = self.frozen.lock().take();
@@ -170,6 +178,6 @@ impl JournaledShards {
     /// Returns whether no thread has one of the locks.
     #[cfg(test)]
     pub(super) fn is_free(&self) -> bool {
-        self.shards.iter().all(|shard| shard.is_free())
+        self.partitions.iter().all(|partition| partition.is_free())
     }
 }
