@@ -3,8 +3,9 @@
 //!
 //! An order in the index asks for their rewriting, and goes once nothing is left that can be done. So the work goes on after
 //! a crash. Stripes that cannot be read are counted then, and tried again when members come back or with the next order.
-//! An order waits for members that are away or drained only if the others are too few for a code. It ends without stripes
-//! whose code needs more than the volume has.
+//! An order waits for members that are away or drained only if the others are too few for a code. A stripe that files of several
+//! classes share waits for the code of each, because all its bytes move at once: none may tolerate fewer losses than before.
+//! An order ends without stripes whose code needs more than the volume has.
 
 use std::ops::ControlFlow;
 
@@ -243,7 +244,8 @@ impl Rebuild {
                 classes,
                 bytes,
             } = misplaced;
-            if (round.gives_way)() || self.members.membership().live() != round.online {
+            // The look was for these members: others may be too few for what it found.
+            if (round.gives_way)() || self.members_now() != *members {
                 return Ok(PlanOutcome::Outdated);
             }
             match self.copy_out.rewrite_some(segment, &stripes, round)? {
