@@ -290,6 +290,11 @@ fn a_member_that_is_kept_beside_the_one_that_came_to_replace_it_counts_as_added(
             draining.keep(old).unwrap();
             assert!(rebuild.has_rewriting_to_do().unwrap());
         }
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+        let fs = rig.open(&[]);
+        let rebuild = fs.maintenance.rebuild();
+        assert_eq!(rebuild.awaits_rewrite().unwrap(), is_kept, "a power cut");
         fs.rebuild().unwrap();
         assert!(!rebuild.awaits_rewrite().unwrap());
         if is_kept {
