@@ -144,7 +144,7 @@ impl Draining {
         let order = || {
             let classes = self.stripes.classes();
             self.catalog
-                .order_rewrite_of_width(classes, membership.count())
+                .order_rewrite_up_to_width(classes, membership.count())
         };
         if is_replaced {
             // The other stays as well. That is forgotten once the member is kept, and nothing would give the order later.
