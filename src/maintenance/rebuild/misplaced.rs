@@ -16,7 +16,7 @@ use super::round::Round;
 use super::{PlanOutcome, Rebuild};
 use crate::format::record::{Backref, MAX_STRIPE_BYTES};
 use crate::format::{MemberIndex, Record, StripeId, key};
-use crate::maintenance::rebuild_status::{Obstacle, RebuildState};
+use crate::maintenance::rebuild_status::Obstacle;
 use crate::maintenance::room::has_room;
 use crate::transaction::CommitError;
 
@@ -72,12 +72,18 @@ impl Rebuild {
         let membership = self.members.membership();
         let away = membership.away().into_iter().map(|(member, _)| member);
         let mut awaited: Vec<_> = away.collect();
-        // Until they are given up, no rebuild begins by itself that would do what can be done without them.
-        let is_held_up = !awaited.is_empty()
-            && !status.waits_for_room
-            && self.status.progress().state != RebuildState::Running;
-        if is_vain || is_held_up {
-            awaited.extend(membership.draining());
+        let draining = membership.draining();
+        if is_vain {
+            status.lacks_members = true;
+            let online = draining
+                .iter()
+                .filter(|member| membership.is_live(**member));
+            awaited.extend(online);
+            status.awaited = awaited;
+        } else if !status.waits_for_room && draining.is_empty() {
+            // No rebuild begins by itself before that would do what can be done without them.
+            let given_up = membership.given_up();
+            awaited.retain(|member| !given_up.contains(member));
             status.awaited = awaited;
         }
         Ok(status)

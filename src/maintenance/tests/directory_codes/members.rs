@@ -74,6 +74,32 @@ fn a_member_is_not_replaced_while_members_are_too_few_for_the_volume() {
     assert!(is_told, "{refused:?}");
 }
 
+/// So no text offers its removal to somebody whose files wait for it.
+#[test]
+fn an_absent_member_that_an_order_waits_for_cannot_be_removed_while_a_directory_has_the_code() {
+    let rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(5, 1);
+    set_directory(&fs, 7, wide);
+    let mut files = Classed::default();
+    fs.lose(&rig, 0);
+    files.fill(&fs, 100, &[wide]);
+    fs.flush();
+    let rebuild = fs.maintenance.rebuild();
+    let state = || {
+        let status = rebuild.rewrite_status().unwrap();
+        (status.awaited, status.lacks_members)
+    };
+    let absent = MemberIndex(0);
+    assert_eq!(state(), (vec![absent], false), "it is not given up");
+    fs.rebuild().unwrap();
+    assert_eq!(state(), (vec![absent], true));
+    refused_for_five_one(fs.maintenance.draining().drain(absent), 5);
+    fs.take_back(&rig, 0);
+    fs.rebuild().unwrap();
+    files.assert_in_place(&fs, "it is back");
+}
+
 /// Returns the classes of the segments that have a slot on a member.
 fn classes_on(fs: &TestFs, member: MemberIndex) -> BTreeSet<StripeClass> {
     let segments = fs.transactions.stripes.segments().records().into_iter();
