@@ -131,6 +131,14 @@ impl Draining {
         self.members.membership().heir_of(old) == Some(new) && !is_draining
     }
 
+    /// Returns whether there is anything to keep a member from: it is drained or, if `alone`, another has come to replace it.
+    /// That its draining never began makes no difference.
+    #[must_use]
+    pub fn can_be_kept(&self, member: MemberIndex, alone: bool) -> bool {
+        let membership = self.members.membership();
+        membership.draining().contains(&member) || alone && membership.heir_of(member).is_some()
+    }
+
     /// Keeps a draining member: moved shards stay where they are, and nothing else moves, unless members suffice for a code of
     /// directories again because another has come to replace this one.
     ///

@@ -269,6 +269,34 @@ fn a_member_that_came_to_replace_another_makes_no_third_one_dispensable() {
     assert!(classes_on(&fs, new).contains(&wide));
 }
 
+/// The draining never began, for lack of room: keeping the old one ends the pair, as the code of the volume counts members.
+#[test]
+fn a_member_that_was_never_drained_for_the_one_that_came_to_replace_it_can_be_kept() {
+    let mut rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    let (old, third) = (MemberIndex(2), MemberIndex(3));
+    let new = join_for(&fs, &mut rig, old);
+    let shape = fs.transactions.members().shape();
+    let wider = StripeCode {
+        geometry: Geometry::new(5, 2).unwrap(),
+        ..shape.stripe_code()
+    };
+    let epochs = fs.transactions.members().epochs();
+    let refused = epochs.check_code(wider).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "5+2 needs 7 directories, and 6 are there to stay without member 2, which another has come to replace"
+    );
+    let draining = fs.maintenance.draining();
+    assert!(draining.can_be_kept(old, true) && !draining.can_be_kept(old, false));
+    assert!(!draining.can_be_kept(new, true) && !draining.can_be_kept(third, true));
+    draining.keep(old).unwrap();
+    assert!(!draining.can_be_kept(old, true));
+    epochs.check_code(wider).unwrap();
+    draining.drain(third).unwrap();
+    assert!(draining.can_be_kept(third, true) && draining.can_be_kept(third, false));
+}
+
 #[test]
 fn a_member_that_came_to_replace_another_is_none_that_the_volume_can_do_without() {
     let mut rig = Rig::new(4, 2, 6);
