@@ -446,10 +446,11 @@ of the volume, and holds files up to 2048 bytes. So no directory can have more p
 needs, and directories less. A directory with the code that the volume has follows later changes of the volume. Free space
 is estimated by the code of the volume. --rewrite is refused if there is too little room for what the new code takes more.
 That is estimated: it counts what other commands left to be rewritten, and bytes that files share for each of them. Others that
-write meanwhile may take the room. The rewriting then waits for some. It waits as well while a directory of the volume is away.
+write meanwhile may take the room. The rewriting then waits for some. It waits as well for a directory of the volume that is
+away until that is given up, and longer if the others are too few for the codes of all files that share a stripe.
 A volume can have 15 codes of directories in its life. While a directory or stripes have a code, `member remove` is refused
 if too few members would stay for it. Data that is written while members are too few, or one of them is drained, has the
-code of the volume if that survives more then. It gets its own once none is away and there are enough, and stays so if the
+code of the volume if that survives more then. It gets its own once there are enough, and stays so if the
 volume has fewer. Once a directory was given a code, versions of cauchyfs without this refuse the volume. --show lists up to
 1000 directories, or says why they are not known; in JSON that is null, and `inode` tells those apart whose names are no UTF-8.
 Exits with 3 if files are yet to be rewritten, some could not be read, or the directories are not known.")]

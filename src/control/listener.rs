@@ -555,7 +555,7 @@ impl Commands {
     }
 
     /// Returns the member that a directory is already, if it is `own` and no step is left but two: to see through work
-    /// that is under way, or to keep a member that was to be drained. It takes part then.
+    /// that is under way, or to keep a member that was to be drained or replaced. It takes part then.
     fn settled(
         &self,
         old: Option<MemberIndex>,
@@ -567,12 +567,10 @@ impl Commands {
         let Some(own) = own else {
             return Ok(None);
         };
-        let is_leaving = members.membership().draining().contains(&own);
-        let is_kept = is_leaving && old.is_none_or(|old| old == own);
+        let draining = &self.volume.maintenance.draining();
+        let is_kept = draining.can_be_kept(own, old.is_none()) && old.is_none_or(|old| old == own);
         // Perhaps it came back by itself a moment ago, or gets what the other has.
-        let is_there = old.is_some_and(|old| {
-            old == own || self.volume.maintenance.draining().is_replaced_by(old, own)
-        });
+        let is_there = old.is_some_and(|old| old == own || draining.is_replaced_by(old, own));
         if !is_kept && !is_there {
             return Ok(None);
         }

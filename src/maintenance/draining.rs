@@ -131,6 +131,14 @@ impl Draining {
         self.members.membership().heir_of(old) == Some(new) && !is_draining
     }
 
+    /// Returns whether there is anything to keep a member from: it is drained or, if `alone`, another has come to replace it.
+    /// That its draining never began makes no difference.
+    #[must_use]
+    pub fn can_be_kept(&self, member: MemberIndex, alone: bool) -> bool {
+        let membership = self.members.membership();
+        membership.draining().contains(&member) || alone && membership.heir_of(member).is_some()
+    }
+
     /// Keeps a draining member: moved shards stay where they are, and nothing else moves, unless members suffice for a code of
     /// directories again because another has come to replace this one.
     ///
@@ -139,13 +147,22 @@ impl Draining {
     /// [`CommitError::Members`] if there is no such member, or no epoch can be begun; else as for [`Commits::sync`].
     pub fn keep(&self, member: MemberIndex) -> Result<(), CommitError> {
         self.commits.check_writable()?;
-        let is_replaced = self.members.membership().heir_of(member).is_some();
+        let membership = self.members.membership();
+        let is_replaced = membership.heir_of(member).is_some();
+        let order = || {
+            let classes = self.stripes.classes();
+            self.catalog
+                .order_rewrite_up_to_width(classes, membership.count())
+        };
+        if is_replaced {
+            // The other stays as well. That is forgotten once the member is kept, and nothing would give the order later.
+            order()?;
+            self.commits.sync()?;
+        }
         self.members.changes().set_draining(member, false)?;
         if is_replaced {
-            // The other stays as well.
-            let count = self.members.membership().count();
-            let classes = self.stripes.classes();
-            self.catalog.order_rewrite_of_width(classes, count)?;
+            // A look before may have ended the first order. A crash leaves that one.
+            order()?;
         }
         Ok(())
     }

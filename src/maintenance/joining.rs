@@ -76,9 +76,9 @@ impl Joining {
             self.commits.sync()?;
         }
         // Bytes that members were too few for stay where they are until then. One that replaces another adds no member.
-        let width = (seat == JoinAs::New).then(|| self.members.membership().count() + 1);
-        if let Some(width) = width {
-            self.order_rewrite_of_width(width)?;
+        let adds_one = seat == JoinAs::New;
+        if adds_one {
+            self.order_rewrite_for(self.members.membership().count() + 1)?;
             self.commits.sync()?;
         }
         let index = self
@@ -105,16 +105,16 @@ impl Joining {
                 Ok::<_, CommitError>(reaper)
             })?;
         self.stripes.forget_member(index);
-        if let Some(width) = width {
-            // A look before it took part may have ended the first order. A crash leaves that one.
-            self.order_rewrite_of_width(width)?;
-        }
         self.stale_copies.may_verify_more();
         self.recheck.make_due();
         // Stripes that died while it was away still take space there.
         self.reaper.lock().audit_again();
         // A member that replaces it has no stale data.
         self.stale_copies.note()?;
+        if adds_one {
+            // A look before it took part may have ended the first order. A crash leaves that one. Others may have joined, too.
+            self.order_rewrite_for(self.members.membership().count())?;
+        }
         // The member takes part by now. Without space for a checkpoint, it is admitted later.
         match self.commits.checkpoint() {
             Ok(()) => drop(self.commits.refill_index(MAX_REFILLED_AT_CLOSE)?),
@@ -126,10 +126,10 @@ impl Joining {
         Ok(index)
     }
 
-    /// Has files rewritten if a code of directories needs so many members.
-    fn order_rewrite_of_width(&self, width: usize) -> Result<(), CommitError> {
+    /// Has files rewritten if so many members suffice for a code of directories.
+    fn order_rewrite_for(&self, members: usize) -> Result<(), CommitError> {
         let classes = self.stripes.classes();
-        self.catalog.order_rewrite_of_width(classes, width)
+        self.catalog.order_rewrite_up_to_width(classes, members)
     }
 
     /// Removes absent members from the holders of copies of the index. A member that takes the place of one must not be

@@ -23,7 +23,7 @@
 //! - Parity shards that are added are shards that a widened segment lacks. Its record names them once all stripes have them.
 //! - Parity shards that are dropped leave the records first, and only where all other shards are there. Then their space is
 //!   freed.
-//! - All other stripes are rewritten as by compaction, and only while each shard has a member of its own.
+//! - All other stripes are rewritten as by compaction, and only while each shard of the new ones has a member of its own.
 //!
 //! `status` reports a rebuild as complete only after the shards were counted on the members.
 

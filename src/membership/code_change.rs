@@ -26,7 +26,11 @@ impl Epochs {
         check_stripes(geometry, unit_bytes, self.shape.segment_bytes())?;
         let staying = self.membership().count_lasting(None);
         if staying < geometry.total_shards() {
-            return Err(MembersError::TooFewStay { geometry, staying });
+            return Err(MembersError::TooFewStay {
+                geometry,
+                staying,
+                replaced: self.membership().yet_to_be_replaced(None),
+            });
         }
         self.check_all_here()
     }

@@ -72,12 +72,18 @@ pub enum MembersError {
     },
 
     /// More shards than members that stay, for the code that a volume in use is to have.
-    #[error("{geometry} needs {} directories, and {staying} are there to stay", geometry.total_shards())]
+    #[error(
+        "{geometry} needs {} directories, and {staying} are there to stay{}",
+        geometry.total_shards(),
+        without_replaced(*replaced)
+    )]
     TooFewStay {
         /// The geometry asked for.
         geometry: Geometry,
         /// The members that are online and not being drained.
         staying: usize,
+        /// A member that is not among them, because another has come to replace it.
+        replaced: Option<MemberIndex>,
     },
 
     /// Members are away, or are not up to date yet, while the code of a volume is to be changed.
@@ -389,6 +395,13 @@ fn members(count: usize) -> String {
 fn and_replaced(replaced: Option<MemberIndex>) -> String {
     replaced.map_or_else(String::new, |old| {
         format!(", and member {old} that another has come to replace")
+    })
+}
+
+/// Returns the words about a member that does not count, because another has come to replace it.
+fn without_replaced(replaced: Option<MemberIndex>) -> String {
+    replaced.map_or_else(String::new, |old| {
+        format!(" without member {old}, which another has come to replace")
     })
 }
 

@@ -70,15 +70,16 @@ impl Catalog {
         Ok(self.records.rewrites().give()?)
     }
 
-    /// Notes that stripes are to be rewritten, if a code of directories has stripes of this width. A volume has so many members
-    /// by now, and may have had fewer when bytes of such files were written.
-    pub(crate) fn order_rewrite_of_width(
+    /// Notes that stripes are to be rewritten, if so many members suffice for a code of directories. A volume has them by now,
+    /// and may have had fewer when bytes of such files were written. Those of narrower codes count as well: several members
+    /// may have come since, without an order for one that replaces another.
+    pub(crate) fn order_rewrite_up_to_width(
         &self,
         classes: &Classes,
-        width: usize,
+        members: usize,
     ) -> Result<(), CommitError> {
         let mut codes = classes.of_directories().into_iter();
-        if codes.any(|code| code.geometry().total_shards() == width) {
+        if codes.any(|code| code.geometry().total_shards() <= members) {
             self.order_rewrite()?;
         }
         Ok(())

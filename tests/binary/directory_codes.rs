@@ -195,7 +195,7 @@ fn files_get_the_code_of_their_directory_by_themselves_once_all_members_are_back
     assert_eq!(status["rewriting"]["waits_for"], "members", "{status}");
     assert_eq!(bytes_in(&status, (6, 1), true), 0, "{status}");
     let (_, told) = volume.command(&["status"], &[]);
-    let waits = "once enough directories are there; it waits for member 3, until that is back";
+    let waits = "once member 3 is back or given up";
     assert!(told.contains(waits), "{told}");
     volume.try_unmount();
     volume.mount();

@@ -37,9 +37,7 @@ pub(in crate::cli) fn rewriting(report: &StatusReport) -> Vec<String> {
     let mut lines = Vec::new();
     if report.awaits_rewrite {
         let waits = match report.rewriting.waits_for {
-            Some(RewritingObstacle::Members) => {
-                format!(", once enough directories are there{}", awaited(report))
-            }
+            Some(RewritingObstacle::Members) => obstacle(report),
             Some(RewritingObstacle::Room) => ", once there is more room".to_owned(),
             None => String::new(),
         };
@@ -61,22 +59,29 @@ pub(in crate::cli) fn rewriting(report: &StatusReport) -> Vec<String> {
     lines
 }
 
-/// Names the members that the rewriting waits for, and what ends that.
-fn awaited(report: &StatusReport) -> String {
-    let is_online = |index: u16| {
+/// Names the members that the rewriting waits for, and what ends that. An absent member cannot be removed as long as a directory
+/// has the code that lacks members.
+fn obstacle(report: &StatusReport) -> String {
+    let is_drained = |index: u16| {
         let mut members = report.members.iter();
-        members.any(|member| member.index == index && member.state == MemberState::Online)
+        members.any(|member| member.index == index && member.state == MemberState::Removing)
     };
-    let named = |is_drained: bool| {
+    let named = |drained: bool| {
         let awaited = report.rewriting.awaited.iter();
-        let named = awaited.filter(|index| is_online(**index) == is_drained);
+        let named = awaited.filter(|index| is_drained(**index) == drained);
         let named: Vec<String> = named.map(|index| format!("member {index}")).collect();
         named.join(", ")
     };
     let (away, drained) = (named(false), named(true));
+    if !report.rewriting.lacks_members && !away.is_empty() {
+        return format!(
+            ", once {away} is back or given up: `cauchyfs rebuild` does that at once, and `--rebuild-after` after a time"
+        );
+    }
     let away = (!away.is_empty()).then(|| {
         format!(
-            "; it waits for {away}, until that is back, replaced (`cauchyfs member replace`) or removed (`cauchyfs member remove`)"
+            "; it waits for {away}, until that is back or replaced (`cauchyfs member replace`), others are added \
+             (`cauchyfs member add`), or directories get a code of fewer shards (`cauchyfs set`)"
         )
     });
     let drained = (!drained.is_empty()).then(|| {
@@ -84,7 +89,11 @@ fn awaited(report: &StatusReport) -> String {
             "; it waits for {drained}, which is drained, until that has left or is kept (`cauchyfs member add`)"
         )
     });
-    away.into_iter().chain(drained).collect()
+    let enough = ", once enough directories are there".to_owned();
+    [Some(enough), away, drained]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 fn line(code: &CodeReport) -> String {
@@ -139,10 +148,20 @@ mod tests {
             "{lines:?}"
         );
         report.rewriting.awaited = vec![9, 1];
+        report.rewriting.lacks_members = true;
+        report.members[1].state = MemberState::Removing;
         let waits = &rewriting(&report)[0];
         assert!(
-            waits.contains("there; it waits for member 9, until that is back, replaced")
-                && waits.contains("; it waits for member 1, which is drained, until"),
+            waits.contains("there; it waits for member 9, until that is back or replaced")
+                && waits.contains("; it waits for member 1, which is drained, until")
+                && !waits.contains("member remove"),
+            "{waits}"
+        );
+        report.rewriting.awaited = vec![9];
+        report.rewriting.lacks_members = false;
+        let waits = &rewriting(&report)[0];
+        assert!(
+            waits.contains("rewritten, once member 9 is back or given up: `cauchyfs rebuild`"),
             "{waits}"
         );
         assert!(

@@ -13,6 +13,9 @@ pub(crate) struct RewritingReport {
     /// The members that it waits for, because they are away or drained. Daemons before this field do not tell.
     #[serde(default)]
     pub(crate) awaited: Vec<u16>,
+    /// Set if the others are too few for a code. Otherwise it goes on once those that are away are given up.
+    #[serde(default)]
+    pub(crate) lacks_members: bool,
     /// The stripes that were not rewritten, because they cannot be read.
     #[serde(default)]
     pub(crate) stripes_left: u64,
@@ -22,7 +25,7 @@ pub(crate) struct RewritingReport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum RewritingObstacle {
-    /// Members are too few, or some are away.
+    /// Members are too few, or some are away and not given up.
     Members,
     /// The members have too little room.
     Room,
@@ -37,6 +40,7 @@ impl RewritingReport {
                 (true, false) => None,
             },
             awaited: status.awaited.iter().map(|member| member.0).collect(),
+            lacks_members: status.lacks_members,
             stripes_left: status.stripes_left,
         }
     }

@@ -27,7 +27,7 @@ pub(super) struct Misplaced {
 #[derive(Debug, Default)]
 pub(super) struct Found {
     pub(super) movable: Vec<Misplaced>,
-    /// One of those that wait for more members, if any do.
+    /// The first of those that wait for more members, if any do.
     pub(super) waiting: Option<StripeId>,
     /// The number of others whose class the volume has too few members for. They stay as they are.
     pub(super) unhoused: u64,
@@ -37,8 +37,8 @@ pub(super) struct Found {
     pub(super) given: u64,
 }
 
-/// Whether members suffice for a new stripe of a class.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// Whether members suffice for a new stripe of a class, the best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Homes {
     Suffice,
     /// They would if none were away or drained.
@@ -105,20 +105,23 @@ impl Rebuild {
         let mut stripes = Vec::new();
         let mut classes = BTreeSet::new();
         for (stripe, _) in self.catalog.listed_in(segment)?.stripes {
-            let mut wanted = BTreeSet::new();
+            let mut named = BTreeSet::new();
             for (ino, _) in self.runs_in(stripe)? {
-                wanted.insert(known.of(ino)?);
+                named.insert(known.of(ino)?);
             }
+            let mut wanted = named.clone();
             wanted.remove(&record.class);
             if wanted.is_empty() {
                 continue;
             }
             let homes = |class: &StripeClass| self.homes_for(*class, members);
-            let waits = wanted.iter().any(|class| homes(class) == Homes::Lack);
+            let all = self.homes_for_all(&named, members);
+            let waits = all == Homes::Lack || wanted.iter().any(|it| homes(it) == Homes::Lack);
             wanted.retain(|class| homes(class) == Homes::Suffice);
-            if wanted.is_empty() && waits {
-                found.waiting = Some(stripe);
-            } else if wanted.is_empty() {
+            let can_move = all == Homes::Suffice && !wanted.is_empty();
+            if !can_move && waits {
+                found.waiting.get_or_insert(stripe);
+            } else if !can_move {
                 found.unhoused += 1;
             } else if self.stripes.writer().is_busy(stripe) {
                 found.is_passing = true;
@@ -164,6 +167,16 @@ impl Rebuild {
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
         Ok(runs)
+    }
+
+    /// Returns whether bytes of files of all these classes can move at once. None may tolerate fewer losses then than before:
+    /// bytes of a class that lacks homes get stripes of the volume, or some that survive as much.
+    fn homes_for_all(&self, named: &BTreeSet<StripeClass>, members: &MembersThen) -> Homes {
+        let of_volume = self.homes_for(StripeClass::VOLUME, members);
+        let each = named.iter().map(|class| self.homes_for(*class, members));
+        each.map(|own| own.min(of_volume))
+            .max()
+            .unwrap_or(Homes::Suffice)
     }
 
     /// Returns whether each shard of a new stripe of a class has a home.

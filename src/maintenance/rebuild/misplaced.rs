@@ -3,8 +3,9 @@
 //!
 //! An order in the index asks for their rewriting, and goes once nothing is left that can be done. So the work goes on after
 //! a crash. Stripes that cannot be read are counted then, and tried again when members come back or with the next order.
-//! An order waits for members that are away or drained only if the others are too few for a code. It ends without stripes
-//! whose code needs more than the volume has.
+//! An order waits for members that are away or drained only if the others are too few for a code. A stripe that files of several
+//! classes share waits for the code of each, because all its bytes move at once: none may tolerate fewer losses than before.
+//! An order ends without stripes whose code needs more than the volume has.
 
 use std::ops::ControlFlow;
 
@@ -15,7 +16,7 @@ use super::round::Round;
 use super::{PlanOutcome, Rebuild};
 use crate::format::record::{Backref, MAX_STRIPE_BYTES};
 use crate::format::{MemberIndex, Record, StripeId, key};
-use crate::maintenance::rebuild_status::{Obstacle, RebuildState};
+use crate::maintenance::rebuild_status::Obstacle;
 use crate::maintenance::room::has_room;
 use crate::transaction::CommitError;
 
@@ -71,12 +72,18 @@ impl Rebuild {
         let membership = self.members.membership();
         let away = membership.away().into_iter().map(|(member, _)| member);
         let mut awaited: Vec<_> = away.collect();
-        // Until they are given up, no rebuild begins by itself that would do what can be done without them.
-        let is_held_up = !awaited.is_empty()
-            && !status.waits_for_room
-            && self.status.progress().state != RebuildState::Running;
-        if is_vain || is_held_up {
-            awaited.extend(membership.draining());
+        let draining = membership.draining();
+        if is_vain {
+            status.lacks_members = true;
+            let online = draining
+                .iter()
+                .filter(|member| membership.is_live(**member));
+            awaited.extend(online);
+            status.awaited = awaited;
+        } else if !status.waits_for_room && draining.is_empty() {
+            // No rebuild begins by itself before that would do what can be done without them.
+            let given_up = membership.given_up();
+            awaited.retain(|member| !given_up.contains(member));
             status.awaited = awaited;
         }
         Ok(status)
@@ -243,7 +250,8 @@ impl Rebuild {
                 classes,
                 bytes,
             } = misplaced;
-            if (round.gives_way)() || self.members.membership().live() != round.online {
+            // The look was for these members: others may be too few for what it found.
+            if (round.gives_way)() || self.members_now() != *members {
                 return Ok(PlanOutcome::Outdated);
             }
             match self.copy_out.rewrite_some(segment, &stripes, round)? {

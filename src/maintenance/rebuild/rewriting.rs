@@ -116,8 +116,10 @@ impl Rewriting {
 pub struct RewriteStatus {
     /// Set if it is ordered, and not done as far as it can be.
     pub is_ordered: bool,
-    /// The members that it waits for: they are away or drained.
+    /// The members that it waits for. They are drained, or away.
     pub awaited: Vec<MemberIndex>,
+    /// Set if the other members are too few for a code. Otherwise it goes on once those that are away are given up.
+    pub lacks_members: bool,
     /// Set if it waits for room on them.
     pub waits_for_room: bool,
     /// The stripes that the last order left, because they cannot be read. They are tried again when members come back, and

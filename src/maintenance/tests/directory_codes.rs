@@ -18,6 +18,7 @@ mod looking;
 mod members;
 mod returning;
 mod room;
+mod shared;
 mod unreadable;
 
 /// Files of one volume, each with its class of stripes.

@@ -74,6 +74,32 @@ fn a_member_is_not_replaced_while_members_are_too_few_for_the_volume() {
     assert!(is_told, "{refused:?}");
 }
 
+/// So no text offers its removal to somebody whose files wait for it.
+#[test]
+fn an_absent_member_that_an_order_waits_for_cannot_be_removed_while_a_directory_has_the_code() {
+    let rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(5, 1);
+    set_directory(&fs, 7, wide);
+    let mut files = Classed::default();
+    fs.lose(&rig, 0);
+    files.fill(&fs, 100, &[wide]);
+    fs.flush();
+    let rebuild = fs.maintenance.rebuild();
+    let state = || {
+        let status = rebuild.rewrite_status().unwrap();
+        (status.awaited, status.lacks_members)
+    };
+    let absent = MemberIndex(0);
+    assert_eq!(state(), (vec![absent], false), "it is not given up");
+    fs.rebuild().unwrap();
+    assert_eq!(state(), (vec![absent], true));
+    refused_for_five_one(fs.maintenance.draining().drain(absent), 5);
+    fs.take_back(&rig, 0);
+    fs.rebuild().unwrap();
+    files.assert_in_place(&fs, "it is back");
+}
+
 /// Returns the classes of the segments that have a slot on a member.
 fn classes_on(fs: &TestFs, member: MemberIndex) -> BTreeSet<StripeClass> {
     let segments = fs.transactions.stripes.segments().records().into_iter();
@@ -241,6 +267,34 @@ fn a_member_that_came_to_replace_another_makes_no_third_one_dispensable() {
     files.assert_in_place(&fs, "replaced");
     assert_holds(&fs, &files.model, "replaced");
     assert!(classes_on(&fs, new).contains(&wide));
+}
+
+/// The draining never began, for lack of room: keeping the old one ends the pair, as the code of the volume counts members.
+#[test]
+fn a_member_that_was_never_drained_for_the_one_that_came_to_replace_it_can_be_kept() {
+    let mut rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    let (old, third) = (MemberIndex(2), MemberIndex(3));
+    let new = join_for(&fs, &mut rig, old);
+    let shape = fs.transactions.members().shape();
+    let wider = StripeCode {
+        geometry: Geometry::new(5, 2).unwrap(),
+        ..shape.stripe_code()
+    };
+    let epochs = fs.transactions.members().epochs();
+    let refused = epochs.check_code(wider).unwrap_err();
+    assert_eq!(
+        refused.to_string(),
+        "5+2 needs 7 directories, and 6 are there to stay without member 2, which another has come to replace"
+    );
+    let draining = fs.maintenance.draining();
+    assert!(draining.can_be_kept(old, true) && !draining.can_be_kept(old, false));
+    assert!(!draining.can_be_kept(new, true) && !draining.can_be_kept(third, true));
+    draining.keep(old).unwrap();
+    assert!(!draining.can_be_kept(old, true));
+    epochs.check_code(wider).unwrap();
+    draining.drain(third).unwrap();
+    assert!(draining.can_be_kept(third, true) && draining.can_be_kept(third, false));
 }
 
 #[test]

@@ -270,9 +270,24 @@ fn a_member_that_is_added_brings_bytes_back_that_members_were_too_few_for() {
     assert!(!rebuild.awaits_rewrite().unwrap());
     files.assert_in_place(&fs, "the seventh is there");
     assert_holds(&fs, &files.model, "the seventh is there");
-    // No code has use for an eighth.
-    join(&fs, &MemDisk::new("eighth", DISK), JoinAs::New);
-    assert!(!rebuild.awaits_rewrite().unwrap());
+}
+
+/// The other one makes seven of them for a while.
+#[test]
+fn a_member_that_is_added_while_another_is_replaced_brings_bytes_back_too() {
+    let rig = rig(2, 7);
+    let (fs, files) = one_too_few(&rig);
+    let old = MemberIndex(2);
+    let new = join(&fs, &MemDisk::new("new", DISK), JoinAs::HeirOf(old));
+    join(&fs, &rig.disks[6], JoinAs::New);
+    fs.maintenance.draining().drain_to(old, new).unwrap();
+    while fs.transactions.members().membership().count() > 7 {
+        fs.rebuild().unwrap();
+    }
+    fs.rebuild().unwrap();
+    assert!(!fs.maintenance.rebuild().awaits_rewrite().unwrap());
+    files.assert_in_place(&fs, "the other has left");
+    assert_holds(&fs, &files.model, "the other has left");
 }
 
 /// One that replaces another adds no member, unless the other is kept after all.
@@ -290,6 +305,11 @@ fn a_member_that_is_kept_beside_the_one_that_came_to_replace_it_counts_as_added(
             draining.keep(old).unwrap();
             assert!(rebuild.has_rewriting_to_do().unwrap());
         }
+        drop(fs);
+        rig.cut(CutPolicy::Drop);
+        let fs = rig.open(&[]);
+        let rebuild = fs.maintenance.rebuild();
+        assert_eq!(rebuild.awaits_rewrite().unwrap(), is_kept, "a power cut");
         fs.rebuild().unwrap();
         assert!(!rebuild.awaits_rewrite().unwrap());
         if is_kept {

@@ -1,0 +1,84 @@
+//! Stripes that files of several codes share: all their bytes move at once, and none may tolerate fewer losses than before.
+
+use super::*;
+
+/// Gives some files a class, and orders their rewriting.
+fn give(fs: &TestFs, files: &mut Classed, given: &[u64], class: StripeClass) {
+    let ordered = fs
+        .transactions
+        .ordering_rewrite(|| given.iter().try_for_each(|file| fs.set_class(*file, class)));
+    ordered.unwrap();
+    let given = given.iter().map(|file| (*file, class));
+    files.classes.extend(given);
+}
+
+/// Writes two files of a class into one stripe.
+fn in_one_stripe(fs: &TestFs, class: StripeClass) -> Classed {
+    let mut files = Classed::default();
+    files.write(fs, 1, class, 5_000).unwrap();
+    files.write(fs, 2, class, 5_000).unwrap();
+    fs.flush();
+    assert_eq!(stripe_of(fs, 1), stripe_of(fs, 2));
+    files
+}
+
+fn stripe_of(fs: &TestFs, file: u64) -> StripeId {
+    fs.extents(file).unwrap()[0].1.stripe
+}
+
+/// Asserts that the order waits for members, and that no file has moved.
+fn assert_waits(fs: &TestFs, awaited: &[u16], stripe: StripeId, context: &str) {
+    fs.rebuild().unwrap();
+    let found: Vec<_> = (1..=2).map(|file| stripe_of(fs, file)).collect();
+    assert_eq!(found, [stripe; 2], "{context}");
+    let rebuild = fs.maintenance.rebuild();
+    let status = rebuild.rewrite_status().unwrap();
+    let awaited: Vec<_> = awaited.iter().copied().map(MemberIndex).collect();
+    assert_eq!((status.is_ordered, status.awaited), (true, awaited));
+    assert!(!rebuild.has_rewriting_to_do().unwrap(), "{context}");
+}
+
+/// The members that are left suffice for the code of one file, and not for that of the volume, which the other keeps.
+#[test]
+fn a_file_that_shares_a_stripe_with_one_of_a_narrower_code_loses_no_shards_that_are_away() {
+    let rig = Rig::with_unit(4, 2, &[DISK; 6], 4 * UNIT);
+    let fs = rig.open(&[]);
+    let thin = fs.class_for(2, 1);
+    let mut files = in_one_stripe(&fs, volume());
+    let stripe = stripe_of(&fs, 1);
+    fs.lose(&rig, 0);
+    fs.lose(&rig, 1);
+    give(&fs, &mut files, &[2], thin);
+    assert_waits(&fs, &[0, 1], stripe, "two are away");
+    fs.take_back(&rig, 0);
+    fs.take_back(&rig, 1);
+    fs.rebuild().unwrap();
+    files.assert_in_place(&fs, "all are back");
+    fs.close();
+    files.assert_survives(&rig, volume(), 2, "all are back");
+    files.assert_survives(&rig, thin, 1, "all are back");
+}
+
+/// One file of a directory gets the code of the volume, for which members are too few, and the other one that they suffice for.
+#[test]
+fn no_file_gets_a_stripe_of_the_volume_that_lacks_shards_because_another_can_be_rewritten() {
+    let rig = Rig::with_unit(4, 2, &[DISK; 6], 4 * UNIT);
+    let fs = rig.open(&[]);
+    let (shared, thin) = (fs.class_for(2, 1), fs.class_for(1, 1));
+    let mut files = in_one_stripe(&fs, shared);
+    let stripe = stripe_of(&fs, 1);
+    fs.lose(&rig, 0);
+    fs.lose(&rig, 1);
+    // What they had is on others.
+    fs.rebuild().unwrap();
+    give(&fs, &mut files, &[1], volume());
+    give(&fs, &mut files, &[2], thin);
+    assert_waits(&fs, &[0, 1], stripe, "two are away");
+    fs.take_back(&rig, 0);
+    fs.take_back(&rig, 1);
+    fs.rebuild().unwrap();
+    files.assert_in_place(&fs, "all are back");
+    fs.close();
+    files.assert_survives(&rig, volume(), 2, "all are back");
+    files.assert_survives(&rig, thin, 1, "all are back");
+}
