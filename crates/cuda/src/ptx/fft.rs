@@ -50,10 +50,14 @@ const RING: usize = STAGES * STAGE;
 /// The fewest sources that fill the ring before a strip ends.
 const FEWEST_SOURCES: usize = (STAGES - 1) * GROUP + 1;
 
+/// The most sources for which the code of both kinds fits the cache of instructions.
+pub(super) const MOST_SOURCES: usize = 104;
+
 /// Returns the transforms that encode by a matrix, if the kernel knows them.
 fn transforms(matrix: &Matrix) -> Option<Transforms> {
     let transforms = Transforms::of(matrix)?;
-    let is_known = transforms.span() == SPAN && matrix.columns() >= FEWEST_SOURCES;
+    let takes_sources = (FEWEST_SOURCES..=MOST_SOURCES).contains(&matrix.columns());
+    let is_known = transforms.span() == SPAN && takes_sources;
     is_known.then_some(transforms)
 }
 

@@ -1,6 +1,7 @@
 //! The kernel that encodes by transforms.
 
 use super::*;
+use crate::ptx::fft::MOST_SOURCES;
 use cauchyfs_codec::{CodeId, Codec};
 
 /// The compute capability and the shared memory of an NVIDIA A100.
@@ -75,7 +76,8 @@ fn other_matrices_and_lesser_devices_have_no_such_kernel() {
     assert!(of(&generator(32, 16), (7, DEVICE.1)).is_none());
     assert!(of(&generator(32, 16), (8, 99 << 10)).is_none());
     assert!(of(&cauchy(32, 16), DEVICE).is_none());
-    for (k, m) in [(32, 8), (32, 17), (8, 16)] {
+    assert!(of(&generator(MOST_SOURCES, 16), DEVICE).is_some());
+    for (k, m) in [(32, 8), (32, 17), (8, 16), (MOST_SOURCES + 1, 16)] {
         assert!(of(&generator(k, m), DEVICE).is_none(), "{k}+{m}");
     }
 }
@@ -83,10 +85,12 @@ fn other_matrices_and_lesser_devices_have_no_such_kernel() {
 /// The cache of instructions holds 128 KiB, an instruction takes 16 bytes, and most lines become one.
 #[test]
 fn the_code_fits_the_cache_of_instructions() {
-    let (_, module) = module(64, 16, Kind::Write);
-    let lines = module.text.lines().filter(|line| line.ends_with(';'));
-    let lines = lines.count();
-    assert!(lines <= 6000, "{lines}");
+    for kind in [Kind::Write, Kind::Compare] {
+        let (_, module) = module(MOST_SOURCES, 16, kind);
+        let lines = module.text.lines().filter(|line| line.ends_with(';'));
+        let lines = lines.count();
+        assert!(lines <= (128 << 10) / 16, "{kind:?}: {lines}");
+    }
 }
 
 #[test]
