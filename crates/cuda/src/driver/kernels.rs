@@ -18,8 +18,9 @@ use cauchyfs_codec::Matrix;
 /// Matrices whose kernels are kept.
 const KEPT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 
-/// Bytes after which a matrix gets a kernel of its own. Compiling one takes as long as the bus takes for
-/// some gigabytes, while the kernel for all matrices is fast enough for the bus.
+/// Bytes after which a matrix gets a kernel of its own. As a rule, compiling one takes as long as the bus takes for some
+/// gigabytes. For one that encodes by transforms, it takes as long as for some tens of gigabytes. One batch waits
+/// for it, once for each kind. The kernel for all matrices is fast enough for the bus, but keeps more of the device busy.
 const WORTH_COMPILING: u64 = 1 << 30;
 
 /// Kernels of a device.

@@ -38,8 +38,8 @@ impl Stripes {
     ///
     /// # Safety
     ///
-    /// Until the stream is done, stripes must lie as described, with every pitch a multiple of 16. `wrong` must have
-    /// room, and the matrix be of as many sources and targets.
+    /// Until the stream is done, stripes must lie as described. `address`, `pitch` and `stride` must be multiples of 16, and
+    /// `pitch` no less than `bytes`. `wrong` must have room, and the matrix be of as many sources and targets.
     pub(super) unsafe fn apply(
         &self,
         stream: &Stream,

@@ -65,7 +65,8 @@ impl Function {
 }
 
 impl Module {
-    /// Lets the driver compile a module, which takes tens of milliseconds.
+    /// Lets the driver compile a module, which takes tens of milliseconds as a rule. It takes up to a second or more for
+    /// a kernel that encodes by transforms.
     ///
     /// # Errors
     ///
