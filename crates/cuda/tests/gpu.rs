@@ -424,18 +424,18 @@ fn comparing_finds_every_planted_damage_and_nothing_else() {
     }
 }
 
-/// Blocks of the kernel that encodes by transforms share out strips of 8192 bytes of each shard. The pieces of these batches
-/// have 240 strips at least, and those of the first 600. So all blocks of a device with fewer multiprocessors take several.
+/// Blocks of the kernel that encodes by transforms share out tiles of 8192 bytes of each shard. The pieces of these batches
+/// have 240 tiles at least, and those of the first 600. So all blocks of a device with fewer multiprocessors take several.
 #[test]
-fn blocks_go_on_to_further_strips() {
-    const STRIP_BYTES: usize = 8192;
+fn blocks_go_on_to_further_tiles() {
+    const TILE_BYTES: usize = 8192;
     let Some(gpu) = gpu() else { return };
     let mut lane = gpu.lane().expect("a lane");
-    // Three groups of sources, two full ones, and four of which the last lacks one: of 9 and more parity shards.
+    // The sources are three groups, two full ones, and four of which the last lacks a source.
     for (k, m, bytes, items) in [
-        (17, 9, STRIP_BYTES + 5, 300),
-        (16, 16, 3 * STRIP_BYTES + 5, 120),
-        (31, 13, 3 * STRIP_BYTES + 5, 120),
+        (17, 9, TILE_BYTES + 5, 300),
+        (16, 16, 3 * TILE_BYTES + 5, 120),
+        (31, 13, 3 * TILE_BYTES + 5, 120),
     ] {
         let matrix = generator_of_transforms(k, m);
         let seed = (k * m) as u64;
@@ -451,14 +451,14 @@ fn blocks_go_on_to_further_strips() {
         // The first and the last item of the batch, and those beside the middle, where it is cut if it is cut in two.
         for item in [0, 1, items / 2 - 1, items / 2, items - 1] {
             let mut expected = sound.clone();
-            for (row, at) in [(0, 0), (m / 2, STRIP_BYTES), (m - 1, bytes - 1)] {
+            for (row, at) in [(0, 0), (m / 2, TILE_BYTES), (m - 1, bytes - 1)] {
                 let place = item * batch.item_bytes() + batch.range(k + row).start + at;
                 batch.memory[place] ^= 1;
                 expected[item][row * blocks + at / BLOCK_BYTES] = true;
             }
             let seen = batch.compare(&mut *lane);
             assert!(seen == Ok(expected), "{k}+{m}: item {item}: {seen:?}");
-            for (row, at) in [(0, 0), (m / 2, STRIP_BYTES), (m - 1, bytes - 1)] {
+            for (row, at) in [(0, 0), (m / 2, TILE_BYTES), (m - 1, bytes - 1)] {
                 let place = item * batch.item_bytes() + batch.range(k + row).start + at;
                 batch.memory[place] ^= 1;
             }

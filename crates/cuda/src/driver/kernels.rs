@@ -67,8 +67,8 @@ impl Applied {
     }
 
     /// Returns how many blocks that need a multiprocessor each run at once.
-    pub(super) fn resident_blocks(&self) -> usize {
-        self.module.resident_blocks()
+    pub(super) fn concurrent_blocks(&self) -> usize {
+        self.module.concurrent_blocks()
     }
 
     /// Returns where the coefficients lie, if the kernel reads them.

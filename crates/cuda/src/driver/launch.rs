@@ -61,7 +61,7 @@ impl Stripes {
             ];
             let kernel = function.kernel();
             let spread_over = (self.count, applied.layers());
-            let grid = kernel.grid(self.bytes, spread_over, applied.resident_blocks());
+            let grid = kernel.grid(self.bytes, spread_over, applied.concurrent_blocks());
             let block = (function.threads(), short(kernel.shared_bytes()));
             // SAFETY: these are the parameters of transform.ptx and fft.ptx, which stay within the stripes,
             // `wrong` and the kernel's shared memory; the caller promised that the former are there.

@@ -135,7 +135,7 @@ impl Module {
     }
 
     /// Returns how many blocks that need a multiprocessor each run at once.
-    pub(super) fn resident_blocks(&self) -> usize {
+    pub(super) fn concurrent_blocks(&self) -> usize {
         self.context.multiprocessors()
     }
 }

@@ -14,7 +14,7 @@ mod transforms;
 const GAP: u8 = 0xA5;
 
 /// Blocks that run at once on a device with few multiprocessors.
-const RESIDENT_BLOCKS: usize = 2;
+const CONCURRENT_BLOCKS: usize = 2;
 
 /// Stripes as they lie on a device.
 struct Layout {
@@ -132,7 +132,7 @@ impl Layout {
                 ("blocks", self.blocks() as u64),
                 ("count", self.stripes as u64),
             ];
-            let grid = kernel.grid(self.bytes, (self.stripes, layers), RESIDENT_BLOCKS);
+            let grid = kernel.grid(self.bytes, (self.stripes, layers), CONCURRENT_BLOCKS);
             let launch = Launch {
                 kernel: &kernel.name,
                 grid: grid.map(|n| u32::try_from(n).expect("few")),
