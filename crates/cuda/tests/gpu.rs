@@ -456,8 +456,8 @@ fn blocks_go_on_to_further_tiles() {
                 batch.memory[place] ^= 1;
                 expected[item][row * blocks + at / BLOCK_BYTES] = true;
             }
-            let seen = batch.compare(&mut *lane);
-            assert!(seen == Ok(expected), "{k}+{m}: item {item}: {seen:?}");
+            let found = batch.compare(&mut *lane);
+            assert!(found == Ok(expected), "{k}+{m}: item {item}: {found:?}");
             for (row, at) in [(0, 0), (m / 2, TILE_BYTES), (m - 1, bytes - 1)] {
                 let place = item * batch.item_bytes() + batch.range(k + row).start + at;
                 batch.memory[place] ^= 1;
