@@ -282,12 +282,12 @@ mod tests {
                 };
                 let found = compile_fastest(&matrix, Kind::Write, LIMITS, compile);
                 let goes_on = first.as_ref().is_err_and(|error| !error.is_final());
-                let (last, answer) = if goes_on {
+                let (final_text, answer) = if goes_on {
                     (&for_matrix, second)
                 } else {
                     (&by_transforms, first)
                 };
-                let expected = answer.clone().map(|()| (last.clone(), ()));
+                let expected = answer.clone().map(|()| (final_text.clone(), ()));
                 assert_eq!(found, expected, "{first:?}, {second:?}");
                 let mut texts = vec![by_transforms.clone()];
                 texts.extend(goes_on.then(|| for_matrix.clone()));
