@@ -1,7 +1,7 @@
 //! The accelerator of a volume: the CPU, the devices, or for each pass whichever is done first.
 //!
-//! A device is trusted with passes that it computes in one way, by matrix, kernel, operation, length and company.
-//! Before that, the CPU must have computed the first of these as well, with the same result. Otherwise a driver or a
+//! A device is trusted with passes that it computes in one way, by matrix, kernel, operation, length, company
+//! and position in it. Before that, the CPU must have computed the first of these as well, with the same result. Otherwise a driver or a
 //! kernel that is wrong on some machine would be noticed too late: when its results are needed.
 //!
 //! Passes that are submitted together are with devices at the same time. Their caller sleeps until the last of them is

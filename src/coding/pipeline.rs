@@ -45,8 +45,26 @@ pub(super) struct Done {
     program: Program,
     /// Binary logarithm of how many items the batch had, on which it depends in which pieces they travel.
     magnitude: u32,
-    /// True if the item was the first of them; the places of all others are computed from their numbers.
-    is_first: bool,
+    position: Position,
+}
+
+/// The position of an item in its batch. The places of all but the first are computed from their numbers. If blocks of
+/// threads share a batch out, the first items are done in their first turn, and the last one in another if there is one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Position {
+    First,
+    Between,
+    Last,
+}
+
+impl Position {
+    fn of(index: usize, items: usize) -> Self {
+        match index {
+            0 => Self::First,
+            _ if index + 1 == items => Self::Last,
+            _ => Self::Between,
+        }
+    }
 }
 
 /// The result of an item.
@@ -257,12 +275,13 @@ impl PipelineShared {
                 // Other lanes of this device may be waiting for work.
                 self.queue.wake_all();
             }
-            let magnitude = batch.len().ilog2();
+            let items = batch.len();
+            let magnitude = items.ilog2();
             for (index, loan) in batch.into_iter().enumerate() {
                 loan.give_back(program.map(|program| Done {
                     program,
                     magnitude,
-                    is_first: index == 0,
+                    position: Position::of(index, items),
                 }));
             }
         }

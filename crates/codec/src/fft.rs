@@ -272,7 +272,7 @@ impl Draft {
 ///
 /// # Panics
 ///
-/// If the block lies beyond 256 points.
+/// If the index of the block is 128 or more: only blocks of two points are so many.
 pub(super) fn factor(block: usize) -> u8 {
     point(block * 2)
 }

@@ -2,6 +2,9 @@
 
 use crate::{Geometry, Matrix, fft::factor, subspace::Layout};
 
+/// Points of the field.
+const POINTS: usize = 256;
+
 /// The additive Fourier transforms that encode by a generator of `rs-fft`.
 ///
 /// Data shards stand at the points from index `span` on, and parity shards at those from index 0 on. Each chunk of `span`
@@ -54,6 +57,8 @@ impl Transforms {
     /// If the block reaches beyond 256 points.
     #[must_use]
     pub fn factor(&self, first: usize, layer: u32) -> u8 {
+        let is_within = layer < POINTS.ilog2() && first < POINTS;
+        assert!(is_within, "layer {layer} of a block from {first} on");
         factor(first >> (layer + 1))
     }
 }
@@ -125,6 +130,24 @@ mod tests {
                 );
             }
         }
+    }
+
+    #[test]
+    fn blocks_beyond_the_points_of_the_field_have_no_factor() {
+        let geometry = Geometry::new(32, 16).expect("valid");
+        let transforms = Transforms::of(&Layout::new(geometry).generator()).expect("a generator");
+        let factor = |first, layer| std::panic::catch_unwind(|| transforms.factor(first, layer));
+        for layer in 0..8 {
+            let block = 2 << layer;
+            for first in (0..256).step_by(block) {
+                assert!(factor(first, layer).is_ok(), "{first}, {layer}");
+            }
+            for first in [256, 256 + block, 512] {
+                assert!(factor(first, layer).is_err(), "{first}, {layer}");
+            }
+        }
+        assert!(factor(0, 8).is_err());
+        assert!(factor(0, usize::BITS).is_err());
     }
 
     #[test]

@@ -7,7 +7,7 @@ use cauchyfs_codec::BLOCK_BYTES;
 /// Shards on a device begin at multiples of this, so that threads read full sectors.
 const ALIGNMENT: usize = 256;
 
-/// The most items of a piece: kernels have a layer of blocks for each, and no more layers are possible.
+/// The most items of a piece: some kernels have a layer of blocks for each, and no more layers are possible.
 const MOST_ITEMS: usize = 65_535;
 
 /// Some items of a batch, and columns of them: several whole ones, or a part of one.

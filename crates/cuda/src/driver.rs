@@ -59,8 +59,8 @@ impl Gpu {
         Ok(contexts.map(gpu).collect())
     }
 
-    /// Lets the driver compile a kernel for a matrix now, which takes up to some tenths of a second. Otherwise it does
-    /// so when the matrix has been applied to a gigabyte. Targets are written, or compared.
+    /// Lets the driver compile a kernel for a matrix now, which takes up to a second or more. Otherwise it does so
+    /// when the matrix has been applied to a gigabyte. Targets are written, or compared.
     ///
     /// # Errors
     ///

@@ -30,7 +30,7 @@ struct SimulatedState {
     failing: BTreeSet<u64>,
     lost_from: Option<u64>,
     lying_from: Option<u64>,
-    lying_in_company: bool,
+    lying_from_item: Option<usize>,
     is_blind: bool,
     recompiled_from: Option<u64>,
     shut: bool,
@@ -65,10 +65,10 @@ impl Simulated {
         self
     }
 
-    /// Gives wrong results from now on for all items of a batch but the first.
+    /// Gives wrong results from now on for all items of a batch from number `item` on. They are counted from 0.
     #[must_use]
-    pub fn lying_in_company(self) -> Self {
-        self.shared.state.lock().lying_in_company = true;
+    pub fn lying_from_item(self, item: usize) -> Self {
+        self.shared.state.lock().lying_from_item = Some(item);
         self
     }
 
@@ -206,10 +206,10 @@ impl Lane for Simulated {
         let mut state = self.shared.state.lock();
         state.batches.push(work.items.len());
         let is_past = |from: Option<u64>| from.is_some_and(|from| state.operations > from);
-        let first_wrong = match (is_past(state.lying_from), state.lying_in_company) {
-            (true, _) => 0,
-            (false, true) => 1,
-            (false, false) => work.items.len(),
+        let first_wrong = if is_past(state.lying_from) {
+            0
+        } else {
+            state.lying_from_item.unwrap_or(work.items.len())
         };
         work.items.iter_mut().skip(first_wrong).for_each(falsify);
         if state.is_blind {

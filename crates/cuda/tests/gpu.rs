@@ -424,6 +424,48 @@ fn comparing_finds_every_planted_damage_and_nothing_else() {
     }
 }
 
+/// Blocks of the kernel that encodes by transforms share out tiles of 8192 bytes of each shard. The pieces of these batches
+/// have 240 tiles at least, and those of the first 600. So all blocks of a device with fewer multiprocessors take several.
+#[test]
+fn blocks_go_on_to_further_tiles() {
+    const TILE_BYTES: usize = 8192;
+    let Some(gpu) = gpu() else { return };
+    let mut lane = gpu.lane().expect("a lane");
+    // The sources are three groups, two full ones, and four of which the last lacks a source.
+    for (k, m, bytes, items) in [
+        (17, 9, TILE_BYTES + 5, 300),
+        (16, 16, 3 * TILE_BYTES + 5, 120),
+        (31, 13, 3 * TILE_BYTES + 5, 120),
+    ] {
+        let matrix = generator_of_transforms(k, m);
+        let seed = (k * m) as u64;
+        gpu.prepare(&matrix, false).expect("compiles");
+        let place = ShardLayout::Scattered;
+        check(&mut *lane, &matrix, bytes, items, place, seed);
+        gpu.prepare(&matrix, true).expect("compiles");
+        let mut batch = Batch::new(&matrix, bytes, items, place, seed);
+        batch.complete();
+        let blocks = bytes.div_ceil(BLOCK_BYTES);
+        let sound = vec![vec![false; m * blocks]; items];
+        assert_eq!(batch.compare(&mut *lane), Ok(sound.clone()), "{k}+{m}");
+        // The first and the last item of the batch, and those beside the middle, where it is cut if it is cut in two.
+        for item in [0, 1, items / 2 - 1, items / 2, items - 1] {
+            let mut expected = sound.clone();
+            for (row, at) in [(0, 0), (m / 2, TILE_BYTES), (m - 1, bytes - 1)] {
+                let place = item * batch.item_bytes() + batch.range(k + row).start + at;
+                batch.memory[place] ^= 1;
+                expected[item][row * blocks + at / BLOCK_BYTES] = true;
+            }
+            let found = batch.compare(&mut *lane);
+            assert!(found == Ok(expected), "{k}+{m}: item {item}: {found:?}");
+            for (row, at) in [(0, 0), (m / 2, TILE_BYTES), (m - 1, bytes - 1)] {
+                let place = item * batch.item_bytes() + batch.range(k + row).start + at;
+                batch.memory[place] ^= 1;
+            }
+        }
+    }
+}
+
 #[test]
 fn lanes_side_by_side_do_not_disturb_each_other() {
     let Some(gpu) = gpu() else { return };

@@ -223,7 +223,7 @@ fn a_second_device_is_not_trusted_for_the_results_of_the_first() {
 
 #[test]
 fn items_that_travel_in_company_are_put_to_the_test_apart_from_those_that_travel_alone() {
-    let device = Simulated::default().lying_in_company();
+    let device = Simulated::default().lying_from_item(1);
     let dispatch = to_simulated(&device);
     let (scalar, auto) = (codec("scalar"), codec("auto"));
     let from = [2, 3, 4, 5];

@@ -300,8 +300,8 @@ impl Slot {
             // SAFETY: the results have room for as many, and live until the stream is done.
             unsafe { self.stream.clear(verdicts, words) }?;
         }
-        // SAFETY: stripes lie as their description says, in memory that was checked to be long enough. Pitches
-        // are multiples of 256, and the task's matrix has as many sources and targets.
+        // SAFETY: stripes lie as their description says, in memory that was checked to be long enough. Addresses of
+        // allocations, pitches and strides are multiples of 256. The task's matrix has as many sources and targets.
         unsafe { stripes.apply(&self.stream, &task.applied, verdicts) }?;
         if let Some(module) = &task.checksums {
             // SAFETY: as above; behind the verdicts there is room for the sums.

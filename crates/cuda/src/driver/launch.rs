@@ -38,8 +38,8 @@ impl Stripes {
     ///
     /// # Safety
     ///
-    /// Until the stream is done, stripes must lie as described, with every pitch a multiple of 16. `wrong` must have
-    /// room, and the matrix be of as many sources and targets.
+    /// Until the stream is done, stripes must lie as described. `address`, `pitch` and `stride` must be multiples of 16, and
+    /// `pitch` no less than `bytes`. `wrong` must have room, and the matrix be of as many sources and targets.
     pub(super) unsafe fn apply(
         &self,
         stream: &Stream,
@@ -61,7 +61,7 @@ impl Stripes {
             ];
             let kernel = function.kernel();
             let spread_over = (self.count, applied.layers());
-            let grid = kernel.grid(self.bytes, spread_over, applied.resident_blocks());
+            let grid = kernel.grid(self.bytes, spread_over, applied.concurrent_blocks());
             let block = (function.threads(), short(kernel.shared_bytes()));
             // SAFETY: these are the parameters of transform.ptx and fft.ptx, which stay within the stripes,
             // `wrong` and the kernel's shared memory; the caller promised that the former are there.

@@ -65,7 +65,8 @@ impl Function {
 }
 
 impl Module {
-    /// Lets the driver compile a module, which takes tens of milliseconds.
+    /// Lets the driver compile a module, which takes tens of milliseconds as a rule. It takes up to a second or more for
+    /// a kernel that encodes by transforms.
     ///
     /// # Errors
     ///
@@ -134,7 +135,7 @@ impl Module {
     }
 
     /// Returns how many blocks that need a multiprocessor each run at once.
-    pub(super) fn resident_blocks(&self) -> usize {
+    pub(super) fn concurrent_blocks(&self) -> usize {
         self.context.multiprocessors()
     }
 }

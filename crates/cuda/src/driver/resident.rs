@@ -105,7 +105,7 @@ impl Resident {
             // SAFETY: both ends are there and long enough; `fill` waits for it.
             unsafe { self.stream.copy(&copy) }?;
         }
-        // SAFETY: stripes lie in `memory`, and `fill` waits for it; nothing is compared.
+        // SAFETY: stripes lie in `memory` at multiples of 256, and `fill` waits for it; nothing is compared.
         unsafe { self.stripes.apply(&self.stream, write, 0) }
     }
 
@@ -125,8 +125,8 @@ impl Resident {
         self.start.record(&self.stream)?;
         for _ in 0..rounds {
             let wrong = self.wrong.address();
-            // SAFETY: stripes lie in `memory`, `wrong` has a word per block of each target, and both live until
-            // the wait below.
+            // SAFETY: stripes lie in `memory` at multiples of 256. `wrong` has a word per block of each target, and
+            // both live until the wait below.
             unsafe { self.stripes.apply(&self.stream, &self.applied, wrong) }?;
         }
         self.measured()

@@ -5,7 +5,7 @@
 //!
 //! It knows the instructions that the kernels use, and is strict: a register that is not declared, or
 //! declared twice, an unknown instruction, an access outside of memory or one that is not aligned all
-//! panic.
+//! panic. So does an access to bytes of shared memory while a copy is on its way to them.
 
 mod memory;
 mod parse;
@@ -274,7 +274,7 @@ impl Warp<'_> {
         }
     }
 
-    /// Copies to shared memory, where the bytes are seen only after a wait for their group.
+    /// Copies to shared memory, where the bytes may be accessed only after a wait for their group.
     fn copy(&mut self, instruction: &Instruction<'_>, lane: usize, memory: &mut Memory) {
         let operands = &instruction.operands[..];
         match instruction.name {
@@ -284,6 +284,7 @@ impl Warp<'_> {
                     to: self.value(&operands[0], lane),
                     words: memory.words(self.value(&operands[1], lane), 4),
                 };
+                memory.start_copy(copy.to, 16);
                 let open = self.copies[lane]
                     .back_mut()
                     .expect("there is an open group");
@@ -294,7 +295,7 @@ impl Warp<'_> {
                 let left = usize::try_from(self.value(&operands[0], lane)).expect("few") + 1;
                 while self.copies[lane].len() > left {
                     for copy in self.copies[lane].pop_front().into_iter().flatten() {
-                        memory.store_shared_words(copy.to, &copy.words);
+                        memory.end_copy(copy.to, &copy.words);
                     }
                 }
             }

@@ -26,17 +26,17 @@ const GROUP: usize = SPAN / 2;
 /// Threads of a block.
 const THREADS: usize = 256;
 
-/// Bytes of a shard that a thread loads or stores by one instruction.
-const PIECE: usize = 16;
+/// Bytes of a quad: the four words of a shard that a thread loads or stores by one instruction.
+const QUAD_BYTES: usize = 16;
 
-/// Bytes between the two pieces of a thread: each warp accesses as many in a row.
-const PIECE_DISTANCE: usize = 32 * PIECE;
+/// Bytes between the two quads of a thread: each warp accesses as many in a row.
+const QUAD_DISTANCE: usize = 32 * QUAD_BYTES;
 
-/// Bytes of each shard that a block takes at a time.
-const STRIP: usize = THREADS * 2 * PIECE;
+/// Bytes of a tile: those of each shard that a block takes at a time.
+const TILE_BYTES: usize = THREADS * 2 * QUAD_BYTES;
 
-/// Bytes of shared memory that one piece of all threads takes.
-const ROW: usize = THREADS * PIECE;
+/// Bytes of shared memory that one quad of all threads takes.
+const ROW: usize = THREADS * QUAD_BYTES;
 
 /// Bytes of shared memory of a group of sources.
 const STAGE: usize = GROUP * 2 * ROW;
@@ -47,13 +47,17 @@ const STAGES: usize = 2;
 /// Bytes of shared memory of a block.
 const RING: usize = STAGES * STAGE;
 
-/// The fewest sources that fill the ring before a strip ends.
+/// The fewest sources that fill the ring before a tile ends.
 const FEWEST_SOURCES: usize = (STAGES - 1) * GROUP + 1;
+
+/// The most sources for which the code of both kinds fits the cache of instructions.
+pub(super) const MOST_SOURCES: usize = 104;
 
 /// Returns the transforms that encode by a matrix, if the kernel knows them.
 fn transforms(matrix: &Matrix) -> Option<Transforms> {
     let transforms = Transforms::of(matrix)?;
-    let is_known = transforms.span() == SPAN && matrix.columns() >= FEWEST_SOURCES;
+    let takes_sources = (FEWEST_SOURCES..=MOST_SOURCES).contains(&matrix.columns());
+    let is_known = transforms.span() == SPAN && takes_sources;
     is_known.then_some(transforms)
 }
 
@@ -70,8 +74,8 @@ pub(super) fn print(matrix: &Matrix, kind: Kind) -> Option<(String, Kernel)> {
     let kernel = Kernel {
         name: name.to_owned(),
         threads: THREADS,
-        bytes: STRIP / THREADS,
-        spread: Spread::Resident { shared_bytes: RING },
+        bytes: TILE_BYTES / THREADS,
+        spread: Spread::Persistent { shared_bytes: RING },
     };
     Some((printer.print(name), kernel))
 }
@@ -118,19 +122,19 @@ impl Printer {
         );
         TEXT.replace("{name}", name)
             .replace("{threads}", &THREADS.to_string())
-            .replace("{strip}", &STRIP.to_string())
-            .replace("{strip_shift}", &STRIP.ilog2().to_string())
+            .replace("{tile}", &TILE_BYTES.to_string())
+            .replace("{tile_shift}", &TILE_BYTES.ilog2().to_string())
             .replace("{row}", &ROW.to_string())
             .replace("{ring}", &RING.to_string())
             .replace("{groups_ahead}", &STAGES.to_string())
             .replace("{groups_left}", &(STAGES - 1).to_string())
-            .replace("{groups_of_strip}", &groups.to_string())
+            .replace("{groups_of_tile}", &groups.to_string())
             .replace("{registers}", &registers)
             .replace(
                 "{first_place}",
                 &place("%ahead", "%from", ["%low", "%high"]),
             )
-            .replace("{place}", &place("%strip", "%to", ["%is_low", "%is_high"]))
+            .replace("{place}", &place("%tile", "%to", ["%is_low", "%is_high"]))
             .replace("{first_groups}", &first_groups)
             .replace("{load}", &load)
             .replace("{transpose}", &transpose)
@@ -151,19 +155,19 @@ impl Printer {
         self.writer.lines.line(line);
     }
 
-    /// Returns lines that begin to copy the next group into the place of the one that was read, and go on to the group
+    /// Returns lines that begin to copy the next group to the slot of the one that was read, and go on to the group
     /// behind it.
     fn copy(&mut self, label: &str) -> String {
         let groups = self.sources.div_ceil(GROUP);
         self.part(|printer| {
-            printer.line("add.u32 %slot, %place, %fill;");
+            printer.line("add.u32 %slot, %own, %fill;");
             for index in 0..GROUP {
                 let [low, high] = [2 * index, 2 * index + 1].map(|row| row * ROW);
                 printer.line(&format!(
-                    "@%low cp.async.cg.shared.global [%slot+{low}], [%from], {PIECE};"
+                    "@%low cp.async.cg.shared.global [%slot+{low}], [%from], {QUAD_BYTES};"
                 ));
                 printer.line(&format!(
-                    "@%high cp.async.cg.shared.global [%slot+{high}], [%from+{PIECE_DISTANCE}], {PIECE};"
+                    "@%high cp.async.cg.shared.global [%slot+{high}], [%from+{QUAD_DISTANCE}], {QUAD_BYTES};"
                 ));
                 printer.line("add.u64 %from, %from, %pitch;");
             }
@@ -187,7 +191,9 @@ impl Printer {
     fn load(&mut self) -> String {
         self.part(|printer| {
             for index in 0..GROUP {
-                for (half, words) in source(index).names().chunks(PIECE / WORD_BYTES).enumerate() {
+                let source = source(index);
+                let quads = source.names().chunks(QUAD_BYTES / WORD_BYTES);
+                for (half, words) in quads.enumerate() {
                     let (vector, list) = vector(words);
                     let at = (2 * index + half) * ROW;
                     printer.line(&format!("ld.shared{vector}.u32 {list}, [%slot+{at}];"));
@@ -196,7 +202,7 @@ impl Printer {
         })
     }
 
-    /// Adds branches to the code of the group at hand, one of a range.
+    /// Adds branches to the code of the current group, one of a range.
     fn choose(&mut self, groups: std::ops::Range<usize>) {
         if groups.len() == 1 {
             self.line(&format!("bra $group_{};", groups.start));
@@ -273,9 +279,9 @@ impl Printer {
     }
 
     fn write(&mut self, words: &[String]) {
-        for (piece, words) in pieces(words) {
+        for (quad, words) in quads(words) {
             let (vector, list) = vector(words);
-            let Piece { is_there, at } = piece;
+            let Quad { is_there, at } = quad;
             self.line(&format!(
                 "@{is_there} st.global.cs{vector}.u32 [%to+{at}], {list};"
             ));
@@ -286,8 +292,9 @@ impl Printer {
     fn masks(&mut self) {
         self.line("sub.u32 %difference, %bytes, %at;");
         for word in 0..BITS {
-            let (piece, word_of_piece) = (word * WORD_BYTES / PIECE, word * WORD_BYTES % PIECE);
-            let offset = piece * PIECE_DISTANCE + word_of_piece;
+            let byte = word * WORD_BYTES;
+            let (quad, byte_of_quad) = (byte / QUAD_BYTES, byte % QUAD_BYTES);
+            let offset = quad * QUAD_DISTANCE + byte_of_quad;
             for line in [
                 format!("sub.s32 %m{word}, %difference, {offset};"),
                 format!("max.s32 %m{word}, %m{word}, 0;"),
@@ -305,9 +312,9 @@ impl Printer {
     fn compare(&mut self, words: &[String]) {
         let there = Planes::new("v", 0);
         self.writer.clear(&there);
-        for (piece, there) in pieces(there.names()) {
+        for (quad, there) in quads(there.names()) {
             let (vector, list) = vector(there);
-            let Piece { is_there, at } = piece;
+            let Quad { is_there, at } = quad;
             self.line(&format!(
                 "@{is_there} ld.global.nc{vector}.u32 {list}, [%to+{at}];"
             ));
@@ -326,36 +333,36 @@ impl Printer {
     }
 }
 
-/// One of the two pieces of a thread.
-struct Piece {
+/// One of the two quads of a thread.
+struct Quad {
     /// The predicate that is true if it begins within the shard.
     is_there: &'static str,
     /// Bytes from the thread's first one on.
     at: usize,
 }
 
-/// Returns the pieces of a thread, each with its words.
-fn pieces(words: &[String]) -> impl Iterator<Item = (Piece, &[String])> {
-    let pieces = [("%is_low", 0), ("%is_high", PIECE_DISTANCE)];
-    let pieces = pieces.map(|(is_there, at)| Piece { is_there, at });
-    pieces.into_iter().zip(words.chunks(PIECE / WORD_BYTES))
+/// Returns the quads of a thread, each with its words.
+fn quads(words: &[String]) -> impl Iterator<Item = (Quad, &[String])> {
+    let quads = [("%is_low", 0), ("%is_high", QUAD_DISTANCE)];
+    let quads = quads.map(|(is_there, at)| Quad { is_there, at });
+    quads.into_iter().zip(words.chunks(QUAD_BYTES / WORD_BYTES))
 }
 
-/// Returns lines that find the thread's place in a strip: its address in the first source, and predicates that tell whether
-/// each piece begins within the shard. Beyond the last strip, none does.
-fn place(strip: &str, address: &str, [low, high]: [&str; 2]) -> String {
+/// Returns lines that find the thread's place in a tile: its address in the first source, and predicates that tell whether
+/// each quad begins within the shard. Beyond the last tile, none does.
+fn place(tile: &str, address: &str, [low, high]: [&str; 2]) -> String {
     [
-        format!("div.u32 %stripe, {strip}, %strips;"),
-        "mul.lo.u32 %index, %stripe, %strips;".to_owned(),
-        format!("sub.u32 %at, {strip}, %index;"),
-        format!("shl.b32 %at, %at, {};", STRIP.ilog2()),
+        format!("div.u32 %stripe, {tile}, %tiles;"),
+        "mul.lo.u32 %index, %stripe, %tiles;".to_owned(),
+        format!("sub.u32 %at, {tile}, %index;"),
+        format!("shl.b32 %at, %at, {};", TILE_BYTES.ilog2()),
         "add.u32 %at, %at, %column;".to_owned(),
-        format!("add.u32 %second, %at, {PIECE_DISTANCE};"),
+        format!("add.u32 %second, %at, {QUAD_DISTANCE};"),
         "cvt.u64.u32 %wide, %stripe;".to_owned(),
         format!("mad.lo.u64 {address}, %wide, %stride, %stripes;"),
         "cvt.u64.u32 %wide, %at;".to_owned(),
         format!("add.u64 {address}, {address}, %wide;"),
-        format!("setp.lt.u32 %more, {strip}, %total;"),
+        format!("setp.lt.u32 %more, {tile}, %total;"),
         format!("setp.lt.u32 {low}, %at, %bytes;"),
         format!("and.pred {low}, {low}, %more;"),
         format!("setp.lt.u32 {high}, %second, %bytes;"),

@@ -19,8 +19,9 @@ pub(crate) enum Kind {
 pub(crate) enum Spread {
     /// There is a block for each part of each stripe.
     Columns,
-    /// There are as many blocks as can run at once, each with so many bytes of shared memory. They share the stripes out.
-    Resident { shared_bytes: usize },
+    /// Blocks are persistent: there are as many as can run at once, each with so many bytes of shared
+    /// memory. They share the stripes out.
+    Persistent { shared_bytes: usize },
 }
 
 /// A kernel of a module.
@@ -46,7 +47,7 @@ impl Kernel {
     pub(crate) fn shared_bytes(&self) -> usize {
         match self.spread {
             Spread::Columns => 0,
-            Spread::Resident { shared_bytes } => shared_bytes,
+            Spread::Persistent { shared_bytes } => shared_bytes,
         }
     }
 
@@ -60,7 +61,7 @@ impl Kernel {
     ) -> [usize; 3] {
         match self.spread {
             Spread::Columns => [self.blocks(bytes), stripes, layers],
-            Spread::Resident { .. } => [most.min(self.blocks(bytes) * stripes), 1, 1],
+            Spread::Persistent { .. } => [most.min(self.blocks(bytes) * stripes), 1, 1],
         }
     }
 }

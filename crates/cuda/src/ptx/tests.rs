@@ -14,18 +14,22 @@ mod transforms;
 const GAP: u8 = 0xA5;
 
 /// Blocks that run at once on a device with few multiprocessors.
-const RESIDENT_BLOCKS: usize = 2;
+const CONCURRENT_BLOCKS: usize = 2;
 
-/// Stripes as they lie on a device: pitches padded, and something before, between and behind.
+/// Stripes as they lie on a device.
 struct Layout {
     matrix: Matrix,
     bytes: usize,
     stripes: usize,
     pitch: usize,
     stride: usize,
+    /// The place of the first stripe.
+    start: usize,
+    verdicts_at: usize,
 }
 
 impl Layout {
+    /// Returns stripes whose pitches are padded, with something between and behind them.
     fn new(matrix: Matrix, bytes: usize, stripes: usize) -> Self {
         let pitch = bytes.next_multiple_of(16) + 32;
         let stride = pitch * (matrix.rows() + matrix.columns()) + 64;
@@ -35,32 +39,48 @@ impl Layout {
             stripes,
             pitch,
             stride,
+            start: 0,
+            verdicts_at: stripes * stride,
         }
     }
 
+    /// Returns stripes without any room between or behind them: memory ends with the last target.
+    fn tight(matrix: Matrix, bytes: usize, stripes: usize) -> Self {
+        let mut layout = Self::new(matrix, bytes, stripes);
+        layout.pitch = bytes.next_multiple_of(16);
+        layout.stride = layout.pitch * (layout.matrix.rows() + layout.matrix.columns());
+        layout.verdicts_at = 0;
+        let coefficients = 4 * coefficients(&layout.matrix).len();
+        layout.start = (layout.coefficients_at() + coefficients).next_multiple_of(16);
+        layout
+    }
+
+    /// Returns both layouts.
+    fn both(matrix: &Matrix, bytes: usize, stripes: usize) -> [Self; 2] {
+        [Self::new, Self::tight].map(|new| new(matrix.clone(), bytes, stripes))
+    }
+
     fn shard(&self, stripe: usize, shard: usize) -> std::ops::Range<usize> {
-        let start = stripe * self.stride + shard * self.pitch;
+        let start = self.start + stripe * self.stride + shard * self.pitch;
         start..start + self.bytes
     }
 
-    fn verdicts_at(&self) -> usize {
-        self.stripes * self.stride
-    }
-
     fn coefficients_at(&self) -> usize {
-        self.verdicts_at() + 4 * self.stripes * self.matrix.rows() * self.blocks()
+        self.verdicts_at + 4 * self.stripes * self.matrix.rows() * self.blocks()
     }
 
     fn blocks(&self) -> usize {
         self.bytes.div_ceil(BLOCK_BYTES)
     }
 
-    /// Returns noise in all sources, nothing in verdicts, and then the coefficients.
+    /// Returns noise in all sources, nothing in verdicts, and the coefficients behind these.
     fn memory(&self) -> Vec<u8> {
-        let mut memory = vec![GAP; self.verdicts_at()];
+        let mut memory = vec![GAP; self.verdicts_at];
         memory.resize(self.coefficients_at(), 0);
         let words = coefficients(&self.matrix);
         memory.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+        let end = self.start + self.stripes * self.stride;
+        memory.resize(memory.len().max(end), GAP);
         let mut state = 0x2545_F491u32;
         for stripe in 0..self.stripes {
             for source in 0..self.matrix.columns() {
@@ -101,18 +121,18 @@ impl Layout {
         for kernel in &module.kernels {
             let at = |offset: usize| Memory::START + offset as u64;
             let parameters = [
-                ("stripes", at(0)),
+                ("stripes", at(self.start)),
                 ("pitch", self.pitch as u64),
                 ("stride", self.stride as u64),
                 ("coefficients", at(self.coefficients_at())),
-                ("wrong", at(self.verdicts_at())),
+                ("wrong", at(self.verdicts_at)),
                 ("bytes", self.bytes as u64),
                 ("sources", self.matrix.columns() as u64),
                 ("rows", self.matrix.rows() as u64),
                 ("blocks", self.blocks() as u64),
                 ("count", self.stripes as u64),
             ];
-            let grid = kernel.grid(self.bytes, (self.stripes, layers), RESIDENT_BLOCKS);
+            let grid = kernel.grid(self.bytes, (self.stripes, layers), CONCURRENT_BLOCKS);
             let launch = Launch {
                 kernel: &kernel.name,
                 grid: grid.map(|n| u32::try_from(n).expect("few")),
@@ -201,7 +221,7 @@ fn matrices() -> Vec<Matrix> {
 fn kernels_for_one_matrix_agree_with_the_scalar_engine() {
     for matrix in matrices() {
         let module = Module::for_matrix(&matrix, Kind::Write);
-        Layout::new(matrix, 601, 2).check(&module, 1, "for one");
+        Layout::tight(matrix, 601, 2).check(&module, 1, "for one");
     }
 }
 
@@ -210,7 +230,7 @@ fn the_kernel_for_all_matrices_agrees_with_the_scalar_engine() {
     let module = Module::for_any(Kind::Write);
     for matrix in matrices() {
         let layers = matrix.rows().div_ceil(Module::ANY_ROWS);
-        Layout::new(matrix, 601, 2).check(&module, layers, "for all");
+        Layout::tight(matrix, 601, 2).check(&module, layers, "for all");
     }
 }
 
@@ -219,10 +239,12 @@ fn every_length_is_computed_to_its_last_byte_and_no_further() {
     for matrix in [cauchy(3, 2), cauchy(3, 5), cauchy(3, 10)] {
         let one = Module::for_matrix(&matrix, Kind::Write);
         let any = Module::for_any(Kind::Write);
-        for bytes in (1..40).chain([511, 512, 513, 2048, 2049]) {
-            let layout = Layout::new(matrix.clone(), bytes, 1);
-            layout.check(&one, 1, "for one");
-            layout.check(&any, matrix.rows().div_ceil(Module::ANY_ROWS), "for all");
+        // A thread takes 16 bytes at most.
+        for bytes in (1..18).chain([511, 512, 513, 2049]) {
+            for layout in Layout::both(&matrix, bytes, 1) {
+                layout.check(&one, 1, "for one");
+                layout.check(&any, matrix.rows().div_ceil(Module::ANY_ROWS), "for all");
+            }
         }
     }
 }
@@ -254,7 +276,7 @@ fn comparing_finds_every_wrong_block_and_no_other() {
             for (module, layers) in [(&one, 1), (&any, m.div_ceil(Module::ANY_ROWS))] {
                 let mut expected = damaged.clone();
                 let block = (stripe * m + target) * layout.blocks() + byte / BLOCK_BYTES;
-                expected[layout.verdicts_at() + 4 * block] = 1;
+                expected[layout.verdicts_at + 4 * block] = 1;
                 assert!(
                     layout.run(module, layers, damaged.clone()) == expected,
                     "{k}+{m}, {bytes} bytes, byte {byte} of target {target} of stripe {stripe}"
@@ -405,4 +427,54 @@ $barrier:
     assert!(run(text("")), "both wait at one");
     assert!(run(text("ret;")), "a warp that is done waits at none");
     assert!(!run(text("bar.sync 0;")), "the second has one of its own");
+}
+
+/// Returns the message of the panic that something ends with.
+fn panic_of<T>(run: impl FnOnce() -> T) -> Option<String> {
+    let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).err()?;
+    let message = panic.downcast_ref::<String>().cloned();
+    Some(message.unwrap_or_else(|| panic.downcast_ref::<&str>().expect("text").to_string()))
+}
+
+#[test]
+fn the_emulator_tells_accesses_to_bytes_in_flight() {
+    let run = |target: &str, early: &str, late: &str| {
+        let text = format!(
+            ".version 7.0\n.target {target}\n.address_size 64\n.extern .shared .align 16 .b8 room[];\n.visible .entry copying(\n    .param .u64 from\n)\n.maxntid 32, 1, 1\n{{
+    .reg .b32 %word, %place;\n    .reg .b64 %wide, %from;\n
+    ld.param.u64 %from, [from];
+    mov.u32 %word, %tid.x;
+    shl.b32 %word, %word, 4;
+    cvt.u64.u32 %wide, %word;
+    add.u64 %from, %from, %wide;
+    mov.u32 %place, room;
+    add.u32 %place, %place, %word;
+    cp.async.cg.shared.global [%place], [%from], 16;
+    cp.async.commit_group;
+    {early}
+    cp.async.wait_group 0;
+    {late}
+    ret;\n}}\n"
+        );
+        let launch = Launch {
+            kernel: "copying",
+            grid: [1; 3],
+            threads: 32,
+            shared_bytes: 512,
+            is_backwards: false,
+            parameters: &[("from", Memory::START)],
+        };
+        panic_of(|| emulator::run(&text, &launch, &mut Memory::new(vec![7; 512])))
+    };
+    for access in [
+        "ld.shared.u32 %word, [%place];",
+        "st.shared.u32 [%place], %word;",
+        "cp.async.cg.shared.global [%place], [%from], 16;",
+    ] {
+        assert_eq!(run("sm_80", "", access), None, "{access}");
+        let panic = run("sm_80", access, "").expect(access);
+        assert!(panic.contains("in flight"), "{access}: {panic}");
+    }
+    let panic = run("sm_70", "", "").expect("such devices do not copy");
+    assert!(panic.contains("sm_80"), "{panic}");
 }

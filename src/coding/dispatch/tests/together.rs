@@ -168,8 +168,19 @@ fn a_device_that_lies_is_caught_in_the_call_in_which_it_begins_to_and_nothing_un
             "all of the first call: {coding:?}"
         );
     }
-    let dispatch = to_simulated(&Simulated::default().lying_in_company());
+    let dispatch = to_simulated(&Simulated::default().lying_from_item(1));
     check(&dispatch, &"in company");
+}
+
+#[test]
+fn a_device_that_computes_only_the_last_items_of_a_batch_wrongly_is_caught() {
+    let lengths = [BYTES; 6];
+    let device = Simulated::default().lying_from_item(5);
+    let dispatch = to_simulated(&device);
+    let expected = encode(&codec("scalar"), None, &lengths);
+    assert!(encode(&codec("auto"), Some(&dispatch), &lengths) == expected);
+    assert_eq!(device.batches(), [6]);
+    assert!(!dispatch.is_on_devices());
 }
 
 #[test]

@@ -4,8 +4,17 @@
 pub(crate) struct Memory {
     pub(crate) bytes: Vec<u8>,
     constants: Vec<u8>,
-    /// Nothing where nothing was written yet.
-    shared: Vec<Option<u8>>,
+    shared: Vec<SharedByte>,
+}
+
+/// A byte of shared memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum SharedByte {
+    /// Nothing was written yet.
+    Unwritten,
+    /// A copy is on its way to it, so that its value is not defined.
+    InFlight,
+    Written(u8),
 }
 
 impl Memory {
@@ -26,17 +35,18 @@ impl Memory {
 
     /// Gives a block so many bytes of shared memory, with nothing in them.
     pub(super) fn start_block(&mut self, shared_bytes: usize) {
-        self.shared = vec![None; shared_bytes];
+        self.shared = vec![SharedByte::Unwritten; shared_bytes];
     }
 
     /// Reads a byte or a word of shared memory.
     pub(super) fn shared(&self, at: u64, bytes: usize) -> u32 {
         assert!(at.is_multiple_of(bytes as u64), "{at:#x} is not aligned");
         let range = &self.shared[shared_offset(at)..][..bytes];
-        let read = range
-            .iter()
-            .rev()
-            .map(|byte| byte.unwrap_or_else(|| panic!("{at:#x} is read, but never written")));
+        let read = range.iter().rev().map(|&byte| match byte {
+            SharedByte::Written(value) => value,
+            SharedByte::Unwritten => panic!("{at:#x} is read, but never written"),
+            SharedByte::InFlight => panic!("{at:#x} is read while bytes are in flight to it"),
+        });
         read.fold(0, |word, byte| word << 8 | u32::from(byte))
     }
 
@@ -62,7 +72,33 @@ impl Memory {
         assert!(at.is_multiple_of(bytes as u64), "{at:#x} is not aligned");
         let range = &mut self.shared[shared_offset(at)..][..bytes];
         for (byte, new) in range.iter_mut().zip(word.to_le_bytes()) {
-            *byte = Some(new);
+            let is_free = *byte != SharedByte::InFlight;
+            assert!(
+                is_free,
+                "{at:#x} is written while bytes are in flight to it"
+            );
+            *byte = SharedByte::Written(new);
+        }
+    }
+
+    /// Begins a copy of so many bytes to shared memory.
+    pub(super) fn start_copy(&mut self, at: u64, bytes: usize) {
+        assert!(at.is_multiple_of(bytes as u64), "{at:#x} is not aligned");
+        for byte in &mut self.shared[shared_offset(at)..][..bytes] {
+            let is_free = *byte != SharedByte::InFlight;
+            assert!(
+                is_free,
+                "{at:#x} is copied to while bytes are in flight to it"
+            );
+            *byte = SharedByte::InFlight;
+        }
+    }
+
+    /// Ends a copy that was [started](Self::start_copy).
+    pub(super) fn end_copy(&mut self, at: u64, words: &[u32]) {
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes());
+        for (byte, new) in self.shared[shared_offset(at)..].iter_mut().zip(bytes) {
+            *byte = SharedByte::Written(new);
         }
     }
 

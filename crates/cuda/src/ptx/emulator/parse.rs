@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
-/// The headers of modules.
-const HEADERS: [&str; 2] = [
-    ".version 7.0\n.target sm_70\n.address_size 64\n",
-    ".version 7.0\n.target sm_80\n.address_size 64\n",
-];
+/// The header of modules for all devices.
+const HEADER: &str = ".version 7.0\n.target sm_70\n.address_size 64\n";
+
+/// The header of modules for devices that have the instructions `cp.async`.
+const COPYING_HEADER: &str = ".version 7.0\n.target sm_80\n.address_size 64\n";
 
 #[derive(Debug, Clone)]
 pub(super) enum Operand<'t> {
@@ -64,7 +64,8 @@ struct Names<'t> {
 
 impl<'t> Function<'t> {
     pub(super) fn parse(module: &'t str, kernel: &str) -> Self {
-        assert!(HEADERS.iter().any(|header| module.starts_with(header)));
+        let may_copy = module.starts_with(COPYING_HEADER);
+        assert!(may_copy || module.starts_with(HEADER), "the header");
         assert!(!module.contains("{{"), "all braces are filled in");
         let (before, from) = module
             .split_once(&format!(".visible .entry {kernel}("))
@@ -92,10 +93,12 @@ impl<'t> Function<'t> {
                 statements.push(line.strip_suffix(';').unwrap_or_else(|| panic!("{line}")));
             }
         }
-        let instructions = statements
+        let instructions: Vec<Instruction<'t>> = statements
             .iter()
             .map(|text| names.instruction(text))
             .collect();
+        let copies = instructions.iter().any(|i| i.name.starts_with("cp.async"));
+        assert!(may_copy || !copies, "cp.async needs .target sm_80");
         let mut registers = vec![String::new(); names.registers.len()];
         for (name, index) in names.registers {
             registers[index] = name;
