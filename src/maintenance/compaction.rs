@@ -145,7 +145,7 @@ impl Compaction {
         effort: Effort,
     ) -> Result<bool, CommitError> {
         let victims = self.find_victims(effort)?;
-        self.move_stripes(victims, locks)
+        self.move_stripes(victims, locks, &|_| true)
     }
 
     /// Moves the live bytes of a stripe into a new one. Returns whether nothing refers to it any more.
@@ -154,7 +154,7 @@ impl Compaction {
         stripe: StripeId,
         locks: &dyn InodeLocks,
     ) -> Result<bool, CommitError> {
-        match self.move_stripes(vec![stripe], locks) {
+        match self.move_stripes(vec![stripe], locks, &|_| true) {
             Ok(_) => Ok(!self.catalog.has_backref(stripe)?),
             Err(CommitError::NoSpace) => Ok(false),
             Err(error) => Err(error),
@@ -162,11 +162,13 @@ impl Compaction {
     }
 
     /// Moves the live bytes of some stripes into new ones of the codes of their files, as far as they can be read; no more
-    /// of them than a few stripes hold. Returns whether any were moved.
+    /// of them than a few stripes hold. Bytes stay where they are if `may_write` refuses their code. Returns whether any were
+    /// moved.
     pub(super) fn move_stripes(
         &self,
         victims: Vec<StripeId>,
         locks: &dyn InodeLocks,
+        may_write: &dyn Fn(&ClassCode) -> bool,
     ) -> Result<bool, CommitError> {
         let mut moved = false;
         let mut packs: BTreeMap<StripeClass, Packed> = BTreeMap::new();
@@ -178,6 +180,9 @@ impl Compaction {
             self.split_long_runs(victim, locks)?;
             for run in self.live_runs(victim)? {
                 let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
+                if !may_write(&code) {
+                    continue;
+                }
                 if run.len() > code.capacity() {
                     tracing::warn!(
                         "an extent in stripe {victim} is longer than any stripe: it is not moved"

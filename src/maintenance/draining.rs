@@ -154,10 +154,9 @@ impl Draining {
             self.catalog
                 .order_rewrite_up_to_width(classes, membership.count())
         };
-        if is_replaced {
-            // The other stays as well. That is forgotten once the member is kept, and nothing would give the order later.
-            order()?;
-            self.commits.sync()?;
+        // The other stays as well. That is forgotten once the member is kept, and nothing would give the order later.
+        if is_replaced && order()? {
+            self.commits.sync_if_there_is_space()?;
         }
         self.members.changes().set_draining(member, false)?;
         if is_replaced {

@@ -77,9 +77,8 @@ impl Joining {
         }
         // Bytes that members were too few for stay where they are until then. One that replaces another adds no member.
         let adds_one = seat == JoinAs::New;
-        if adds_one {
-            self.order_rewrite_for(self.members.membership().count() + 1)?;
-            self.commits.sync()?;
+        if adds_one && self.order_rewrite_for(self.members.membership().count() + 1)? {
+            self.commits.sync_if_there_is_space()?;
         }
         let index = self
             .members
@@ -126,8 +125,8 @@ impl Joining {
         Ok(index)
     }
 
-    /// Has files rewritten if so many members suffice for a code of directories.
-    fn order_rewrite_for(&self, members: usize) -> Result<(), CommitError> {
+    /// Has files rewritten if so many members suffice for a code of directories. Returns whether they do.
+    fn order_rewrite_for(&self, members: usize) -> Result<bool, CommitError> {
         let classes = self.stripes.classes();
         self.catalog.order_rewrite_up_to_width(classes, members)
     }

@@ -72,17 +72,18 @@ impl Catalog {
 
     /// Notes that stripes are to be rewritten, if so many members suffice for a code of directories. A volume has them by now,
     /// and may have had fewer when bytes of such files were written. Those of narrower codes count as well: several members
-    /// may have come since, without an order for one that replaces another.
+    /// may have come since, without an order for one that replaces another. Returns whether they do.
     pub(crate) fn order_rewrite_up_to_width(
         &self,
         classes: &Classes,
         members: usize,
-    ) -> Result<(), CommitError> {
+    ) -> Result<bool, CommitError> {
         let mut codes = classes.of_directories().into_iter();
-        if codes.any(|code| code.geometry().total_shards() <= members) {
+        let is_wanted = codes.any(|code| code.geometry().total_shards() <= members);
+        if is_wanted {
             self.order_rewrite()?;
         }
-        Ok(())
+        Ok(is_wanted)
     }
 
     /// Runs `work`, which gives files other classes, and notes before and after it that they are to be rewritten. No order

@@ -110,6 +110,19 @@ impl Commits {
         self.group.join(|| self.guarded(|| self.commit()))
     }
 
+    /// As [`Self::sync`]. Without space, what was applied is durable with the next commit that finds some. For changes
+    /// that are to make room.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::sync`], except [`CommitError::NoSpace`].
+    pub fn sync_if_there_is_space(&self) -> Result<(), CommitError> {
+        match self.sync() {
+            Err(CommitError::NoSpace) => Ok(()),
+            outcome => outcome,
+        }
+    }
+
     /// Checks after a commit whether the bytes of a file are durable. Those in a stripe of a directory with less parity
     /// than the volume may be lost with members although the commit succeeded.
     ///

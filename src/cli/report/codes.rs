@@ -80,8 +80,8 @@ fn obstacle(report: &StatusReport) -> String {
     }
     let away = (!away.is_empty()).then(|| {
         format!(
-            "; it waits for {away}, until that is back or replaced (`cauchyfs member replace`), others are added \
-             (`cauchyfs member add`), or directories get a code of fewer shards (`cauchyfs set`)"
+            "; it waits for {away}, until that is back or replaced (`cauchyfs member replace`), or others are added \
+             (`cauchyfs member add`)"
         )
     });
     let drained = (!drained.is_empty()).then(|| {

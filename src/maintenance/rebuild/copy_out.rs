@@ -20,7 +20,7 @@ use crate::maintenance::rebuild_status::Obstacle;
 use crate::maintenance::rebuild_status::RebuildStatus;
 use crate::maintenance::room::has_room;
 use crate::membership::Members;
-use crate::stripes::{Stripes, Tally, member_of};
+use crate::stripes::{ClassCode, Stripes, Tally, member_of};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
 use crate::transaction::foreground::Foreground;
@@ -69,7 +69,7 @@ impl CopyOut {
         segment: SegmentId,
         round: &Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
-        self.copy_stripes(&self.endangered_in(segment)?, round)
+        self.copy_stripes(&self.endangered_in(segment)?, &|_| true, round)
     }
 
     /// Returns whether a segment keeps a draining member from leaving, because the others are too few for the code of its
@@ -103,7 +103,7 @@ impl CopyOut {
             self.reaper.free_dead()?;
             return Ok(SegmentOutcome::Needless);
         }
-        self.copy_stripes(&all, round)
+        self.copy_stripes(&all, &|_| true, round)
     }
 
     /// Rewrites all stripes of a segment that could not be rebuilt because of an obstacle. That stands where nothing could be
@@ -125,7 +125,9 @@ impl CopyOut {
         })
     }
 
-    /// Rewrites some stripes of a segment with the codes of the files in them.
+    /// Rewrites some stripes of a segment with the codes of the files in them. Bytes stay where they are if members have gone
+    /// or codes have changed so that a shard of their new stripe would have no member. The old one may have all of its shards
+    /// once absent members are back.
     pub(super) fn rewrite_some(
         &self,
         segment: SegmentId,
@@ -136,7 +138,14 @@ impl CopyOut {
         if some.is_empty() {
             return Ok(SegmentOutcome::Needless);
         }
-        self.copy_stripes(&some, round)
+        self.copy_stripes(&some, &|code| self.has_homes(code), round)
+    }
+
+    /// Returns whether there is a member for each shard of a new stripe. Without that many, it has the code of the volume.
+    fn has_homes(&self, code: &ClassCode) -> bool {
+        let shards = |code: &ClassCode| code.geometry().total_shards();
+        let least = shards(code).min(shards(self.stripes.classes().volume()));
+        self.members.membership().staying().len() >= least
     }
 
     /// Returns how many bytes are written if some stripes of a segment are rewritten.
@@ -165,6 +174,7 @@ impl CopyOut {
         &self,
         stripes: &[Copied],
         locks: &dyn InodeLocks,
+        may_write: &dyn Fn(&ClassCode) -> bool,
         round: &Round<'_>,
     ) -> Result<PackOutcome, CommitError> {
         let capacity = self.stripes.writer().stripe_capacity();
@@ -179,7 +189,7 @@ impl CopyOut {
             }
             let step = self.step();
             let victims = left.iter().map(|found| found.stripe).collect();
-            let moved = match self.compaction.move_stripes(victims, locks) {
+            let moved = match self.compaction.move_stripes(victims, locks, may_write) {
                 Err(CommitError::NoSpace) => return Ok(PackOutcome::NoRoom),
                 moved => moved?,
             };
@@ -212,6 +222,7 @@ impl CopyOut {
     fn copy_stripes(
         &self,
         stripes: &[Copied],
+        may_write: &dyn Fn(&ClassCode) -> bool,
         round: &Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
         let nothing = Ok(SegmentOutcome::Blocked(Obstacle::Unreadable));
@@ -221,7 +232,7 @@ impl CopyOut {
         let capacity = self.stripes.writer().stripe_capacity();
         let mut copied = false;
         for stripes in packs(stripes, capacity) {
-            match self.move_pack(stripes, locks, round)? {
+            match self.move_pack(stripes, locks, may_write, round)? {
                 PackOutcome::Moved(bytes) => {
                     copied |= bytes > 0;
                     self.status.add_written(bytes, 0, round.elapsed());

@@ -94,7 +94,7 @@ impl Rebuild {
         Ok(Look::Done(found))
     }
 
-    fn look_into(
+    pub(super) fn look_into(
         &self,
         segment: SegmentId,
         record: &Segment,
@@ -116,7 +116,10 @@ impl Rebuild {
             }
             let homes = |class: &StripeClass| self.homes_for(*class, members);
             let all = self.homes_for_all(&named, members);
-            let waits = all == Homes::Lack || wanted.iter().any(|it| homes(it) == Homes::Lack);
+            // The return of members changes nothing for codes that the volume has too few of.
+            let is_possible = wanted.iter().any(|it| homes(it) != Homes::Never);
+            let lacks = all == Homes::Lack || wanted.iter().any(|it| homes(it) == Homes::Lack);
+            let waits = is_possible && lacks;
             wanted.retain(|class| homes(class) == Homes::Suffice);
             let can_move = all == Homes::Suffice && !wanted.is_empty();
             if !can_move && waits {

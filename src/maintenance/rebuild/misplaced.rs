@@ -7,6 +7,7 @@
 //! classes share waits for the code of each, because all its bytes move at once: none may tolerate fewer losses than before.
 //! An order ends without stripes whose code needs more than the volume has.
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use super::look::{Found, Look, Misplaced};
@@ -254,6 +255,17 @@ impl Rebuild {
             if (round.gives_way)() || self.members_now() != *members {
                 return Ok(PlanOutcome::Outdated);
             }
+            let Some(record) = self.stripes.segments().record(segment) else {
+                continue;
+            };
+            // Files may have got other codes since the look, for which members are too few.
+            let mut now = Found::default();
+            self.look_into(segment, &record, members, &mut now)?;
+            found.is_passing |= now.is_passing;
+            found.waiting = found.waiting.or(now.waiting);
+            let still: BTreeSet<_> = now.movable.into_iter().flat_map(|it| it.stripes).collect();
+            let mut stripes = stripes;
+            stripes.retain(|stripe| still.contains(stripe));
             match self.copy_out.rewrite_some(segment, &stripes, round)? {
                 SegmentOutcome::Improved => improved = true,
                 SegmentOutcome::Blocked(Obstacle::NoRoom) => {

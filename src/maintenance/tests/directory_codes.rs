@@ -409,7 +409,7 @@ fn compaction_leaves_every_file_its_code() {
             .maintenance
             .room
             .compaction
-            .move_stripes(fs.stripes(), &NoLocks);
+            .move_stripes(fs.stripes(), &NoLocks, &|_| true);
         moved.unwrap();
         fs.flush();
         fs.maintenance.reaper.free_dead().unwrap();

@@ -170,7 +170,7 @@ fn compaction_demands_no_memory_for_a_backref_that_is_too_long() {
             fs.maintenance
                 .room
                 .compaction
-                .move_stripes(vec![stripe], &NoLocks),
+                .move_stripes(vec![stripe], &NoLocks, &|_| true),
         );
         for file in 0..8 {
             assert_eq!(fs.read(file).unwrap(), pattern(file, 2 * UNIT));

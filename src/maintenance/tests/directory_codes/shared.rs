@@ -1,5 +1,7 @@
 //! Stripes that files of several codes share: all their bytes move at once, and none may tolerate fewer losses than before.
 
+use std::cell::{Cell, RefCell};
+
 use super::*;
 
 /// Gives some files a class, and orders their rewriting.
@@ -81,4 +83,48 @@ fn no_file_gets_a_stripe_of_the_volume_that_lacks_shards_because_another_can_be_
     fs.close();
     files.assert_survives(&rig, volume(), 2, "all are back");
     files.assert_survives(&rig, thin, 1, "all are back");
+}
+
+/// Members suffice for the code that files are rewritten with, and not for the one that they get meanwhile.
+#[test]
+fn files_whose_code_changes_while_they_are_rewritten_lose_no_shards_that_are_away() {
+    let rig = Rig::with_unit(4, 2, &[DISK; 6], 4 * UNIT);
+    let fs = rig.open(&[]);
+    let thin = fs.class_for(2, 1);
+    let mut files = Classed::default();
+    let all = [1, 2, 3, 4];
+    for file in all {
+        files.write(&fs, file, volume(), 5_000).unwrap();
+        fs.flush();
+        fs.transactions.stripes.writer().retire_segments().unwrap();
+    }
+    let places = || all.map(|file| stripe_of(&fs, file));
+    let before = places();
+    fs.lose(&rig, 0);
+    fs.lose(&rig, 1);
+    give(&fs, &mut files, &all, thin);
+    let files = RefCell::new(files);
+    let then = Cell::new(None);
+    let wait = |_| {
+        if then.get().is_none() && places() != before {
+            then.set(Some(places()));
+            give(&fs, &mut files.borrow_mut(), &all, volume());
+        }
+        true
+    };
+    fs.rebuild_while(&wait).unwrap();
+    let then = then.get().expect("some bytes moved");
+    assert!(
+        then.iter()
+            .zip(&before)
+            .any(|(then, before)| then == before)
+    );
+    assert_eq!(places(), then, "no others moved");
+    fs.take_back(&rig, 0);
+    fs.take_back(&rig, 1);
+    fs.rebuild().unwrap();
+    let files = files.into_inner();
+    files.assert_in_place(&fs, "all are back");
+    fs.close();
+    files.assert_survives(&rig, volume(), 2, "all are back");
 }
