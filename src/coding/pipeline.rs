@@ -48,8 +48,8 @@ pub(super) struct Done {
     position: Position,
 }
 
-/// The position of an item in its batch. The places of all but the first are computed from their numbers. If blocks of
-/// threads share a batch out, the first items are done in their first turn, and the last one in another if there is one.
+/// The position of an item in its batch. The places of all but the first are computed from their numbers. Blocks of
+/// threads that share a batch out do the first items in their first turn. The last one is done in another, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Position {
     First,

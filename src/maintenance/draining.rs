@@ -139,8 +139,8 @@ impl Draining {
         membership.draining().contains(&member) || alone && membership.heir_of(member).is_some()
     }
 
-    /// Keeps a draining member: moved shards stay where they are, and nothing else moves, unless members suffice for a code of
-    /// directories again because another has come to replace this one.
+    /// Keeps a draining member. Moved shards stay where they are, and nothing else moves as a rule. If another has come to
+    /// replace this one, members may suffice for a code of directories again.
     ///
     /// # Errors
     ///

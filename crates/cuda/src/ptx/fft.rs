@@ -155,7 +155,7 @@ impl Printer {
         self.writer.lines.line(line);
     }
 
-    /// Returns lines that begin to copy the next group to the slot of the one that was read, and go on to the group
+    /// Returns lines that begin to copy the next group to the slot of the one that was read. They go on to the group
     /// behind it.
     fn copy(&mut self, label: &str) -> String {
         let groups = self.sources.div_ceil(GROUP);

@@ -71,7 +71,7 @@ fn no_file_gets_a_stripe_of_the_volume_that_lacks_shards_because_another_can_be_
     let stripe = stripe_of(&fs, 1);
     fs.lose(&rig, 0);
     fs.lose(&rig, 1);
-    // What they had is on others.
+    // Their shards are on others then.
     fs.rebuild().unwrap();
     give(&fs, &mut files, &[1], volume());
     give(&fs, &mut files, &[2], thin);
