@@ -104,22 +104,22 @@ fn files_whose_code_changes_while_they_are_rewritten_lose_no_shards_that_are_awa
     fs.lose(&rig, 1);
     give(&fs, &mut files, &all, thin);
     let files = RefCell::new(files);
-    let then = Cell::new(None);
+    let changed_at = Cell::new(None);
     let wait = |_| {
-        if then.get().is_none() && places() != before {
-            then.set(Some(places()));
+        if changed_at.get().is_none() && places() != before {
+            changed_at.set(Some(places()));
             give(&fs, &mut files.borrow_mut(), &all, volume());
         }
         true
     };
     fs.rebuild_while(&wait).unwrap();
-    let then = then.get().expect("some bytes moved");
+    let kept = changed_at.get().expect("some bytes moved");
     assert!(
-        then.iter()
+        kept.iter()
             .zip(&before)
-            .any(|(then, before)| then == before)
+            .any(|(kept, before)| kept == before)
     );
-    assert_eq!(places(), then, "no others moved");
+    assert_eq!(places(), kept, "no others moved");
     fs.take_back(&rig, 0);
     fs.take_back(&rig, 1);
     fs.rebuild().unwrap();
