@@ -45,19 +45,19 @@ pub(super) struct Done {
     program: Program,
     /// Binary logarithm of how many items the batch had, on which it depends in which pieces they travel.
     magnitude: u32,
-    position: Position,
+    position: BatchPosition,
 }
 
 /// The position of an item in its batch. The places of all but the first are computed from their numbers. Blocks of
 /// threads that share a batch out do the first items in their first turn. The last one is done in another, if there is one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Position {
+enum BatchPosition {
     First,
     Between,
     Last,
 }
 
-impl Position {
+impl BatchPosition {
     fn of(index: usize, items: usize) -> Self {
         match index {
             0 => Self::First,
@@ -281,7 +281,7 @@ impl PipelineShared {
                 loan.give_back(program.map(|program| Done {
                     program,
                     magnitude,
-                    position: Position::of(index, items),
+                    position: BatchPosition::of(index, items),
                 }));
             }
         }

@@ -74,7 +74,7 @@ fn a_member_is_not_replaced_while_members_are_too_few_for_the_volume() {
     assert!(is_told, "{refused:?}");
 }
 
-/// So no text offers its removal to somebody whose files wait for it.
+/// So no text offers its removal while files wait for it.
 #[test]
 fn an_absent_member_that_an_order_waits_for_cannot_be_removed_while_a_directory_has_the_code() {
     let rig = rig(2, 6);

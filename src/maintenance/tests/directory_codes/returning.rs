@@ -179,7 +179,7 @@ fn an_order_goes_on_without_an_absent_member_as_far_as_the_others_suffice() {
     let has_something_to_do = || rebuild.has_rewriting_to_do().unwrap();
     assert_eq!(awaited(), [MemberIndex(0)], "the others wait");
     assert!(!has_something_to_do());
-    // What is written meanwhile waits as well, and costs no look.
+    // New bytes wait as well, and cost no look.
     let before = fs.transactions.catalog.rewrite_order().unwrap();
     files.write(&fs, 200, wide, 50_000).unwrap();
     fs.flush();

@@ -40,6 +40,17 @@ fn assert_waits(fs: &TestFs, awaited: &[u16], stripe: StripeId, context: &str) {
     assert!(!rebuild.has_rewriting_to_do().unwrap(), "{context}");
 }
 
+/// Takes members 0 and 1 back. Asserts that all files get their codes, the volume's and 2+1 or 1+1, and survive as much.
+fn assert_in_place_after_return(fs: TestFs, rig: &Rig, files: &Classed, thin: StripeClass) {
+    fs.take_back(rig, 0);
+    fs.take_back(rig, 1);
+    fs.rebuild().unwrap();
+    files.assert_in_place(&fs, "all are back");
+    fs.close();
+    files.assert_survives(rig, volume(), 2, "all are back");
+    files.assert_survives(rig, thin, 1, "all are back");
+}
+
 /// The members that are left suffice for the code of one file, and not for that of the volume, which the other keeps.
 #[test]
 fn a_file_that_shares_a_stripe_with_one_of_a_narrower_code_loses_no_shards_that_are_away() {
@@ -52,13 +63,7 @@ fn a_file_that_shares_a_stripe_with_one_of_a_narrower_code_loses_no_shards_that_
     fs.lose(&rig, 1);
     give(&fs, &mut files, &[2], thin);
     assert_waits(&fs, &[0, 1], stripe, "two are away");
-    fs.take_back(&rig, 0);
-    fs.take_back(&rig, 1);
-    fs.rebuild().unwrap();
-    files.assert_in_place(&fs, "all are back");
-    fs.close();
-    files.assert_survives(&rig, volume(), 2, "all are back");
-    files.assert_survives(&rig, thin, 1, "all are back");
+    assert_in_place_after_return(fs, &rig, &files, thin);
 }
 
 /// One file of a directory gets the code of the volume, for which members are too few, and the other one that they suffice for.
@@ -76,13 +81,7 @@ fn no_file_gets_a_stripe_of_the_volume_that_lacks_shards_because_another_can_be_
     give(&fs, &mut files, &[1], volume());
     give(&fs, &mut files, &[2], thin);
     assert_waits(&fs, &[0, 1], stripe, "two are away");
-    fs.take_back(&rig, 0);
-    fs.take_back(&rig, 1);
-    fs.rebuild().unwrap();
-    files.assert_in_place(&fs, "all are back");
-    fs.close();
-    files.assert_survives(&rig, volume(), 2, "all are back");
-    files.assert_survives(&rig, thin, 1, "all are back");
+    assert_in_place_after_return(fs, &rig, &files, thin);
 }
 
 /// Members suffice for the code that files are rewritten with, and not for the one that they get meanwhile.
