@@ -18,6 +18,7 @@
 //! leaves.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use parking_lot::Mutex;
 
@@ -132,6 +133,7 @@ impl Maintenance {
         ));
         let recheck = Arc::new(Recheck::new(Arc::clone(&transactions.stripes)));
         let joining = Arc::new(Joining {
+            adding: AtomicUsize::new(0),
             members: Arc::clone(&transactions.members),
             meta: Arc::clone(&transactions.meta),
             replicas: Arc::clone(&transactions.replicas),

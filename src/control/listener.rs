@@ -618,11 +618,13 @@ impl Commands {
 
     /// Keeps a member that was to be drained.
     fn keep(&self, member: MemberIndex) -> Result<(), DaemonFailure> {
-        let transactions = self.volume.fs.transactions();
+        let membership = self.volume.fs.transactions().members().membership();
+        let was_draining = membership.draining().contains(&member);
         let kept = self.volume.maintenance.draining().keep(member);
         kept.map_err(VolumeFailure::from)?;
         tracing::info!(journal.member = %member, "member {member} is kept, and not drained any further");
-        if transactions.members().membership().draining().is_empty() {
+        // The limit of other orders stays.
+        if was_draining && membership.draining().is_empty() {
             self.orders()?.lift_limit();
         }
         Ok(())

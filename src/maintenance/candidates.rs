@@ -7,11 +7,11 @@
 //! until it loses bytes again. The number of candidates is bounded. A survey of all stripes finds the candidates beyond
 //! the limit, and those from before the mount.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 
-use crate::format::{StripeId, key};
+use crate::format::{StripeClass, StripeId, key};
 
 /// The most candidates that are remembered.
 const MAX_CANDIDATES: usize = 1 << 16;
@@ -28,12 +28,26 @@ pub(super) struct Rank {
     pub(super) live: Permille,
 }
 
+/// The reason why bytes stay in their stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Waits {
+    pub(super) class: StripeClass,
+    /// The losses that their new stripe has to survive.
+    pub(super) least: i16,
+    /// Set if members suffice, and lack room.
+    pub(super) lacks_room: bool,
+}
+
 /// The known partly dead stripes.
 #[derive(Debug)]
 pub(super) struct Candidates {
     unranked: BTreeSet<StripeId>,
     ranked: BTreeSet<(Rank, StripeId)>,
     ranks: HashMap<StripeId, Rank>,
+    /// Those that wait for members or for room, as many as candidates at most.
+    aside: BTreeMap<StripeId, Waits>,
+    /// Set if more of them wait.
+    waits_more: bool,
     /// The next stripe that a survey looks at; `None` once it saw all that there were at the mount.
     pub(super) survey_from: Option<Bytes>,
     /// Stripes taken to count their live bytes.
@@ -46,6 +60,8 @@ impl Candidates {
             unranked: BTreeSet::new(),
             ranked: BTreeSet::new(),
             ranks: HashMap::new(),
+            aside: BTreeMap::new(),
+            waits_more: false,
             survey_from: Some(key::stripes().0),
             counted: 0,
         }
@@ -64,9 +80,40 @@ impl Candidates {
     /// A stripe is gone, or not worth moving.
     pub(super) fn forget(&mut self, stripe: StripeId) {
         self.unranked.remove(&stripe);
+        self.aside.remove(&stripe);
         if let Some(rank) = self.ranks.remove(&stripe) {
             self.ranked.remove(&(rank, stripe));
         }
+    }
+
+    /// Notes that a stripe waits, and is no candidate until then.
+    pub(super) fn set_aside(&mut self, stripe: StripeId, waits: Waits) {
+        self.forget(stripe);
+        if self.aside.len() < MAX_CANDIDATES {
+            self.aside.insert(stripe, waits);
+        } else {
+            self.waits_more = true;
+        }
+    }
+
+    /// Returns the stripes that wait, and for what.
+    pub(super) fn aside(&self) -> BTreeMap<StripeId, Waits> {
+        self.aside.clone()
+    }
+
+    /// Makes candidates again of stripes that wait as before. Returns whether there are any.
+    pub(super) fn take_back(&mut self, waiting: &[(StripeId, Waits)]) -> bool {
+        let mut found = false;
+        for (stripe, waits) in waiting {
+            if self.aside.get(stripe) == Some(waits) {
+                self.add(*stripe);
+                found = true;
+            }
+        }
+        if found && std::mem::take(&mut self.waits_more) {
+            self.survey_from = Some(key::stripes().0);
+        }
+        found
     }
 
     /// Takes some of the candidates without a rank. The caller counts their live bytes and calls [`Candidates::rank`]

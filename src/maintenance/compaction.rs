@@ -5,8 +5,12 @@
 //! Stripes that lack shards come first, because the new ones are whole where there are members enough. The room for
 //! this is kept back. Bytes of files with different codes go to different stripes. The copying is done without any lock; the extents are re-pointed under their inode's lock, each
 //! only if it is still the extent that was copied.
+//!
+//! Bytes that move survive as many losses as before, unless the code of their file survives fewer. Shards on absent members
+//! count, because these may come back. So extents are re-pointed once the new stripe is on members with enough of its
+//! shards. Otherwise the bytes wait where they are.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -15,14 +19,21 @@ use parking_lot::Mutex;
 
 use super::candidates::{Candidates, Permille, Rank};
 use crate::format::record::{Backref, Extent, MAX_STRIPE_BYTES, Marker, Stripe};
-use crate::format::{BLOCK_SIZE, Ino, Record, StripeClass, StripeId, key};
+use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeClass, StripeId, key};
 use crate::membership::Members;
 use crate::metadata::{Batch, Meta};
 use crate::rate_limit::RateLimit;
-use crate::stripes::{ClassCode, StripeRecords, Stripes, Tally, member_of};
+use crate::stripes::{ClassCode, StripeError, StripeRecords, Stripes, Tally, member_of};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::{Catalog, successor};
 use crate::transaction::extent_cache::ExtentCache;
+
+use moves::{LiveRun, PackKey, Packed, Pass, Written, alignment};
+
+mod moves;
+mod waiting;
+
+pub(super) use moves::{Floor, Moves};
 
 /// The most stripes moved in one pass. The reserve has room for the new stripes with their live bytes.
 const VICTIMS_AT_ONCE: usize = 64;
@@ -54,36 +65,6 @@ pub(super) struct Effort {
     pub(super) counts: usize,
 }
 
-/// A run of live bytes in a stripe.
-#[derive(Clone, Copy, Debug)]
-struct LiveRun {
-    ino: Ino,
-    /// The end of the extent in the file.
-    end: u64,
-    extent: Extent,
-}
-
-/// Returns the alignment of a run that starts at an offset in its stripe.
-fn alignment(stripe_offset: u32) -> usize {
-    if (stripe_offset as usize).is_multiple_of(BLOCK_SIZE) {
-        BLOCK_SIZE
-    } else {
-        64
-    }
-}
-
-impl LiveRun {
-    /// Returns where the run starts in a new stripe filled up to `filled`: as aligned as it was.
-    fn start_after(self, filled: usize) -> usize {
-        filled.next_multiple_of(alignment(self.extent.stripe_offset))
-    }
-
-    fn len(self) -> usize {
-        // No run is longer than a stripe.
-        usize::try_from(self.extent.len).unwrap_or(usize::MAX)
-    }
-}
-
 /// Moves live bytes out of mostly dead stripes.
 pub struct Compaction {
     members: Arc<Members>,
@@ -95,6 +76,8 @@ pub struct Compaction {
     extents: Arc<ExtentCache>,
     /// Inodes that could not be read in full.
     unreadable: RateLimit<Ino>,
+    /// Rate limiter for messages about stripes that wait for members, by those that are away.
+    waits_told: RateLimit<Vec<(MemberIndex, String)>>,
     /// Bytes written to the members.
     moved: AtomicU64,
 }
@@ -118,6 +101,7 @@ impl Compaction {
             candidates,
             extents,
             unreadable: RateLimit::once_a_minute(),
+            waits_told: RateLimit::once_a_minute(),
             moved: AtomicU64::new(0),
         }
     }
@@ -144,43 +128,73 @@ impl Compaction {
         locks: &dyn InodeLocks,
         effort: Effort,
     ) -> Result<bool, CommitError> {
-        let victims = self.find_victims(effort)?;
-        self.move_stripes(victims, locks, &|_| true)
+        self.take_back();
+        loop {
+            let victims = self.find_victims(effort)?;
+            if victims.is_empty() {
+                return Ok(false);
+            }
+            let moves = self.move_stripes(victims, locks, Floor::Written, &|_| true)?;
+            let are_waiting = !moves.waiting.is_empty();
+            self.set_aside(moves.waiting);
+            // Those that come next may find a place.
+            if moves.any || !are_waiting {
+                return Ok(moves.any);
+            }
+        }
     }
 
-    /// Moves the live bytes of a stripe into a new one. Returns whether nothing refers to it any more.
+    /// Moves the live bytes of a stripe with wrong shards into a new one. Returns whether nothing refers to it any more.
     pub(super) fn rewrite(
         &self,
         stripe: StripeId,
         locks: &dyn InodeLocks,
     ) -> Result<bool, CommitError> {
-        match self.move_stripes(vec![stripe], locks, &|_| true) {
-            Ok(_) => Ok(!self.catalog.has_backref(stripe)?),
-            Err(CommitError::NoSpace) => Ok(false),
-            Err(error) => Err(error),
-        }
+        self.move_stripes(vec![stripe], locks, Floor::None, &|_| true)?;
+        Ok(!self.catalog.has_backref(stripe)?)
     }
 
     /// Moves the live bytes of some stripes into new ones of the codes of their files, as far as they can be read; no more
-    /// of them than a few stripes hold. Bytes stay where they are if `may_write` refuses their code. Returns whether any were
-    /// moved.
+    /// of them than a few stripes hold. Bytes stay where they are if `may_write` refuses their code, or if their new stripe
+    /// would not survive the losses of `floor`.
     pub(super) fn move_stripes(
         &self,
         victims: Vec<StripeId>,
         locks: &dyn InodeLocks,
+        floor: Floor,
         may_write: &dyn Fn(&ClassCode) -> bool,
-    ) -> Result<bool, CommitError> {
-        let mut moved = false;
-        let mut packs: BTreeMap<StripeClass, Packed> = BTreeMap::new();
-        let mut begun = 0;
+    ) -> Result<Moves, CommitError> {
+        let mut pass = Pass::default();
+        let packed = self.pack_all(&mut pass, victims, locks, floor, may_write);
+        // Stripes that were written are of use whatever came after them.
+        let pointed = self.point_to_written(&mut pass, locks, floor);
+        packed.and(pointed).map(|()| pass.moves)
+    }
+
+    /// Writes live bytes of stripes to new ones. No extent points to these yet.
+    fn pack_all(
+        &self,
+        pass: &mut Pass,
+        victims: Vec<StripeId>,
+        locks: &dyn InodeLocks,
+        floor: Floor,
+        may_write: &dyn Fn(&ClassCode) -> bool,
+    ) -> Result<(), CommitError> {
         'victims: for victim in victims {
             // A live rest that does not move marks the stripe, and makes it a candidate again.
             self.candidates.lock().forget(victim);
             let _pin = self.stripes.pins().pin();
             self.split_long_runs(victim, locks)?;
+            let survived = self.losses_survived(victim, floor)?;
             for run in self.live_runs(victim)? {
                 let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
-                if !may_write(&code) {
+                let key = (code.class(), least(survived, &code));
+                if !may_write(&code) || self.stripes.writer().attainable(&code) < key.1 {
+                    pass.wait(victim, key, false);
+                    continue;
+                }
+                if pass.is_blocked(key) {
+                    pass.wait(victim, key, true);
                     continue;
                 }
                 if run.len() > code.capacity() {
@@ -189,25 +203,72 @@ impl Compaction {
                     );
                     continue;
                 }
-                let packed = packs.entry(code.class()).or_default();
-                if run.start_after(packed.payload.len()) + run.len() > code.capacity() {
-                    moved |= self.move_out(packed, &code, locks)?;
+                let packed = pass.packs.entry(key).or_default();
+                let is_full = run.start_after(packed.payload.len()) + run.len() > code.capacity();
+                if is_full && !self.write_out(pass, key, &code)? {
+                    pass.wait(victim, key, true);
+                    continue;
                 }
-                if packed.runs.is_empty() {
-                    if begun == STRIPES_AT_ONCE {
+                if pass.packs.entry(key).or_default().runs.is_empty() {
+                    if pass.begun == STRIPES_AT_ONCE {
                         break 'victims;
                     }
-                    begun += 1;
+                    pass.begun += 1;
                 }
-                self.pack(packed, run);
+                self.pack(pass.packs.entry(key).or_default(), run);
             }
         }
-        for (class, packed) in &mut packs {
-            if let Some(code) = self.stripes.classes().get(*class) {
-                moved |= self.move_out(packed, &code, locks)?;
+        let packs: Vec<PackKey> = pass.packs.keys().copied().collect();
+        for key in packs {
+            if let Some(code) = self.stripes.classes().get(key.0) {
+                self.write_out(pass, key, &code)?;
             }
         }
-        Ok(moved)
+        Ok(())
+    }
+
+    /// Returns how many losses all bytes of a stripe survive in new ones with the members that take shards.
+    pub(super) fn attainable_for(&self, stripe: StripeId) -> Result<i16, CommitError> {
+        let mut least = i16::MAX;
+        for run in self.live_runs(stripe)? {
+            let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
+            least = least.min(self.stripes.writer().attainable(&code));
+        }
+        Ok(least)
+    }
+
+    /// Returns how many losses the bytes of a stripe survive as `floor` counts its shards. Those in memory alone need to
+    /// survive none.
+    fn losses_survived(&self, stripe: StripeId, floor: Floor) -> Result<i16, CommitError> {
+        let membership = self.members.membership();
+        let counted = match floor {
+            Floor::None => return Ok(0),
+            Floor::Online => membership.live(),
+            Floor::Written => {
+                let away = membership.away().into_iter().map(|(member, _)| member);
+                membership.live().into_iter().chain(away).collect()
+            }
+        };
+        Ok(self.losses_survived_with(stripe, &counted)?.unwrap_or(0))
+    }
+
+    /// Returns how many losses a stripe survives with its shards on some members. Returns `None` for one in memory alone.
+    fn losses_survived_with(
+        &self,
+        stripe: StripeId,
+        counted: &[MemberIndex],
+    ) -> Result<Option<i16>, CommitError> {
+        let Some(record) = self.records.stripe(stripe)? else {
+            return Ok(None);
+        };
+        let segment = self.stripes.segments().record(record.segment);
+        Ok(segment.map(|segment| {
+            let is_there = |shard| {
+                let member = member_of(&segment, &record, shard);
+                record.written.contains(shard) && member.is_some_and(|it| counted.contains(&it))
+            };
+            Tally::of(&segment, &record, is_there).losses_tolerated()
+        }))
     }
 
     /// Returns the stripes most worth moving: of those known to have lost bytes, or else of those that a survey finds.
@@ -422,44 +483,112 @@ impl Compaction {
         packed.runs.push((run, at));
     }
 
-    /// Writes the packed bytes as a stripe, and points the unchanged extents to it.
-    fn move_out(
+    /// Writes the packed bytes as a stripe. Returns false if there is no place in which they are protected enough.
+    fn write_out(
         &self,
-        packed: &mut Packed,
-        code: &ClassCode,
-        locks: &dyn InodeLocks,
+        pass: &mut Pass,
+        key: PackKey,
+        code: &Arc<ClassCode>,
     ) -> Result<bool, CommitError> {
-        let Packed { payload, runs, .. } = std::mem::take(packed);
+        let Packed { payload, runs, .. } = pass.packs.remove(&key).unwrap_or_default();
         if runs.is_empty() {
-            return Ok(false);
+            return Ok(true);
         }
-        let (stripe, _hold) = self
+        let (class, least) = key;
+        let written = self
             .stripes
             .writer()
-            .append_stripe(code.class(), &payload)?;
+            .append_stripe(class, &payload, least)
+            .map_err(CommitError::from);
+        let (stripe, hold) = match written {
+            Ok(written) => written,
+            Err(CommitError::NoSpace) => {
+                pass.block(key, &runs, true);
+                return Ok(false);
+            }
+            Err(CommitError::Stripes(StripeError::LessProtected { .. })) => {
+                pass.block(key, &runs, false);
+                return Ok(false);
+            }
+            Err(error) => return Err(error),
+        };
         let geometry = code.geometry();
         let shard = payload.len().div_ceil(geometry.data_shards());
-        let written = (shard * geometry.total_shards()) as u64;
-        self.moved.fetch_add(written, Ordering::Relaxed);
+        let bytes = (shard * geometry.total_shards()) as u64;
+        self.moved.fetch_add(bytes, Ordering::Relaxed);
+        pass.written.push(Written {
+            stripe,
+            hold,
+            code: Arc::clone(code),
+            runs,
+        });
+        Ok(true)
+    }
+
+    /// Points the unchanged extents to the new stripes, once these are on members. Members may have failed or filled up
+    /// meanwhile: bytes that would be less protected stay where they are.
+    fn point_to_written(
+        &self,
+        pass: &mut Pass,
+        locks: &dyn InodeLocks,
+        floor: Floor,
+    ) -> Result<(), CommitError> {
+        if pass.written.is_empty() {
+            return Ok(());
+        }
+        match self
+            .stripes
+            .writer()
+            .wait_flushed()
+            .map_err(CommitError::from)
+        {
+            // Another stripe may have found none.
+            Ok(()) | Err(CommitError::NoSpace) => {}
+            Err(error) => return Err(error),
+        }
+        for written in std::mem::take(&mut pass.written) {
+            self.point_to(pass, &written, locks, floor)?;
+            drop(written.hold);
+        }
+        Ok(())
+    }
+
+    fn point_to(
+        &self,
+        pass: &mut Pass,
+        written: &Written,
+        locks: &dyn InodeLocks,
+        floor: Floor,
+    ) -> Result<(), CommitError> {
+        let Written { stripe, code, .. } = written;
+        let live = self.members.membership().live();
+        let survives = self.losses_survived_with(*stripe, &live)?;
         let mut outcome = Ok(());
-        for (run, at) in runs {
+        for (run, at) in &written.runs {
+            let old = run.extent.stripe;
+            let least = least(self.losses_survived(old, floor)?, code);
+            if survives.is_none_or(|survives| survives < least) {
+                pass.wait(old, (code.class(), least), true);
+                continue;
+            }
             // Offsets in a stripe are below 4 GiB.
             let target = Extent {
                 len: run.extent.len,
-                stripe,
-                stripe_offset: u32::try_from(at).expect("a stripe is smaller than 4 GiB"),
+                stripe: *stripe,
+                stripe_offset: u32::try_from(*at).expect("a stripe is smaller than 4 GiB"),
             };
+            pass.moves.any = true;
             locks.with_locked(run.ino, &mut || {
                 if outcome.is_ok() {
-                    outcome = self.repoint(&run, code.class(), target);
+                    outcome = self.repoint(run, code.class(), target);
                 }
             });
         }
-        // An extent that changed meanwhile left its copy without a backref.
+        // An extent that changed or stays left its copy without a backref.
         let mut batch = Batch::default();
-        batch.put(key::perhaps_dead(stripe), Marker.encode());
+        batch.put(key::perhaps_dead(*stripe), Marker.encode());
         self.meta.apply(batch)?;
-        outcome.map(|()| true)
+        outcome
     }
 
     fn repoint(
@@ -497,11 +626,9 @@ impl Compaction {
     }
 }
 
-/// Live bytes on their way into a new stripe.
-#[derive(Default)]
-struct Packed {
-    payload: Vec<u8>,
-    runs: Vec<(LiveRun, usize)>,
-    /// The runs already copied, for extents that share them.
-    copied: HashMap<(StripeId, u32, u64), usize>,
+/// Returns how many losses bytes have to survive after they moved, if they survive so many now. Their own code may survive
+/// fewer.
+fn least(survived: i16, code: &ClassCode) -> i16 {
+    let guaranteed = i16::try_from(code.survival().guaranteed()).unwrap_or(i16::MAX);
+    survived.min(guaranteed).max(0)
 }

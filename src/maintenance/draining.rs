@@ -154,13 +154,14 @@ impl Draining {
             self.catalog
                 .order_rewrite_up_to_width(classes, membership.count())
         };
+        let _kept = is_replaced.then(|| self.catalog.keep_rewrite_orders());
         // The other stays as well. That is forgotten once the member is kept, and nothing would give the order later.
         if is_replaced && order()? {
             self.commits.sync_if_there_is_space()?;
         }
         self.members.changes().set_draining(member, false)?;
         if is_replaced {
-            // A look before may have ended the first order. A crash leaves that one.
+            // A look before has seen the first order, and ends no later one. A crash leaves the first.
             order()?;
         }
         Ok(())

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::reaper::Reaper;
 use super::recheck::Recheck;
@@ -30,6 +31,8 @@ pub struct Joining {
     pub(super) reaper: Arc<Reaper>,
     pub(super) stale_copies: Arc<StaleCopies>,
     pub(super) recheck: Arc<Recheck>,
+    /// The number of calls that add a member.
+    pub(super) adding: AtomicUsize,
 }
 
 impl Joining {
@@ -77,8 +80,14 @@ impl Joining {
         }
         // Bytes that members were too few for stay where they are until then. One that replaces another adds no member.
         let adds_one = seat == JoinAs::New;
-        if adds_one && self.order_rewrite_for(self.members.membership().count() + 1)? {
-            self.commits.sync_if_there_is_space()?;
+        let _kept = adds_one.then(|| self.catalog.keep_rewrite_orders());
+        let _adding = adds_one.then(|| self.count_adding());
+        if adds_one {
+            // Others that are being added may come first, and a crash may follow.
+            let adding = self.adding.load(Ordering::SeqCst);
+            if self.order_rewrite_for(self.members.membership().count() + adding)? {
+                self.commits.sync_if_there_is_space()?;
+            }
         }
         let index = self
             .members
@@ -111,7 +120,7 @@ impl Joining {
         // A member that replaces it has no stale data.
         self.stale_copies.note()?;
         if adds_one {
-            // A look before it took part may have ended the first order. A crash leaves that one. Others may have joined, too.
+            // A look before it took part has seen the first order, and ends no later one. A crash leaves the first.
             self.order_rewrite_for(self.members.membership().count())?;
         }
         // The member takes part by now. Without space for a checkpoint, it is admitted later.
@@ -123,6 +132,14 @@ impl Joining {
             Err(error) => return Err(error),
         }
         Ok(index)
+    }
+
+    /// Counts a call that adds a member until the guard is dropped.
+    pub(super) fn count_adding(&self) -> impl Drop + '_ {
+        self.adding.fetch_add(1, Ordering::SeqCst);
+        scopeguard::guard((), |()| {
+            self.adding.fetch_sub(1, Ordering::SeqCst);
+        })
     }
 
     /// Has files rewritten if so many members suffice for a code of directories. Returns whether they do.

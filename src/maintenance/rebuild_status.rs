@@ -67,6 +67,8 @@ pub enum RebuildState {
 pub(super) enum Obstacle {
     /// No member is free for it, or one is full.
     NoRoom,
+    /// Members are too few: bytes would survive fewer losses in a new stripe than in the one that they have.
+    LessProtected,
     /// One of its stripes cannot be read, or their records disagree. The remaining shards have to be kept.
     Unreadable,
     /// The segment is being written, or is gone, or a member failed meanwhile.
@@ -142,7 +144,9 @@ impl RebuildStatus {
         let mut progress = self.progress.lock();
         let bytes = slots.iter().sum();
         match obstacle {
-            Obstacle::NoRoom => progress.add_waiting(slots.iter().copied()),
+            Obstacle::NoRoom | Obstacle::LessProtected => {
+                progress.add_waiting(slots.iter().copied());
+            }
             Obstacle::Unreadable => progress.bytes_unreadable += bytes,
             Obstacle::Passing => {}
         }

@@ -125,7 +125,8 @@ impl Room {
         }
         let mut made = self.growth.make_room_for_index()?;
         self.note_made(made);
-        if self.exhaustion.is_exhausted(needed) {
+        let can_move_more = self.compaction.take_back();
+        if self.exhaustion.is_exhausted(needed) && !can_move_more {
             made |= self.shrink_index()?;
             return Ok(self.look_for_room() || made);
         }

@@ -46,6 +46,7 @@ mod lost_files;
 mod opening;
 mod places;
 mod poison;
+mod protected;
 mod random_code;
 mod rebuild;
 mod repair;

@@ -14,9 +14,20 @@ impl Epochs {
     ///
     /// # Errors
     ///
-    /// [`MembersError::Codec`] or [`MembersError::Option`] if no volume can have it. [`MembersError::TooFewStay`] if it has
-    /// more shards than members stay. [`MembersError::NotAllHere`] if members are away, or not up to date.
+    /// As [`Self::check_directory_code`]. [`MembersError::NotAllHere`] if members are away, or not up to date.
     pub fn check_code(&self, wanted: StripeCode) -> Result<(), MembersError> {
+        self.check_directory_code(wanted)?;
+        self.check_all_here()
+    }
+
+    /// Checks whether directories can be given a code now. Superblocks do not name it, so members may be away as long as each
+    /// shard of a stripe has another one.
+    ///
+    /// # Errors
+    ///
+    /// [`MembersError::Codec`] or [`MembersError::Option`] if no volume can have it. [`MembersError::TooFewStay`] if it has
+    /// more shards than members stay that are online.
+    pub fn check_directory_code(&self, wanted: StripeCode) -> Result<(), MembersError> {
         let StripeCode {
             geometry,
             code,
@@ -32,7 +43,7 @@ impl Epochs {
                 replaced: self.membership().yet_to_be_replaced(None),
             });
         }
-        self.check_all_here()
+        Ok(())
     }
 
     /// Checks that all members are online and up to date.

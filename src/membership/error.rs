@@ -71,7 +71,8 @@ pub enum MembersError {
         most: usize,
     },
 
-    /// More shards than members that stay, for the code that a volume in use is to have.
+    /// More shards than members that stay in the end, for the code that a volume in use is to have. One that another has come
+    /// to replace does not stay, although both are there.
     #[error(
         "{geometry} needs {} directories, and {staying} are there to stay{}",
         geometry.total_shards(),
@@ -80,7 +81,7 @@ pub enum MembersError {
     TooFewStay {
         /// The geometry asked for.
         geometry: Geometry,
-        /// The members that are online and not being drained.
+        /// The members that stay in the end: online, not being drained, and not yet to be replaced by another of them.
         staying: usize,
         /// A member that is not among them, because another has come to replace it.
         replaced: Option<MemberIndex>,

@@ -28,6 +28,15 @@ pub enum StripeError {
         needed: usize,
     },
 
+    /// Bytes that move would survive fewer losses than they have to, as members are now.
+    #[error("{homes} members take shards of a new stripe, {needed} needed")]
+    LessProtected {
+        /// Members that take a shard.
+        homes: usize,
+        /// The fewest with which the stripe survives as many losses as it has to.
+        needed: usize,
+    },
+
     /// More shards are lost than parity can replace. The data is readable again once enough members
     /// return.
     #[error("stripe {stripe}: {present} shards present, {needed} needed")]

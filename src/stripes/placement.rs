@@ -29,8 +29,8 @@ pub(crate) struct Placement {
 pub(crate) struct Wanted {
     /// Slots.
     pub(crate) total_shards: usize,
-    /// Slots without which no stripe can be read.
-    pub(crate) data_shards: usize,
+    /// The fewest slots with members: with fewer, no stripe can be read, or too few losses are survived.
+    pub(crate) fewest: usize,
     /// The greatest length of a file.
     pub(crate) max_len: u64,
     /// The unit of the length, and its least: what one stripe needs.
@@ -52,7 +52,7 @@ pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Placeme
         (room, candidate.taken, candidate.member)
     });
     ranked.truncate(wanted.total_shards);
-    if ranked.len() < wanted.data_shards {
+    if ranked.len() < wanted.fewest {
         return None;
     }
     let available = ranked.last()?.available;
@@ -70,11 +70,11 @@ pub(crate) fn place(candidates: &[Candidate], wanted: &Wanted) -> Option<Placeme
 }
 
 /// Takes candidates without room for a segment out, and returns them. It does so only if the others are too few for all
-/// slots, and enough for the data.
+/// slots, and no fewer than a segment needs.
 pub(crate) fn leave_out_full(candidates: &mut Vec<Candidate>, wanted: &Wanted) -> Vec<MemberIndex> {
     let has_room = |candidate: &Candidate| candidate.available >= wanted.step;
     let with_room = candidates.iter().filter(|it| has_room(it)).count();
-    if !(wanted.data_shards..wanted.total_shards).contains(&with_room) {
+    if !(wanted.fewest..wanted.total_shards).contains(&with_room) {
         return Vec::new();
     }
     let full = candidates.iter().filter(|it| !has_room(it));
@@ -117,7 +117,7 @@ mod tests {
 
     const WANTED: Wanted = Wanted {
         total_shards: 3,
-        data_shards: 2,
+        fewest: 2,
         max_len: 64,
         step: 4,
         room_parts: 2,

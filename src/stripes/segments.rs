@@ -53,8 +53,8 @@ const FIRST_STRIPES: u64 = 4;
 pub(crate) enum Need {
     /// Bytes that can still be refused.
     New,
-    /// Bytes that compaction moves, to make more room than they take.
-    Compaction,
+    /// Bytes that compaction moves, to make more room than they take. Their new stripe has to survive so many losses.
+    Compaction(i16),
     /// Bytes that were accepted already.
     Accepted,
 }
@@ -185,7 +185,8 @@ impl Segments {
     ///
     /// # Errors
     ///
-    /// [`StripeError::NoSpace`], [`StripeError::Failed`], or the failure of the index.
+    /// [`StripeError::NoSpace`], [`StripeError::Failed`], [`StripeError::LessProtected`] for compaction, or the failure of
+    /// the index.
     pub(crate) fn reserve(&self, code: &ClassCode, need: Need) -> Result<Reservation, StripeError> {
         let class = code.class();
         loop {
@@ -253,6 +254,7 @@ impl Segments {
         if writing.stage != Stage::Open
             || end > writing.handle.record.len
             || !self.is_good(writing, &frontier.full)
+            || !self.is_protected(writing, need)
             || need == Need::New && members.any(|member| frontier.is_bare(*member))
         {
             return None;
@@ -277,6 +279,18 @@ impl Segments {
             && (reachable == total || suffices())
             && reachable >= live.len().min(total)
             && !slots().any(|member| full.contains(member))
+    }
+
+    /// Returns whether stripes of a segment survive as many losses as bytes have to that move.
+    fn is_protected(&self, writing: &Writing, need: Need) -> bool {
+        let Need::Compaction(least) = need else {
+            return true;
+        };
+        let live = self.members.membership().live();
+        let record = &writing.handle.record;
+        let slots = record.slots.iter();
+        let vacant = slots.filter(|slot| slot.is_none_or(|member| !live.contains(&member)));
+        tally::survival(record).after(vacant.count()) >= least
     }
 
     /// Returns the members that a new segment does without although they are there.
@@ -658,13 +672,25 @@ impl Segments {
     fn wanted(&self, code: &ClassCode, need: Need) -> super::placement::Wanted {
         super::placement::Wanted {
             total_shards: code.geometry().total_shards(),
-            data_shards: code.geometry().data_shards(),
+            fewest: fewest_members(code, need),
             max_len: match need {
                 Need::New => self.greatest_len(code),
-                Need::Compaction | Need::Accepted => code.step(),
+                Need::Compaction(_) | Need::Accepted => code.step(),
             },
             step: code.step(),
             room_parts: ROOM_PARTS,
         }
+    }
+}
+
+/// Returns how many members a stripe needs to be read or, if it is to survive losses, to survive these.
+fn fewest_members(code: &ClassCode, need: Need) -> usize {
+    let geometry = code.geometry();
+    let (data, total) = (geometry.data_shards(), geometry.total_shards());
+    match need {
+        Need::New | Need::Accepted => data,
+        Need::Compaction(least) => (data..total)
+            .find(|members| code.survival().after(total - members) >= least)
+            .unwrap_or(total),
     }
 }

@@ -142,12 +142,33 @@ impl Writer {
         }
     }
 
+    /// Returns how many losses a new stripe survives with the members that take shards, whatever room they have.
+    pub(crate) fn attainable(&self, code: &Arc<ClassCode>) -> i16 {
+        let code = self.code_at_present(code);
+        let shards = code.geometry().total_shards();
+        let homes = self.members.membership().homes(shards).len();
+        code.survival().after(shards.saturating_sub(homes))
+    }
+
+    /// Returns how many losses a new stripe of compaction survives with the members that have room for it.
+    pub(crate) fn attainable_with_room(&self, code: &Arc<ClassCode>) -> i16 {
+        let code = self.code_at_present(code);
+        let shards = code.geometry().total_shards();
+        let candidates = self.segments.candidates(Need::Compaction(0), shards);
+        let with_room = candidates
+            .iter()
+            .filter(|candidate| candidate.available >= code.step());
+        let vacant = shards.saturating_sub(with_room.count());
+        code.survival().after(vacant)
+    }
+
     /// Puts `payload` into a stripe of its own, which is sealed at once. The stripe may use the room that is kept back
-    /// for compaction.
+    /// for compaction. The place chosen for it survives `least` losses, but its members may fail or fill up until it is
+    /// flushed.
     ///
     /// # Errors
     ///
-    /// As for [`Writer::append`].
+    /// As for [`Writer::append`]; [`StripeError::LessProtected`] if members are too few for `least`.
     ///
     /// # Panics
     ///
@@ -156,6 +177,7 @@ impl Writer {
         &self,
         class: StripeClass,
         payload: &[u8],
+        least: i16,
     ) -> Result<(StripeId, Hold), StripeError> {
         let code = self.code_of(class)?;
         assert!(
@@ -164,7 +186,7 @@ impl Writer {
         );
         self.check_writable()?;
         self.buffers.check()?;
-        let (reservation, code) = self.reserve(&code, Need::Compaction)?;
+        let (reservation, code) = self.reserve(&code, Need::Compaction(least))?;
         let Opening {
             stripe,
             code,

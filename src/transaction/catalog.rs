@@ -30,7 +30,7 @@ pub(crate) struct Catalog {
     meta: Arc<Meta>,
     records: Arc<StripeRecords>,
     /// Work lock: held while a class of stripes is added, and while orders to rewrite files come or go. Counts the calls
-    /// that are giving files other classes.
+    /// that are giving files other classes, or add members.
     classes: Mutex<usize>,
 }
 
@@ -92,12 +92,8 @@ impl Catalog {
         &self,
         work: impl FnOnce() -> Result<T, E>,
     ) -> Result<T, E> {
-        {
-            let mut under_way = self.classes.lock();
-            self.order_rewrite()?;
-            *under_way += 1;
-        }
-        let _ending = scopeguard::guard((), |()| *self.classes.lock() -= 1);
+        let _kept = self.keep_rewrite_orders();
+        self.order_rewrite()?;
         let outcome = work();
         // Some files may have got it also if that failed. A rebuild that read the first order ends this one not.
         let ordered = self.order_rewrite();
@@ -106,8 +102,14 @@ impl Catalog {
         Ok(done)
     }
 
+    /// Lets no order to rewrite files end until the guard is dropped.
+    pub(crate) fn keep_rewrite_orders(&self) -> impl Drop + '_ {
+        *self.classes.lock() += 1;
+        scopeguard::guard((), |()| *self.classes.lock() -= 1)
+    }
+
     /// Notes that all orders up to this one are carried out but for so many stripes, unless files are being given other
-    /// classes. What was done must be durable. Returns whether this ended the order.
+    /// classes, or members are being added. What was done must be durable. Returns whether this ended the order.
     pub(crate) fn finish_rewrite(&self, order: u64, left: u64) -> Result<bool, CommitError> {
         let under_way = self.classes.lock();
         if *under_way > 0 {

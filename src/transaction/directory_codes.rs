@@ -195,7 +195,7 @@ impl Transactions {
     ///
     /// [`DirectoryCodeError`].
     pub fn check_directory_code(&self, wanted: StripeCode) -> Result<(), DirectoryCodeError> {
-        self.members.epochs().check_code(wanted)?;
+        self.members.epochs().check_directory_code(wanted)?;
         let volume = self.stripes.classes().volume();
         let (losses, most) = (
             Survival::of(wanted.code, wanted.geometry).guaranteed(),

@@ -13,7 +13,7 @@ use super::round::Round;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeClass, StripeId};
 use crate::maintenance::InodeLocks;
-use crate::maintenance::compaction::Compaction;
+use crate::maintenance::compaction::{Compaction, Floor};
 use crate::maintenance::pace::PacedStep;
 use crate::maintenance::reaper::Reaper;
 use crate::maintenance::rebuild_status::Obstacle;
@@ -40,6 +40,8 @@ struct Copied {
 enum PackOutcome {
     /// As many bytes as count for those that were copied.
     Moved(u64),
+    /// Nothing was copied, because it would be less protected.
+    LessProtected,
     /// There is no room for another stripe.
     NoRoom,
     /// The work is to stop.
@@ -69,7 +71,8 @@ impl CopyOut {
         segment: SegmentId,
         round: &Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
-        self.copy_stripes(&self.endangered_in(segment)?, &|_| true, round)
+        let endangered = self.endangered_in(segment)?;
+        self.copy_stripes(&endangered, Floor::Online, &|_| true, round)
     }
 
     /// Returns whether a segment keeps a draining member from leaving, because the others are too few for the code of its
@@ -103,7 +106,7 @@ impl CopyOut {
             self.reaper.free_dead()?;
             return Ok(SegmentOutcome::Needless);
         }
-        self.copy_stripes(&all, &|_| true, round)
+        self.copy_stripes(&all, Floor::Written, &|_| true, round)
     }
 
     /// Rewrites all stripes of a segment that could not be rebuilt because of an obstacle. That stands where nothing could be
@@ -138,7 +141,7 @@ impl CopyOut {
         if some.is_empty() {
             return Ok(SegmentOutcome::Needless);
         }
-        self.copy_stripes(&some, &|code| self.has_homes(code), round)
+        self.copy_stripes(&some, Floor::Written, &|code| self.has_homes(code), round)
     }
 
     /// Returns whether there is a member for each shard of a new stripe. Without that many, it has the code of the volume.
@@ -173,7 +176,7 @@ impl CopyOut {
     fn move_pack(
         &self,
         stripes: &[Copied],
-        locks: &dyn InodeLocks,
+        (locks, floor): (&dyn InodeLocks, Floor),
         may_write: &dyn Fn(&ClassCode) -> bool,
         round: &Round<'_>,
     ) -> Result<PackOutcome, CommitError> {
@@ -189,10 +192,16 @@ impl CopyOut {
             }
             let step = self.step();
             let victims = left.iter().map(|found| found.stripe).collect();
-            let moved = match self.compaction.move_stripes(victims, locks, may_write) {
+            let moves = match self
+                .compaction
+                .move_stripes(victims, locks, floor, may_write)
+            {
                 Err(CommitError::NoSpace) => return Ok(PackOutcome::NoRoom),
-                moved => moved?,
+                moves => moves?,
             };
+            if !moves.any && moves.lack_room() {
+                return Ok(PackOutcome::NoRoom);
+            }
             let mut written = 0;
             for found in std::mem::take(&mut left) {
                 if self.catalog.has_backref(found.stripe)? {
@@ -205,7 +214,10 @@ impl CopyOut {
             if !step.rest(round.pace, written) {
                 return Ok(PackOutcome::Stopped);
             }
-            if !moved || left.is_empty() {
+            if counted == 0 && !moves.any && !moves.waiting.is_empty() {
+                return Ok(PackOutcome::LessProtected);
+            }
+            if !moves.any || left.is_empty() {
                 break;
             }
         }
@@ -222,28 +234,30 @@ impl CopyOut {
     fn copy_stripes(
         &self,
         stripes: &[Copied],
+        floor: Floor,
         may_write: &dyn Fn(&ClassCode) -> bool,
         round: &Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
-        let nothing = Ok(SegmentOutcome::Blocked(Obstacle::Unreadable));
+        let mut obstacle = Obstacle::Unreadable;
         let Some(locks) = round.locks else {
-            return nothing;
+            return Ok(SegmentOutcome::Blocked(obstacle));
         };
         let capacity = self.stripes.writer().stripe_capacity();
         let mut copied = false;
         for stripes in packs(stripes, capacity) {
-            match self.move_pack(stripes, locks, may_write, round)? {
+            match self.move_pack(stripes, (locks, floor), may_write, round)? {
                 PackOutcome::Moved(bytes) => {
                     copied |= bytes > 0;
                     self.status.add_written(bytes, 0, round.elapsed());
                 }
+                PackOutcome::LessProtected => obstacle = Obstacle::LessProtected,
                 PackOutcome::NoRoom if copied => break,
                 PackOutcome::NoRoom => return Ok(SegmentOutcome::Blocked(Obstacle::NoRoom)),
                 PackOutcome::Stopped => return Ok(SegmentOutcome::Stopped),
             }
         }
         if !copied {
-            return nothing;
+            return Ok(SegmentOutcome::Blocked(obstacle));
         }
         // The next plan must not count the old stripes.
         self.reaper.free_dead()?;
@@ -305,7 +319,12 @@ impl CopyOut {
                 tally(&|member| files.hold(member, &stripe) && !draining.contains(&member));
             let is_worth_it =
                 online.losses_tolerated() >= 0 && staying.losses_tolerated() < attainable;
-            if is_worth_it && !self.stripes.writer().is_busy(id) && self.catalog.has_backref(id)? {
+            if is_worth_it
+                && !self.stripes.writer().is_busy(id)
+                && self.catalog.has_backref(id)?
+                // Its files may have other codes by now.
+                && staying.losses_tolerated() < self.compaction.attainable_for(id)?
+            {
                 let lacking = staying.existing.saturating_sub(staying.present) as u64;
                 let height = u64::from(stripe.height);
                 let found = Copied {

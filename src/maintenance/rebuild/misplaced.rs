@@ -15,8 +15,8 @@ use super::outcome::SegmentOutcome;
 use super::rewriting::{MembersThen, NoRoom, RewriteStatus, Vain};
 use super::round::Round;
 use super::{PlanOutcome, Rebuild};
-use crate::format::record::{Backref, MAX_STRIPE_BYTES};
-use crate::format::{MemberIndex, Record, StripeId, key};
+use crate::format::record::{Backref, MAX_STRIPE_BYTES, Segment};
+use crate::format::{MemberIndex, Record, SegmentId, StripeId, key};
 use crate::maintenance::rebuild_status::Obstacle;
 use crate::maintenance::room::has_room;
 use crate::transaction::CommitError;
@@ -29,8 +29,10 @@ const NOTHING: PlanOutcome = PlanOutcome::Complete { improved: false };
 
 /// Whether another look would move some of the stripes that one left.
 enum Prospect {
-    /// None can be read, or others change their files each time.
+    /// None can be read.
     None,
+    /// Others changed the files of some that can be read, in so many looks in turn that the order ends.
+    Contended,
     Some,
     Stopped,
 }
@@ -258,20 +260,23 @@ impl Rebuild {
             let Some(record) = self.stripes.segments().record(segment) else {
                 continue;
             };
-            // Files may have got other codes since the look, for which members are too few.
-            let mut now = Found::default();
-            self.look_into(segment, &record, members, &mut now)?;
-            found.is_passing |= now.is_passing;
-            found.waiting = found.waiting.or(now.waiting);
-            let still: BTreeSet<_> = now.movable.into_iter().flat_map(|it| it.stripes).collect();
+            let step = self.copy_out.step();
             let mut stripes = stripes;
-            stripes.retain(|stripe| still.contains(stripe));
+            self.look_again(segment, &record, members, &mut found, &mut stripes)?;
+            if !step.rest(round.pace, 0) {
+                return Ok(PlanOutcome::Stopped);
+            }
             match self.copy_out.rewrite_some(segment, &stripes, round)? {
                 SegmentOutcome::Improved => improved = true,
                 SegmentOutcome::Blocked(Obstacle::NoRoom) => {
                     self.note_no_room(bytes);
                     no_room.add(&classes, bytes);
                     left = None;
+                }
+                SegmentOutcome::Blocked(Obstacle::LessProtected) => {
+                    // Codes changed after the look right before, or a member went.
+                    self.status.add_blocked(&[bytes], Obstacle::LessProtected);
+                    found.waiting = found.waiting.or(stripes.first().copied());
                 }
                 SegmentOutcome::Blocked(obstacle) => {
                     self.status.add_blocked(&[bytes], obstacle);
@@ -280,7 +285,7 @@ impl Rebuild {
                         left.extend(&stripes);
                     }
                 }
-                SegmentOutcome::Needless => {}
+                SegmentOutcome::Needless => self.status.drop_left(bytes),
                 SegmentOutcome::Stopped => return Ok(PlanOutcome::Stopped),
             }
         }
@@ -299,10 +304,33 @@ impl Rebuild {
         };
         let left = self.still_named(left)?;
         match self.prospect_of(&left, round)? {
-            Prospect::None => self.conclude(order, members, &found, left.len() as u64),
+            // The stripes that wait for members keep the order. The others need none, and the next look tries them.
+            Prospect::Contended if found.waiting.is_some() => Ok(NOTHING),
+            Prospect::None | Prospect::Contended => {
+                self.conclude(order, members, &found, left.len() as u64)
+            }
             Prospect::Some => Ok(NOTHING),
             Prospect::Stopped => Ok(PlanOutcome::Stopped),
         }
+    }
+
+    /// Leaves out stripes of a segment that may not move any more. Their files may have got other codes since the look, for
+    /// which members are too few.
+    fn look_again(
+        &self,
+        segment: SegmentId,
+        record: &Segment,
+        members: &MembersThen,
+        found: &mut Found,
+        stripes: &mut Vec<StripeId>,
+    ) -> Result<(), CommitError> {
+        let mut now = Found::default();
+        self.look_into(segment, record, members, &mut now)?;
+        found.is_passing |= now.is_passing;
+        found.waiting = found.waiting.or(now.waiting);
+        let still: BTreeSet<_> = now.movable.into_iter().flat_map(|it| it.stripes).collect();
+        stripes.retain(|stripe| still.contains(stripe));
+        Ok(())
     }
 
     /// Notes the room that there is for the classes that lack some.
@@ -369,7 +397,7 @@ impl Rebuild {
             if is_readable {
                 let is_over = self.rewriting.lock().note_futile() >= MOST_FUTILE;
                 return Ok(if is_over {
-                    Prospect::None
+                    Prospect::Contended
                 } else {
                     Prospect::Some
                 });

@@ -118,8 +118,10 @@ impl RebuildScheduler {
     /// it. A change of the code that a crash or an unmount interrupted goes on so.
     fn is_code_change_due(&self, now: Instant) -> bool {
         self.rebuild.note_online();
-        // Absent members keep their time, and stripes would be written without them.
-        if !self.absent().is_empty() {
+        // Absent members keep their time, and stripes would be written without them. Nothing waits for those given up.
+        let absent = self.absent();
+        let given_up = self.members.membership().given_up();
+        if !absent.iter().all(|member| given_up.contains(member)) {
             return false;
         }
         let epoch = self.members.membership().epoch();
@@ -130,8 +132,10 @@ impl RebuildScheduler {
             return false;
         }
         *looked = Some((now, epoch));
+        // A change of the code of the volume waits for all members, also for those.
+        let is_changing = absent.is_empty() && self.rebuild.has_other_codes();
         // An order that cannot be read counts as one: the rebuild meets the error again, and reports it.
-        self.rebuild.has_other_codes() || self.rebuild.has_rewriting_to_do().unwrap_or(true)
+        is_changing || self.rebuild.has_rewriting_to_do().unwrap_or(true)
     }
 
     /// Rebuilds the missing shards of a scope.

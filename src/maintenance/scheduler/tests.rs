@@ -1,7 +1,7 @@
 //! Background work on volumes in memory.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use cauchyfs_testkit::{disks, executor, stores};
@@ -619,4 +619,53 @@ fn files_are_rewritten_as_soon_as_a_member_is_back_that_was_away() {
         segments.retain(|(_, record)| record.class != StripeClass::VOLUME);
         assert!(!segments.is_empty(), "{is_seen}");
     }
+}
+
+/// Locks that others hold until they are told not to.
+struct HeldLocks(AtomicBool);
+
+impl InodeLocks for HeldLocks {
+    fn with_locked(&self, _: Ino, work: &mut dyn FnMut()) {
+        if !self.0.load(Ordering::SeqCst) {
+            work();
+        }
+    }
+}
+
+/// A rebuild gave the absent member up, and could not move the files that others changed. Nothing else is due.
+#[test]
+fn the_rewriting_goes_on_by_itself_without_members_that_a_rebuild_gave_up() {
+    let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
+    options.unit_bytes = 64 << 10;
+    let (disks, maintenance) = volume_of(4, &options, |stores| stores);
+    write(&maintenance, &vec![7; 1 << 20]);
+    let stop = Arc::new(StopSignal::default());
+    let orders = Arc::new(RebuildOrders::new(None, 0, Arc::clone(&stop)));
+    let locks = Arc::new(HeldLocks(AtomicBool::new(true)));
+    let scheduler = RebuildScheduler::new(
+        &maintenance,
+        Arc::clone(&locks) as _,
+        None,
+        Arc::clone(&orders),
+        stop,
+    );
+    let start = Instant::now();
+    let run = |seconds| {
+        let now = start + Duration::from_secs(seconds);
+        scheduler.run_by(&|| now).unwrap();
+    };
+    order_two_one(&maintenance);
+    disks[3].fail(Some(StoreErrorKind::Gone));
+    maintenance.transactions().members().probe();
+    orders.order(None, false);
+    run(0);
+    run(1);
+    let rebuild = maintenance.rebuild();
+    let membership = maintenance.transactions().members().membership();
+    assert_eq!(membership.given_up().len(), 1);
+    let status = rebuild.rewrite_status().unwrap();
+    assert!(status.is_ordered && status.awaited.is_empty(), "{status:?}");
+    locks.0.store(false, Ordering::SeqCst);
+    run(2000);
+    assert!(!rebuild.awaits_rewrite().unwrap());
 }

@@ -7,12 +7,14 @@ use super::*;
 use crate::format::record::{FileKind, Inline, Inode, Segment, Timestamp};
 use crate::format::{Cookie, MemberIndex, QuotaId, SegmentId, StripeClass};
 use crate::maintenance::RedundancyRow;
+use crate::maintenance::compaction::Floor;
 use crate::membership::{MembersError, StripeCode};
 use crate::stripes::StripeError;
 use crate::transaction::DirectoryCodeError;
 
 mod blocked;
 mod cuts;
+mod full;
 mod lasting;
 mod looking;
 mod members;
@@ -405,11 +407,12 @@ fn compaction_leaves_every_file_its_code() {
     }
     fs.flush();
     for _ in 0..20 {
-        let moved = fs
-            .maintenance
-            .room
-            .compaction
-            .move_stripes(fs.stripes(), &NoLocks, &|_| true);
+        let moved = fs.maintenance.room.compaction.move_stripes(
+            fs.stripes(),
+            &NoLocks,
+            Floor::Written,
+            &|_| true,
+        );
         moved.unwrap();
         fs.flush();
         fs.maintenance.reaper.free_dead().unwrap();

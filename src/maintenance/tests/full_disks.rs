@@ -7,7 +7,7 @@ use crate::store::{Effect, Fault, Scope};
 use crate::transaction::FullMembers;
 
 /// Lets another program take all free space.
-fn fill_disk(disk: &MemDisk) {
+pub(super) fn fill_disk(disk: &MemDisk) {
     fill_disk_but(disk, 0);
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::format::record::{SegmentStripe, Stripe};
+use crate::maintenance::compaction::Floor;
 
 fn with_stripes() -> (Rig, TestFs) {
     let rig = Rig::new(2, 1, 4);
@@ -166,12 +167,12 @@ fn compaction_demands_no_memory_for_a_backref_that_is_too_long() {
         batch.put(key::backref(stripe, Ino(77), 1 << 60), backref.encode());
         fs.transactions.meta.apply(batch).unwrap();
         // An error or not: nothing is moved.
-        drop(
-            fs.maintenance
-                .room
-                .compaction
-                .move_stripes(vec![stripe], &NoLocks, &|_| true),
-        );
+        drop(fs.maintenance.room.compaction.move_stripes(
+            vec![stripe],
+            &NoLocks,
+            Floor::Written,
+            &|_| true,
+        ));
         for file in 0..8 {
             assert_eq!(fs.read(file).unwrap(), pattern(file, 2 * UNIT));
         }

@@ -35,7 +35,7 @@ pub(crate) fn kept_back(space: Space, step: u64, need: Need) -> u64 {
     let for_index = (space.total_bytes / KEPT_BACK_PARTS).min(MAX_KEPT_BACK);
     match need {
         Need::New => for_index + COMPACTION_STEPS * step,
-        Need::Compaction => for_index / 2,
+        Need::Compaction(_) => for_index / 2,
         // The index keeps some back for itself.
         Need::Accepted => 0,
     }
@@ -44,7 +44,7 @@ pub(crate) fn kept_back(space: Space, step: u64, need: Need) -> u64 {
 /// Returns how much of a member the index may not take: what compaction needs, but not all that is
 /// kept back from segments. On a small one it is part of that.
 pub(crate) fn kept_from_index(space: Space, step: u64) -> u64 {
-    let for_compaction = kept_back(space, step, Need::Compaction) + COMPACTION_STEPS * step;
+    let for_compaction = kept_back(space, step, Need::Compaction(0)) + COMPACTION_STEPS * step;
     for_compaction.min(space.total_bytes / SMALLEST_KEPT_PART)
 }
 
@@ -138,18 +138,23 @@ impl Segments {
             }
         }
         let wanted = self.wanted(code, need);
-        if candidates.len() < wanted.data_shards {
+        let data_shards = code.geometry().data_shards();
+        if candidates.len() < data_shards {
             return Err(StripeError::Failed {
                 live: candidates.len(),
-                needed: wanted.data_shards,
+                needed: data_shards,
             });
         }
-        // A compaction may wait for room, and would cost redundancy.
+        if candidates.len() < wanted.fewest {
+            return Err(StripeError::LessProtected {
+                homes: candidates.len(),
+                needed: wanted.fewest,
+            });
+        }
+        // A compaction waits for room if the bytes would be less protected without these members.
         let left_out = match self.full_members {
-            FullMembers::Degrade if need != Need::Compaction => {
-                leave_out_full(&mut candidates, &wanted)
-            }
-            _ => Vec::new(),
+            FullMembers::Degrade => leave_out_full(&mut candidates, &wanted),
+            FullMembers::Stop => Vec::new(),
         };
         let Some(place) = place(&candidates, &wanted) else {
             let full = candidates.iter().filter(|it| it.available < wanted.step);

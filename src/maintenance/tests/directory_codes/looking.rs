@@ -217,3 +217,34 @@ fn a_damaged_counter_of_orders_fails_no_write_and_counts_as_an_order() {
         files.assert_in_place(&fs, "rewritten");
     }
 }
+
+/// One stripe waits for a member. Another one can move as soon as its file is free.
+#[test]
+fn stripes_that_others_keep_busy_do_not_wait_for_the_members_that_another_one_waits_for() {
+    let rig = rig(2, 7);
+    let fs = rig.open(&[]);
+    let (wide, thin) = (fs.class_for(6, 1), fs.class_for(5, 1));
+    let mut files = in_segments_of_their_own(&fs, wide);
+    for file in [3, 4] {
+        fs.set_class(file, thin).unwrap();
+        files.classes.insert(file, thin);
+    }
+    fs.lose(&rig, 0);
+    let rebuild = fs.maintenance.rebuild();
+    for _ in 0..5 {
+        locked(&HeldFrom(0), &fs);
+        assert!(rebuild.has_rewriting_to_do().unwrap());
+    }
+    fs.rebuild().unwrap();
+    for file in [3, 4] {
+        assert_eq!(fs.segments_of(file)[0].class, thin);
+    }
+    let status = rebuild.rewrite_status().unwrap();
+    assert_eq!(
+        (status.awaited, status.lacks_members),
+        (vec![MemberIndex(0)], true)
+    );
+    fs.take_back(&rig, 0);
+    fs.rebuild().unwrap();
+    files.assert_in_place(&fs, "it is back");
+}

@@ -312,3 +312,43 @@ fn a_member_that_came_to_replace_another_is_none_that_the_volume_can_do_without(
     fs.rebuild().unwrap();
     assert!(!has_member(&fs, MemberIndex(2)));
 }
+
+/// Stripes of the new code have all their shards on the members that are there.
+#[test]
+fn directories_are_given_codes_for_which_the_members_suffice_that_are_there() {
+    let rig = rig(2, 6);
+    let fs = rig.open(&[]);
+    let known = fs.class_for(3, 1);
+    fs.lose(&rig, 0);
+    let class_for = |data, parity| {
+        let geometry = Geometry::new(data, parity).unwrap();
+        fs.transactions.class_for(geometry, CodeId::RS_CAUCHY)
+    };
+    assert_eq!(class_for(3, 1).unwrap(), known);
+    let thin = class_for(4, 1).unwrap();
+    let refused = class_for(5, 1).unwrap_err();
+    let said = "5+1 needs 6 directories, and 5 are there to stay";
+    assert_eq!(refused.to_string(), said);
+    let mut files = Classed::default();
+    files.fill(&fs, 100, &[thin, volume()]);
+    fs.flush();
+    files.assert_in_place(&fs, "a member is away");
+    fs.sync().unwrap();
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    rig.disks[0].fail(None);
+    for lost in [0, 1] {
+        let fs = TestFs::open(rig.fork().stores(&[lost]), Access::ReadOnly).unwrap();
+        let code = fs.transactions.code_of_class(thin);
+        assert_eq!(
+            code,
+            Some((Geometry::new(4, 1).unwrap(), CodeId::RS_CAUCHY))
+        );
+        assert_holds(&fs, &files.model, &format!("without {lost}"));
+    }
+    let fs = rig.open(&[]);
+    assert_eq!(fs.class_for(4, 1), thin, "all are back");
+    fs.rebuild().unwrap();
+    fs.close();
+    files.assert_survives(&rig, thin, 1, "all are back");
+}

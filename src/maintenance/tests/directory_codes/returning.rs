@@ -281,9 +281,10 @@ fn a_member_that_is_added_while_another_is_replaced_brings_bytes_back_too() {
     let new = join(&fs, &MemDisk::new("new", DISK), JoinAs::HeirOf(old));
     join(&fs, &rig.disks[6], JoinAs::New);
     fs.maintenance.draining().drain_to(old, new).unwrap();
-    while fs.transactions.members().membership().count() > 7 {
+    for _ in 0..10 {
         fs.rebuild().unwrap();
     }
+    assert_eq!(fs.transactions.members().membership().count(), 7);
     fs.rebuild().unwrap();
     assert!(!fs.maintenance.rebuild().awaits_rewrite().unwrap());
     files.assert_in_place(&fs, "the other has left");
@@ -319,5 +320,106 @@ fn a_member_that_is_kept_beside_the_one_that_came_to_replace_it_counts_as_added(
             assert_eq!(fs.transactions.members().membership().count(), 6);
         }
         assert_holds(&fs, &files.model, "replaced or kept");
+    }
+}
+
+/// Eight members are there once both have come. A power cut after that must find the order.
+#[test]
+fn a_member_gives_the_order_for_those_as_well_that_are_added_at_the_same_time() {
+    let rig = rig(2, 8);
+    let fs = rig.open(&[]);
+    let wide = fs.class_for(7, 1);
+    for leaving in [7, 6] {
+        fs.maintenance
+            .draining()
+            .drain(MemberIndex(leaving))
+            .unwrap();
+        fs.rebuild().unwrap();
+    }
+    let mut files = Classed::default();
+    files.fill(&fs, 0, &[wide]);
+    fs.flush();
+    let rebuild = fs.maintenance.rebuild();
+    assert!(!rebuild.awaits_rewrite().unwrap());
+    let other = fs.maintenance.joining().count_adding();
+    join(&fs, &rig.disks[6], JoinAs::New);
+    drop(other);
+    assert!(rebuild.awaits_rewrite().unwrap());
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    let fs = rig.open(&[]);
+    assert!(fs.maintenance.rebuild().awaits_rewrite().unwrap());
+}
+
+/// What a look saw before the member took part says nothing about the members after that.
+#[test]
+fn no_order_ends_while_a_member_is_being_added() {
+    let rig = rig(2, 7);
+    let (fs, files) = one_too_few(&rig);
+    let catalog = &fs.transactions.catalog;
+    let order = || catalog.rewrite_order().unwrap();
+    std::thread::scope(|scope| {
+        // It takes this before it takes part.
+        let held = fs.maintenance.reaper.lock();
+        let joined = scope.spawn(|| join(&fs, &rig.disks[6], JoinAs::New));
+        cauchyfs_testkit::eventually("an order", Duration::from_secs(30), || order().is_some());
+        let first = order().unwrap();
+        let ended = catalog.finish_rewrite(first, 0).unwrap();
+        drop(held);
+        joined.join().unwrap();
+        assert!(!ended, "the member is not there");
+        assert!(
+            !catalog.finish_rewrite(first, 0).unwrap(),
+            "another is open"
+        );
+    });
+    fs.rebuild().unwrap();
+    assert_eq!(order(), None);
+    files.assert_in_place(&fs, "the seventh is there");
+}
+
+/// Changes records until a sync finds no space for them.
+fn fill_journal(fs: &TestFs) {
+    for number in 0..100_000 {
+        let mut batch = Batch::default();
+        let record = key::xattr(Ino(1 << 40 | number), b"user.waits");
+        batch.put(record, pattern(number, 3000));
+        fs.transactions.apply(batch).unwrap();
+        if number % 50 == 0
+            && let Err(error) = fs.sync()
+        {
+            assert!(matches!(error, CommitError::NoSpace), "{error}");
+            return;
+        }
+    }
+    panic!("the journal takes everything");
+}
+
+/// A member that comes or stays brings the space without which its order is not durable.
+#[test]
+fn members_come_and_are_kept_although_the_order_for_them_finds_no_space() {
+    for is_kept in [false, true] {
+        let rig = rig(2, 7);
+        let (fs, files) = one_too_few(&rig);
+        let old = MemberIndex(2);
+        if is_kept {
+            let new = join(&fs, &rig.disks[6], JoinAs::HeirOf(old));
+            fs.maintenance.draining().drain_to(old, new).unwrap();
+        }
+        let full = if is_kept { 7 } else { 6 };
+        rig.disks[..full].iter().for_each(|it| it.set_capacity(0));
+        fill_journal(&fs);
+        if is_kept {
+            fs.maintenance.draining().keep(old).unwrap();
+        } else {
+            join(&fs, &rig.disks[6], JoinAs::New);
+        }
+        let rebuild = fs.maintenance.rebuild();
+        assert!(rebuild.awaits_rewrite().unwrap(), "{is_kept}");
+        rig.disks.iter().for_each(|it| it.set_capacity(DISK));
+        fs.sync().unwrap();
+        fs.rebuild().unwrap();
+        fs.rebuild().unwrap();
+        files.assert_in_place(&fs, "seven are there");
     }
 }

@@ -1,0 +1,123 @@
+//! One pass of compaction: the live bytes on their way into new stripes, and what became of them.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Arc;
+
+use crate::format::record::Extent;
+use crate::format::{BLOCK_SIZE, Ino, StripeClass, StripeId};
+use crate::maintenance::candidates::Waits;
+use crate::stripes::{ClassCode, Hold};
+
+/// A run of live bytes in a stripe.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LiveRun {
+    pub(super) ino: Ino,
+    /// The end of the extent in the file.
+    pub(super) end: u64,
+    pub(super) extent: Extent,
+}
+
+/// Returns the alignment of a run that starts at an offset in its stripe.
+pub(super) fn alignment(stripe_offset: u32) -> usize {
+    if (stripe_offset as usize).is_multiple_of(BLOCK_SIZE) {
+        BLOCK_SIZE
+    } else {
+        64
+    }
+}
+
+impl LiveRun {
+    /// Returns where the run starts in a new stripe filled up to `filled`: as aligned as it was.
+    pub(super) fn start_after(self, filled: usize) -> usize {
+        filled.next_multiple_of(alignment(self.extent.stripe_offset))
+    }
+
+    pub(super) fn len(self) -> usize {
+        // No run is longer than a stripe.
+        usize::try_from(self.extent.len).unwrap_or(usize::MAX)
+    }
+}
+
+/// The losses that bytes survive at least after they moved, unless their own code survives fewer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::maintenance) enum Floor {
+    /// As many as with all shards that were written, also those of absent members.
+    Written,
+    /// As many as with the shards on members that are online.
+    Online,
+    /// None: the shards that are there are not right.
+    None,
+}
+
+/// The class of a new stripe, and the losses that it has to survive. Bytes that need different ones share no stripe.
+pub(super) type PackKey = (StripeClass, i16);
+
+/// The outcome of moving stripes.
+#[derive(Debug, Default)]
+pub(in crate::maintenance) struct Moves {
+    /// Set if any bytes were moved.
+    pub(in crate::maintenance) any: bool,
+    /// The stripes with bytes that would be less protected in a new one, as members are now.
+    pub(in crate::maintenance) waiting: BTreeMap<StripeId, Waits>,
+}
+
+impl Moves {
+    /// Returns whether bytes wait for room.
+    pub(in crate::maintenance) fn lack_room(&self) -> bool {
+        self.waiting.values().any(|waits| waits.lacks_room)
+    }
+}
+
+/// Live bytes on their way into a new stripe.
+#[derive(Default)]
+pub(super) struct Packed {
+    pub(super) payload: Vec<u8>,
+    pub(super) runs: Vec<(LiveRun, usize)>,
+    /// The runs already copied, for extents that share them.
+    pub(super) copied: HashMap<(StripeId, u32, u64), usize>,
+}
+
+/// A new stripe to which no extent points yet.
+pub(super) struct Written {
+    pub(super) stripe: StripeId,
+    pub(super) hold: Hold,
+    pub(super) code: Arc<ClassCode>,
+    pub(super) runs: Vec<(LiveRun, usize)>,
+}
+
+/// The state of one pass.
+#[derive(Default)]
+pub(super) struct Pass {
+    pub(super) packs: BTreeMap<PackKey, Packed>,
+    /// The new stripes that were begun.
+    pub(super) begun: usize,
+    pub(super) written: Vec<Written>,
+    /// Those for which there is no place.
+    blocked: BTreeSet<PackKey>,
+    pub(super) moves: Moves,
+}
+
+impl Pass {
+    /// Returns whether a stripe of this kind found no place.
+    pub(super) fn is_blocked(&self, key: PackKey) -> bool {
+        self.blocked.contains(&key)
+    }
+
+    /// Notes that bytes stay in a stripe.
+    pub(super) fn wait(&mut self, stripe: StripeId, (class, least): PackKey, lacks_room: bool) {
+        let waits = Waits {
+            class,
+            least,
+            lacks_room,
+        };
+        self.moves.waiting.entry(stripe).or_insert(waits);
+    }
+
+    /// Notes that there is no place for these runs, nor for others of their kind.
+    pub(super) fn block(&mut self, key: PackKey, runs: &[(LiveRun, usize)], lacks_room: bool) {
+        self.blocked.insert(key);
+        for (run, _) in runs {
+            self.wait(run.extent.stripe, key, lacks_room);
+        }
+    }
+}
