@@ -69,6 +69,7 @@ mod churn;
 mod dirty;
 mod disk;
 mod error;
+mod filled;
 mod fresh_cache;
 mod index;
 mod index_update;

@@ -7,7 +7,8 @@
 //! - A caller that holds the locks of several partitions took them in ascending order.
 //! - A batch changes its partitions under the locks of all of them. So a reader that found one of its changes finds
 //!   all: once it can lock the first partition, every partition has the batch.
-//! - [`OpenPartitions::take`] holds all locks at once. So a batch lies wholly in one unit, or not at all.
+//! - [`OpenPartitions::take`] holds the locks of all partitions with changes at once. So a batch lies wholly in one unit, or
+//!   not at all.
 //! - A change gets its number under the lock of its partition. So the changes of a key have ascending numbers. The
 //!   numbers of different keys say nothing about their order.
 //! - All other methods go through the partitions one by one, and state why that is enough.
@@ -21,6 +22,7 @@ use smallvec::SmallVec;
 
 use super::batch::Batch;
 use super::brief_lock::BriefLock;
+use super::filled::FilledPartitions;
 use super::key::Key;
 use super::layer::{Layer, NumberedChange};
 use super::overlay::{OpenSets, Origin, Pending, newest};
@@ -51,6 +53,7 @@ struct OpenPartition {
 #[derive(Debug)]
 pub(super) struct OpenPartitions {
     partitions: Box<[CachePadded<OpenPartition>]>,
+    filled: FilledPartitions,
     /// The number of the last change.
     last_number: CachePadded<AtomicU64>,
     /// The full steps of memory that each partition takes, in sum.
@@ -93,6 +96,7 @@ impl OpenPartitions {
     pub(super) fn after(last_number: u64) -> Self {
         Self {
             partitions: (0..PARTITIONS).map(|_| CachePadded::default()).collect(),
+            filled: FilledPartitions::default(),
             last_number: CachePadded::new(AtomicU64::new(last_number)),
             steps: CachePadded::default(),
         }
@@ -133,6 +137,7 @@ impl OpenPartitions {
     pub(super) fn apply(&self, batch: Batch, origin: Origin, mut forget: impl FnMut(&Key)) {
         let touched = PartitionSet::of_keys(batch.iter().map(|(key, _)| key));
         let mut changed = self.change_all_of(touched);
+        self.filled.note(touched, origin);
         batch.iter().for_each(|(key, _)| forget(key));
         let count = batch.len() as u64;
         // The locks order the numbers of each key.
@@ -145,13 +150,9 @@ impl OpenPartitions {
 
     /// Takes all of one open set: every batch wholly or not at all.
     pub(super) fn take(&self, origin: Origin) -> Pending {
-        let mut held: SmallVec<[_; PARTITIONS]> = self
-            .partitions
-            .iter()
-            .map(|partition| partition.sets.write())
-            .collect();
+        let (partitions, mut locked) = self.lock_filled(origin);
         let mut layers = Vec::new();
-        for (number, sets) in held.iter_mut().enumerate() {
+        for (number, sets) in partitions.iter().zip(&mut locked) {
             if let Some(layer) = sets.take(origin) {
                 // The memory is the same, and pending no more.
                 let pending_bytes = &self.partitions[number].pending_bytes;
@@ -159,7 +160,34 @@ impl OpenPartitions {
                 layers.push((number, layer));
             }
         }
+        self.filled.clear(partitions, origin);
         Pending { layers, origin }
+    }
+
+    /// Locks all partitions that have changes in an open set.
+    ///
+    /// Let a batch have changed one of them. It noted all its partitions before, so they are among these.
+    fn lock_filled(
+        &self,
+        origin: Origin,
+    ) -> (
+        PartitionSet,
+        SmallVec<[RwLockWriteGuard<'_, OpenSets>; USUAL]>,
+    ) {
+        let mut partitions = self.filled.get(origin);
+        loop {
+            let locks = partitions.iter();
+            let locked = locks
+                .map(|partition| self.partitions[partition].sets.write())
+                .collect();
+            let filled = self.filled.get(origin);
+            if partitions.contains(filled) {
+                return (partitions, locked);
+            }
+            // Once more with the others, from the lowest on. The set only grows, so this ends.
+            drop(locked);
+            partitions = partitions.union(filled);
+        }
     }
 
     /// Returns the changes of a unit to the set they were taken from, below what came since. Readers find all of them
@@ -167,8 +195,10 @@ impl OpenPartitions {
     pub(super) fn restore(&self, part: &Pending) {
         for (partition, layer) in &part.layers {
             let changes: Vec<_> = layer.iter().collect();
+            let filled = PartitionSet::default().with(*partition);
             for chunk in changes.chunks(CHUNK) {
                 let sets = &mut self.change(*partition).sets;
+                self.filled.note(filled, part.origin);
                 for (key, change) in chunk {
                     sets.apply((*key).clone(), (*change).clone(), part.origin);
                 }
@@ -252,7 +282,7 @@ mod tests {
     use std::sync::atomic::AtomicBool;
 
     use super::*;
-    use crate::format::{Ino, key};
+    use crate::format::{Ino, StripeId, key};
     use crate::metadata::fresh_cache::FreshCache;
     use crate::metadata::layer;
 
@@ -376,16 +406,20 @@ mod tests {
         const UNITS: usize = 200;
         let (open, is_done) = (OpenPartitions::default(), AtomicBool::new(false));
         let pairs = [[0, 63], [20, 21]].map(keys_of_partitions);
-        // Two writers change the same two keys.
+        // Two writers change the same two keys. A third one often changes their first partition alone.
+        let mut alone = (0..).map(|number| Key::from(key::stripe(StripeId(number))));
+        let alone = alone.find(|key| partition_of(key) == 0);
+        let alone = [alone.expect("each partition has keys")];
         let pairs = [&pairs[0], &pairs[0], &pairs[1]];
+        let all = pairs.map(|pair| &pair[..]).into_iter().chain([&alone[..]]);
         let taken = std::thread::scope(|scope| {
-            for pair in pairs {
+            for keys in all {
                 let (open, is_done) = (&open, &is_done);
                 scope.spawn(move || {
                     let mut numbers = 1..;
                     while !is_done.load(Ordering::Relaxed) {
                         let number = numbers.next().expect("there is always a next one");
-                        open.apply(batch(pair, number), Origin::Applied, |_| {});
+                        open.apply(batch(keys, number), Origin::Applied, |_| {});
                     }
                 });
             }

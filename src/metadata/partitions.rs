@@ -90,6 +90,26 @@ impl PartitionSet {
         })
     }
 
+    /// Returns the set of the partitions whose bits are set.
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Returns a bit for each partition, set if it is in the set.
+    pub(super) fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// Returns whether it has all partitions of another set.
+    pub(super) fn contains(self, other: Self) -> bool {
+        other.0 & !self.0 == 0
+    }
+
+    /// Returns the partitions of both sets.
+    pub(super) fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
     /// Returns the place of one of its partitions among them.
     pub(super) fn place(self, partition: usize) -> usize {
         (self.0 & ((1 << partition) - 1)).count_ones() as usize
