@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use bytes::Bytes;
 
-use crate::format::{StripeClass, StripeId, key};
+use crate::format::{MemberIndex, StripeClass, StripeId, key};
 
 /// The most candidates that are remembered.
 const MAX_CANDIDATES: usize = 1 << 16;
@@ -48,6 +48,8 @@ pub(super) struct Candidates {
     aside: BTreeMap<StripeId, Waits>,
     /// Set if more of them wait.
     waits_more: bool,
+    /// The absent members whose shards did not count when they were set aside.
+    given_up: BTreeSet<MemberIndex>,
     /// The next stripe that a survey looks at; `None` once it saw all that there were at the mount.
     pub(super) survey_from: Option<Bytes>,
     /// Stripes taken to count their live bytes.
@@ -62,6 +64,7 @@ impl Candidates {
             ranks: HashMap::new(),
             aside: BTreeMap::new(),
             waits_more: false,
+            given_up: BTreeSet::new(),
             survey_from: Some(key::stripes().0),
             counted: 0,
         }
@@ -99,6 +102,17 @@ impl Candidates {
     /// Returns the stripes that wait, and for what.
     pub(super) fn aside(&self) -> BTreeMap<StripeId, Waits> {
         self.aside.clone()
+    }
+
+    /// Notes the absent members whose shards do not count. If these are others than before, makes candidates again of all
+    /// stripes that wait, and returns whether there are any.
+    pub(super) fn note_given_up(&mut self, given_up: BTreeSet<MemberIndex>) -> bool {
+        if self.given_up == given_up {
+            return false;
+        }
+        self.given_up = given_up;
+        let waiting: Vec<_> = self.aside.iter().map(|(id, waits)| (*id, *waits)).collect();
+        self.take_back(&waiting)
     }
 
     /// Makes candidates again of stripes that wait as before. Returns whether there are any.

@@ -7,7 +7,7 @@
 //! only if it is still the extent that was copied.
 //!
 //! Bytes that move survive as many losses as before, unless the code of their file survives fewer. Shards on absent members
-//! count, because these may come back. So extents are re-pointed once the new stripe is on members with enough of its
+//! count, because these may come back, until a rebuild gives these members up. So extents are re-pointed once the new stripe is on members with enough of its
 //! shards. Otherwise the bytes wait where they are.
 
 use std::collections::BTreeSet;
@@ -245,8 +245,8 @@ impl Compaction {
             Floor::None => return Ok(0),
             Floor::Online => membership.live(),
             Floor::Written => {
-                let away = membership.away().into_iter().map(|(member, _)| member);
-                membership.live().into_iter().chain(away).collect()
+                let awaited = membership.awaited().into_iter().map(|(member, _)| member);
+                membership.live().into_iter().chain(awaited).collect()
             }
         };
         Ok(self.losses_survived_with(stripe, &counted)?.unwrap_or(0))

@@ -322,6 +322,15 @@ impl Membership {
         self.current.load().succession.given_up().clone()
     }
 
+    /// Returns the absent members that are waited for, as [`Membership::away`] does.
+    #[must_use]
+    pub fn awaited(&self) -> Vec<(MemberIndex, String)> {
+        let given_up = self.given_up();
+        let mut awaited = self.away();
+        awaited.retain(|(member, _)| !given_up.contains(member));
+        awaited
+    }
+
     pub(super) fn is_released(&self) -> bool {
         self.current.load().is_released
     }

@@ -41,7 +41,7 @@ impl LiveRun {
 /// The losses that bytes survive at least after they moved, unless their own code survives fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::maintenance) enum Floor {
-    /// As many as with all shards that were written, also those of absent members.
+    /// As many as with all shards that were written, also those of absent members that no rebuild gave up.
     Written,
     /// As many as with the shards on members that are online.
     Online,

@@ -19,16 +19,12 @@ impl Compaction {
             candidates.set_aside(stripe, waits);
         }
         drop(candidates);
-        let away = self.members.membership().away();
-        if for_members == 0
-            || self
-                .waits_told
-                .admit(away.clone(), Instant::now())
-                .is_none()
-        {
+        let awaited = self.members.membership().awaited();
+        let told = &self.waits_told;
+        if for_members == 0 || told.admit(awaited.clone(), Instant::now()).is_none() {
             return;
         }
-        let names = away
+        let names = awaited
             .iter()
             .map(|(member, path)| format!("member {member} ({path})"));
         let names = names.collect::<Vec<_>>().join(", ");
@@ -40,7 +36,14 @@ impl Compaction {
 
     /// Makes candidates again of stripes that wait no more for members, or for room. Returns whether there are any.
     pub(in crate::maintenance) fn take_back(&self) -> bool {
-        let waiting = self.candidates.lock().aside();
+        let given_up = self.members.membership().given_up();
+        let mut candidates = self.candidates.lock();
+        // Shards on these members count no more, or count again.
+        if candidates.note_given_up(given_up) {
+            return true;
+        }
+        let waiting = candidates.aside();
+        drop(candidates);
         let mut attainable = BTreeMap::new();
         let mut can_move = |waits: &Waits| {
             let Some(code) = self.stripes.classes().get(waits.class) else {
