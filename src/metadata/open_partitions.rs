@@ -406,20 +406,16 @@ mod tests {
         const UNITS: usize = 200;
         let (open, is_done) = (OpenPartitions::default(), AtomicBool::new(false));
         let pairs = [[0, 63], [20, 21]].map(keys_of_partitions);
-        // Two writers change the same two keys. A third one often changes their first partition alone.
-        let mut alone = (0..).map(|number| Key::from(key::stripe(StripeId(number))));
-        let alone = alone.find(|key| partition_of(key) == 0);
-        let alone = [alone.expect("each partition has keys")];
+        // Two writers change the same two keys.
         let pairs = [&pairs[0], &pairs[0], &pairs[1]];
-        let all = pairs.map(|pair| &pair[..]).into_iter().chain([&alone[..]]);
         let taken = std::thread::scope(|scope| {
-            for keys in all {
+            for pair in pairs {
                 let (open, is_done) = (&open, &is_done);
                 scope.spawn(move || {
                     let mut numbers = 1..;
                     while !is_done.load(Ordering::Relaxed) {
                         let number = numbers.next().expect("there is always a next one");
-                        open.apply(batch(keys, number), Origin::Applied, |_| {});
+                        open.apply(batch(pair, number), Origin::Applied, |_| {});
                     }
                 });
             }
@@ -441,6 +437,43 @@ mod tests {
         });
         assert_eq!(taken, UNITS);
         open.forget(&open.take(Origin::Applied));
+        assert_eq!((open.bytes(), open.least_bytes()), (0, 0));
+    }
+
+    /// The batch comes while the unit waits for one of its partitions, the only one with changes so far.
+    #[test]
+    fn a_unit_has_both_halves_of_a_batch_that_came_while_it_waited() {
+        const ROUNDS: u64 = 2000;
+        let open = OpenPartitions::default();
+        let pair = keys_of_partitions([0, 63]);
+        let mut alone = (0..).map(|number| Key::from(key::stripe(StripeId(number))));
+        let alone = alone.find(|key| partition_of(key) == 0);
+        let alone = [alone.expect("each partition has keys")];
+        let both_wait = Barrier::new(3);
+        for round in 1..=ROUNDS {
+            open.apply(batch(&alone, round), Origin::Applied, |_| {});
+            let held = open.partitions[0].sets.write();
+            let unit = std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    both_wait.wait();
+                    open.apply(batch(&pair, round), Origin::Applied, |_| {});
+                });
+                let unit = scope.spawn(|| {
+                    both_wait.wait();
+                    open.take(Origin::Applied)
+                });
+                both_wait.wait();
+                (0..round % 100).for_each(|_| std::thread::yield_now());
+                drop(held);
+                unit.join().expect("the unit is taken")
+            });
+            let found: BTreeMap<_, _> = unit.iter().collect();
+            let [one, other] = pair.each_ref().map(|key| found.contains_key(key));
+            assert_eq!(one, other, "round {round}: halves of a batch");
+            assert!(found.contains_key(&alone[0]), "round {round}");
+            open.forget(&unit);
+            open.forget(&open.take(Origin::Applied));
+        }
         assert_eq!((open.bytes(), open.least_bytes()), (0, 0));
     }
 
