@@ -28,11 +28,10 @@ impl FilledPartitions {
         }
     }
 
-    /// Notes partitions whose sets get changes. The caller has the locks of all of them, and none of them has a change yet
-    /// that the caller brings.
+    /// Notes partitions whose sets get changes. The caller has the locks of all of them, and changes them afterwards.
     pub(super) fn note(&self, partitions: PartitionSet, origin: Origin) {
         let filled = self.of(origin);
-        // Many threads read the set, so it is written seldom. No other can clear these partitions meanwhile.
+        // Many threads read the bits, so they are written seldom. No other thread can clear these meanwhile.
         if !PartitionSet::from_bits(filled.load(Ordering::Acquire)).contains(partitions) {
             filled.fetch_or(partitions.bits(), Ordering::AcqRel);
         }
