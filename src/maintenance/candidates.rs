@@ -29,13 +29,34 @@ pub(super) struct Rank {
 }
 
 /// The reason why bytes stay in their stripe.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Waits {
     pub(super) class: StripeClass,
     /// The losses that their new stripe has to survive.
     pub(super) least: i16,
     /// Set if members suffice, and lack room.
     pub(super) lacks_room: bool,
+}
+
+/// The facts that decide, besides room, how many losses bytes survive where they are, and elsewhere.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Conditions {
+    pub(super) live: Vec<MemberIndex>,
+    pub(super) draining: Vec<MemberIndex>,
+    /// The absent members that no rebuild gave up.
+    pub(super) awaited: Vec<MemberIndex>,
+    /// The number of codes of directories.
+    pub(super) codes: usize,
+    /// The number of commands that gave files other codes.
+    pub(super) orders: u64,
+}
+
+/// The stripes that wait for the same.
+#[derive(Debug, Default)]
+struct Aside {
+    stripes: BTreeSet<StripeId>,
+    /// The room that there was when they found none; `None` if they had no place at all.
+    room: Option<u64>,
 }
 
 /// The known partly dead stripes.
@@ -45,11 +66,12 @@ pub(super) struct Candidates {
     ranked: BTreeSet<(Rank, StripeId)>,
     ranks: HashMap<StripeId, Rank>,
     /// Those that wait for members or for room, as many as candidates at most.
-    aside: BTreeMap<StripeId, Waits>,
+    aside: BTreeMap<Waits, Aside>,
+    waits: HashMap<StripeId, Waits>,
     /// Set if more of them wait.
     waits_more: bool,
-    /// The absent members whose shards did not count when they were set aside.
-    given_up: BTreeSet<MemberIndex>,
+    /// The conditions under which they were set aside.
+    conditions: Conditions,
     /// The next stripe that a survey looks at; `None` once it saw all that there were at the mount.
     pub(super) survey_from: Option<Bytes>,
     /// Stripes taken to count their live bytes.
@@ -63,8 +85,9 @@ impl Candidates {
             ranked: BTreeSet::new(),
             ranks: HashMap::new(),
             aside: BTreeMap::new(),
+            waits: HashMap::new(),
             waits_more: false,
-            given_up: BTreeSet::new(),
+            conditions: Conditions::default(),
             survey_from: Some(key::stripes().0),
             counted: 0,
         }
@@ -80,54 +103,93 @@ impl Candidates {
         }
     }
 
-    /// A stripe is gone, or not worth moving.
-    pub(super) fn forget(&mut self, stripe: StripeId) {
-        self.unranked.remove(&stripe);
-        self.aside.remove(&stripe);
-        if let Some(rank) = self.ranks.remove(&stripe) {
-            self.ranked.remove(&(rank, stripe));
+    /// Notes a stripe of which it is not known whether it lost bytes. One that waits goes on to.
+    pub(super) fn add_unless_aside(&mut self, stripe: StripeId) {
+        if !self.waits.contains_key(&stripe) {
+            self.add(stripe);
         }
     }
 
-    /// Notes that a stripe waits, and is no candidate until then.
-    pub(super) fn set_aside(&mut self, stripe: StripeId, waits: Waits) {
+    /// A stripe is gone, or not worth moving. Returns whether it was a candidate, or waited.
+    pub(super) fn forget(&mut self, stripe: StripeId) -> bool {
+        let mut was_known = self.unranked.remove(&stripe);
+        if let Some(rank) = self.ranks.remove(&stripe) {
+            self.ranked.remove(&(rank, stripe));
+            was_known = true;
+        }
+        if let Some(waits) = self.waits.remove(&stripe) {
+            if let Some(aside) = self.aside.get_mut(&waits) {
+                aside.stripes.remove(&stripe);
+                if aside.stripes.is_empty() {
+                    self.aside.remove(&waits);
+                }
+            }
+            was_known = true;
+        }
+        was_known
+    }
+
+    /// Notes that a stripe waits, and is no candidate until then. There is so much room for it now.
+    pub(super) fn set_aside(&mut self, stripe: StripeId, waits: Waits, room: Option<u64>) {
         self.forget(stripe);
-        if self.aside.len() < MAX_CANDIDATES {
-            self.aside.insert(stripe, waits);
+        if self.waits.len() < MAX_CANDIDATES {
+            self.waits.insert(stripe, waits);
+            let aside = self.aside.entry(waits).or_default();
+            aside.stripes.insert(stripe);
+            aside.room = room;
         } else {
             self.waits_more = true;
         }
     }
 
-    /// Returns the stripes that wait, and for what.
-    pub(super) fn aside(&self) -> BTreeMap<StripeId, Waits> {
-        self.aside.clone()
+    /// Returns what stripes wait for.
+    pub(super) fn kinds_aside(&self) -> Vec<Waits> {
+        self.aside.keys().copied().collect()
     }
 
-    /// Notes the absent members whose shards do not count. If these are others than before, makes candidates again of all
-    /// stripes that wait, and returns whether there are any.
-    pub(super) fn note_given_up(&mut self, given_up: BTreeSet<MemberIndex>) -> bool {
-        if self.given_up == given_up {
+    /// Returns how many stripes wait.
+    #[cfg(test)]
+    pub(super) fn count_aside(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Notes the present conditions. If they are others than before, makes candidates again of all stripes that wait, and
+    /// returns whether there are any.
+    pub(super) fn note_conditions(&mut self, conditions: Conditions) -> bool {
+        if self.conditions == conditions {
             return false;
         }
-        self.given_up = given_up;
-        let waiting: Vec<_> = self.aside.iter().map(|(id, waits)| (*id, *waits)).collect();
-        self.take_back(&waiting)
+        self.conditions = conditions;
+        let mut any = false;
+        for waits in self.kinds_aside() {
+            any |= self.take_back(waits);
+        }
+        any
     }
 
-    /// Makes candidates again of stripes that wait as before. Returns whether there are any.
-    pub(super) fn take_back(&mut self, waiting: &[(StripeId, Waits)]) -> bool {
-        let mut found = false;
-        for (stripe, waits) in waiting {
-            if self.aside.get(stripe) == Some(waits) {
-                self.add(*stripe);
-                found = true;
-            }
+    /// Notes the present room for some of the stripes that wait. If there is more than before, makes candidates of them
+    /// again, and returns whether there are any.
+    pub(super) fn note_room(&mut self, waits: Waits, room: Option<u64>) -> bool {
+        let Some(aside) = self.aside.get_mut(&waits) else {
+            return false;
+        };
+        let has_grown = room > aside.room;
+        aside.room = room;
+        has_grown && self.take_back(waits)
+    }
+
+    fn take_back(&mut self, waits: Waits) -> bool {
+        let Some(aside) = self.aside.remove(&waits) else {
+            return false;
+        };
+        for stripe in aside.stripes {
+            self.waits.remove(&stripe);
+            self.add(stripe);
         }
-        if found && std::mem::take(&mut self.waits_more) {
+        if std::mem::take(&mut self.waits_more) {
             self.survey_from = Some(key::stripes().0);
         }
-        found
+        true
     }
 
     /// Takes some of the candidates without a rank. The caller counts their live bytes and calls [`Candidates::rank`]
@@ -217,5 +279,51 @@ mod tests {
         candidates.add(StripeId(1 << 40));
         assert!(candidates.survey_from.is_some());
         assert_eq!(candidates.take_unranked(usize::MAX).len(), MAX_CANDIDATES);
+    }
+
+    const WAITS: Waits = Waits {
+        class: StripeClass::VOLUME,
+        least: 2,
+        lacks_room: true,
+    };
+
+    #[test]
+    fn stripes_that_wait_stay_aside_in_a_survey_until_more_room_or_other_members_are_there() {
+        let mut candidates = Candidates::new();
+        candidates.set_aside(StripeId(1), WAITS, Some(5));
+        candidates.add_unless_aside(StripeId(1));
+        candidates.add_unless_aside(StripeId(2));
+        assert_eq!(candidates.take_unranked(10), [StripeId(2)]);
+        assert!(!candidates.note_room(WAITS, Some(5)));
+        assert!(!candidates.note_room(WAITS, None));
+        assert!(candidates.note_room(WAITS, Some(3)), "there was no place");
+        assert_eq!(candidates.take_unranked(10), [StripeId(1)]);
+        let conditions = Conditions {
+            codes: 1,
+            ..Conditions::default()
+        };
+        assert!(!candidates.note_conditions(conditions.clone()));
+        candidates.set_aside(StripeId(1), WAITS, None);
+        assert!(!candidates.note_conditions(conditions));
+        assert!(candidates.note_conditions(Conditions::default()));
+        assert_eq!(candidates.take_unranked(10), [StripeId(1)]);
+        // A stripe that lost more bytes waits no more.
+        candidates.set_aside(StripeId(1), WAITS, None);
+        candidates.add(StripeId(1));
+        assert_eq!(candidates.count_aside(), 0);
+        assert!(candidates.forget(StripeId(1)) && !candidates.forget(StripeId(1)));
+    }
+
+    #[test]
+    fn stripes_beyond_the_limit_that_wait_are_found_by_a_survey_once_others_return() {
+        let mut candidates = Candidates::new();
+        let all = 0..=MAX_CANDIDATES as u64;
+        all.for_each(|stripe| candidates.set_aside(StripeId(stripe), WAITS, None));
+        assert_eq!(candidates.count_aside(), MAX_CANDIDATES);
+        candidates.survey_from = None;
+        assert!(!candidates.note_room(WAITS, None));
+        assert_eq!(candidates.survey_from, None);
+        assert!(candidates.note_room(WAITS, Some(0)));
+        assert!(candidates.survey_from.is_some());
     }
 }

@@ -10,7 +10,7 @@
 //! count, because these may come back, until a rebuild gives these members up. So extents are re-pointed once the new stripe is on members with enough of its
 //! shards. Otherwise the bytes wait where they are.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
@@ -33,7 +33,7 @@ use moves::{LiveRun, PackKey, Packed, Pass, Written, alignment};
 mod moves;
 mod waiting;
 
-pub(super) use moves::{Floor, Moves};
+pub(super) use moves::{Blocked, Compacted, Floor, Moves};
 
 /// The most stripes moved in one pass. The reserve has room for the new stripes with their live bytes.
 const VICTIMS_AT_ONCE: usize = 64;
@@ -63,6 +63,8 @@ pub(super) struct Effort {
     pub(super) max_live: Permille,
     /// The number of times to rank some candidates, if none is found.
     pub(super) counts: usize,
+    /// The number of times to try some candidates, while none of them can be moved.
+    pub(super) turns: usize,
 }
 
 /// Moves live bytes out of mostly dead stripes.
@@ -117,41 +119,55 @@ impl Compaction {
         self.candidates.lock().counted
     }
 
+    /// Returns how many stripes wait for members or room.
+    #[cfg(test)]
+    pub(super) fn count_aside(&self) -> usize {
+        self.candidates.lock().count_aside()
+    }
+
     /// Returns whether all partly dead stripes are known and have a rank.
     pub(super) fn knows_all_candidates(&self) -> bool {
         self.candidates.lock().is_complete()
     }
 
-    /// Moves the live bytes of the deadest stripes. Returns whether any were moved.
+    /// Moves the live bytes of the deadest stripes that find a place.
     pub(super) fn compact(
         &self,
         locks: &dyn InodeLocks,
         effort: Effort,
-    ) -> Result<bool, CommitError> {
+    ) -> Result<Compacted, CommitError> {
         self.take_back();
-        loop {
+        let mut blocked = Blocked::default();
+        for _ in 0..effort.turns {
+            // No new stripe finds a place while accepted bytes wait for one.
+            if self.stripes.writer().is_stuck() {
+                return Ok(Compacted::Nothing);
+            }
             let victims = self.find_victims(effort)?;
             if victims.is_empty() {
-                return Ok(false);
+                return Ok(Compacted::Nothing);
             }
-            let moves = self.move_stripes(victims, locks, Floor::Written, &|_| true)?;
-            let are_waiting = !moves.waiting.is_empty();
-            self.set_aside(moves.waiting);
-            // Those that come next may find a place.
-            if moves.any || !are_waiting {
-                return Ok(moves.any);
+            let how: (Floor, &dyn Fn(&ClassCode) -> bool) = (Floor::Written, &|_| true);
+            let moves = self.move_where_possible(victims, locks, how, &mut blocked)?;
+            if moves.any {
+                return Ok(Compacted::Moved);
             }
         }
+        Ok(Compacted::Unfinished)
     }
 
-    /// Moves the live bytes of a stripe with wrong shards into a new one. Returns whether nothing refers to it any more.
+    /// Moves the live bytes of a damaged stripe into a new one. Returns whether nothing refers to it any more.
     pub(super) fn rewrite(
         &self,
         stripe: StripeId,
         locks: &dyn InodeLocks,
+        floor: Floor,
     ) -> Result<bool, CommitError> {
-        self.move_stripes(vec![stripe], locks, Floor::None, &|_| true)?;
-        Ok(!self.catalog.has_backref(stripe)?)
+        match self.move_stripes(vec![stripe], locks, floor, &|_| true) {
+            Ok(_) => Ok(!self.catalog.has_backref(stripe)?),
+            Err(CommitError::NoSpace) => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Moves the live bytes of some stripes into new ones of the codes of their files, as far as they can be read; no more
@@ -164,11 +180,31 @@ impl Compaction {
         floor: Floor,
         may_write: &dyn Fn(&ClassCode) -> bool,
     ) -> Result<Moves, CommitError> {
-        let mut pass = Pass::default();
+        self.move_where_possible(victims, locks, (floor, may_write), &mut Blocked::default())
+    }
+
+    /// Does the same, but leaves bytes alone whose kind of new stripes is blocked, and notes further such kinds.
+    pub(super) fn move_where_possible(
+        &self,
+        victims: Vec<StripeId>,
+        locks: &dyn InodeLocks,
+        (floor, may_write): (Floor, &dyn Fn(&ClassCode) -> bool),
+        blocked: &mut Blocked,
+    ) -> Result<Moves, CommitError> {
+        let mut pass = Pass {
+            blocked: std::mem::take(blocked),
+            ..Pass::default()
+        };
         let packed = self.pack_all(&mut pass, victims, locks, floor, may_write);
+        if matches!(&packed, Err(error) if !matches!(error, CommitError::NoSpace)) {
+            pass.failed.extend(pass.trying);
+        }
         // Stripes that were written are of use whatever came after them.
         let pointed = self.point_to_written(&mut pass, locks, floor);
-        packed.and(pointed).map(|()| pass.moves)
+        let outcome = packed.and(pointed);
+        self.keep_candidates(&pass, outcome.is_err());
+        *blocked = pass.blocked;
+        outcome.map(|()| pass.moves)
     }
 
     /// Writes live bytes of stripes to new ones. No extent points to these yet.
@@ -181,15 +217,22 @@ impl Compaction {
         may_write: &dyn Fn(&ClassCode) -> bool,
     ) -> Result<(), CommitError> {
         'victims: for victim in victims {
-            // A live rest that does not move marks the stripe, and makes it a candidate again.
-            self.candidates.lock().forget(victim);
+            // If only some of its bytes move, a mark makes it a candidate again.
+            let is_known = self.candidates.lock().forget(victim);
+            pass.try_stripe(victim, is_known);
             let _pin = self.stripes.pins().pin();
             self.split_long_runs(victim, locks)?;
             let survived = self.losses_survived(victim, floor)?;
             for run in self.live_runs(victim)? {
                 let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
                 let key = (code.class(), least(survived, &code));
-                if !may_write(&code) || self.stripes.writer().attainable(&code) < key.1 {
+                if !may_write(&code) {
+                    pass.refuse(victim, key);
+                    continue;
+                }
+                let attainable = pass.attainable.entry(key.0);
+                let find = || self.stripes.writer().attainable(&code);
+                if *attainable.or_insert_with(find) < key.1 {
                     pass.wait(victim, key, false);
                     continue;
                 }
@@ -209,15 +252,16 @@ impl Compaction {
                     pass.wait(victim, key, true);
                     continue;
                 }
-                if pass.packs.entry(key).or_default().runs.is_empty() {
-                    if pass.begun == STRIPES_AT_ONCE {
-                        break 'victims;
-                    }
-                    pass.begun += 1;
+                if pass.would_begin(key) && pass.begun() == STRIPES_AT_ONCE {
+                    pass.untried.insert(victim);
+                    break 'victims;
                 }
-                self.pack(pass.packs.entry(key).or_default(), run);
+                if !self.pack(pass.packs.entry(key).or_default(), run) {
+                    pass.failed.insert(victim);
+                }
             }
         }
+        pass.trying = None;
         let packs: Vec<PackKey> = pass.packs.keys().copied().collect();
         for key in packs {
             if let Some(code) = self.stripes.classes().get(key.0) {
@@ -351,7 +395,7 @@ impl Compaction {
             _ => None,
         };
         for stripe in stripes {
-            candidates.add(stripe);
+            candidates.add_unless_aside(stripe);
         }
         Ok(true)
     }
@@ -448,8 +492,8 @@ impl Compaction {
         Ok(applied?)
     }
 
-    /// Copies a live run. A run that cannot be read stays in its stripe.
-    fn pack(&self, packed: &mut Packed, run: LiveRun) {
+    /// Copies a live run. One that cannot be read stays in its stripe. Returns whether it was read.
+    fn pack(&self, packed: &mut Packed, run: LiveRun) -> bool {
         let Extent {
             stripe,
             stripe_offset,
@@ -457,7 +501,7 @@ impl Compaction {
         } = run.extent;
         if let Some(&at) = packed.copied.get(&(stripe, stripe_offset, len)) {
             packed.runs.push((run, at));
-            return;
+            return true;
         }
         let filled = packed.payload.len();
         let at = run.start_after(filled);
@@ -477,10 +521,11 @@ impl Compaction {
             }
             packed.payload.truncate(filled);
             self.candidates.lock().forget(stripe);
-            return;
+            return false;
         }
         packed.copied.insert((stripe, stripe_offset, len), at);
         packed.runs.push((run, at));
+        true
     }
 
     /// Writes the packed bytes as a stripe. Returns false if there is no place in which they are protected enough.
@@ -495,12 +540,14 @@ impl Compaction {
             return Ok(true);
         }
         let (class, least) = key;
-        let written = self
-            .stripes
-            .writer()
-            .append_stripe(class, &payload, least)
-            .map_err(CommitError::from);
-        let (stripe, hold) = match written {
+        // The mark comes before any backref. The hold keeps the reaper away until all are there.
+        let mark = |stripe| -> Result<(), CommitError> {
+            let mut batch = Batch::default();
+            batch.put(key::perhaps_dead(stripe), Marker.encode());
+            Ok(self.meta.apply(batch)?)
+        };
+        let writer = self.stripes.writer();
+        let (stripe, hold) = match writer.append_stripe(class, &payload, least, mark) {
             Ok(written) => written,
             Err(CommitError::NoSpace) => {
                 pass.block(key, &runs, true);
@@ -546,11 +593,17 @@ impl Compaction {
             Ok(()) | Err(CommitError::NoSpace) => {}
             Err(error) => return Err(error),
         }
+        let mut outcome = Ok(());
         for written in std::mem::take(&mut pass.written) {
-            self.point_to(pass, &written, locks, floor)?;
+            let pointed = self.point_to(pass, &written, locks, floor);
+            if matches!(&pointed, Err(error) if !matches!(error, CommitError::NoSpace)) {
+                let stripes = written.runs.iter().map(|(run, _)| run.extent.stripe);
+                pass.failed.extend(stripes);
+            }
+            outcome = outcome.and(pointed);
             drop(written.hold);
         }
-        Ok(())
+        outcome
     }
 
     fn point_to(
@@ -563,12 +616,19 @@ impl Compaction {
         let Written { stripe, code, .. } = written;
         let live = self.members.membership().live();
         let survives = self.losses_survived_with(*stripe, &live)?;
+        let mut found = HashMap::new();
         let mut outcome = Ok(());
         for (run, at) in &written.runs {
             let old = run.extent.stripe;
-            let least = least(self.losses_survived(old, floor)?, code);
+            let now = match found.get(&old) {
+                Some(now) => *now,
+                None => *found
+                    .entry(old)
+                    .or_insert(self.losses_survived(old, floor)?),
+            };
+            let least = least(now, code);
             if survives.is_none_or(|survives| survives < least) {
-                pass.wait(old, (code.class(), least), true);
+                pass.lack(old, (code.class(), least));
                 continue;
             }
             // Offsets in a stripe are below 4 GiB.
@@ -584,10 +644,7 @@ impl Compaction {
                 }
             });
         }
-        // An extent that changed or stays left its copy without a backref.
-        let mut batch = Batch::default();
-        batch.put(key::perhaps_dead(*stripe), Marker.encode());
-        self.meta.apply(batch)?;
+        // The stripe has a mark: an extent that changed or stays left its copy without a backref.
         outcome
     }
 

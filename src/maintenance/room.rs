@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::compaction::{Compaction, Effort, InodeLocks, MAX_LIVE};
+use super::compaction::{Compacted, Compaction, Effort, InodeLocks, MAX_LIVE};
 use super::pace::pause;
 use super::reaper::Reaper;
 use crate::stripes::{Space, Stripes};
@@ -26,12 +26,14 @@ const MAX_ROUNDS: usize = 16;
 const IN_NEED: Effort = Effort {
     max_live: MAX_LIVE,
     counts: usize::MAX,
+    turns: 256,
 };
 
 /// The effort before room is needed: the move of each stripe gains at least as much as it costs.
 const AHEAD: Effort = Effort {
     max_live: 500,
     counts: 2,
+    turns: 2,
 };
 
 /// Free space is little below one of so many parts of a volume.
@@ -140,14 +142,20 @@ impl Room {
         if !has_room(&self.stripes, needed) {
             made |= self.shrink_index()?;
         }
+        let mut compacted = Compacted::Moved;
         for _ in 0..MAX_ROUNDS {
-            if has_room(&self.stripes, needed) || !self.try_compact(locks, IN_NEED)? {
+            if has_room(&self.stripes, needed) {
+                break;
+            }
+            compacted = self.try_compact(locks, IN_NEED)?;
+            if compacted != Compacted::Moved {
                 break;
             }
             self.reaper.reap_now()?;
         }
-        // Stripes that are still held or read may come free at any time.
-        if !has_room(&self.stripes, needed) && !self.reaper.is_under_way() {
+        // Stripes that are still held or read may come free at any time, and the next call tries those that are left.
+        let may_gain = self.reaper.is_under_way() || compacted == Compacted::Unfinished;
+        if !has_room(&self.stripes, needed) && !may_gain {
             let usable_free = self.stripes.space().measure().usable_free;
             self.exhaustion.note_exhausted(deaths, usable_free, needed);
         }
@@ -198,7 +206,10 @@ impl Room {
         let space = self.stripes.space().measure();
         let little = little(space, capacity);
         let deaths = self.exhaustion.deaths();
-        if space.usable_free > little || *self.done_ahead.lock() == Some(deaths) {
+        if space.usable_free > little {
+            return Ok(());
+        }
+        if *self.done_ahead.lock() == Some(deaths) && !self.compaction.take_back() {
             return Ok(());
         }
         if self.reaper.is_under_way() {
@@ -211,11 +222,14 @@ impl Room {
         };
         for _ in 0..rounds {
             let (began, before) = (Instant::now(), self.compaction.moved());
-            let moved_any = self.try_compact(locks, AHEAD);
+            let compacted = self.try_compact(locks, AHEAD);
             let moved = self.compaction.moved() - before;
             self.rest(pause(bytes_per_second, moved, began.elapsed(), false));
-            if !moved_any? {
-                if self.compaction.knows_all_candidates() {
+            let compacted = compacted?;
+            if compacted != Compacted::Moved {
+                let is_stuck = self.stripes.writer().is_stuck();
+                let is_done = compacted == Compacted::Nothing && !is_stuck;
+                if is_done && self.compaction.knows_all_candidates() {
                     *self.done_ahead.lock() = Some(deaths);
                 }
                 break;
@@ -229,9 +243,13 @@ impl Room {
     }
 
     /// Compacts, unless the room kept back for that is used up too.
-    fn try_compact(&self, locks: &dyn InodeLocks, effort: Effort) -> Result<bool, CommitError> {
+    fn try_compact(
+        &self,
+        locks: &dyn InodeLocks,
+        effort: Effort,
+    ) -> Result<Compacted, CommitError> {
         match self.compaction.compact(locks, effort) {
-            Err(CommitError::NoSpace) => Ok(false),
+            Err(CommitError::NoSpace) => Ok(Compacted::Nothing),
             outcome => outcome,
         }
     }

@@ -23,6 +23,7 @@ mod together;
 
 /// The class of stripes with the code of the volume.
 const VOLUME: StripeClass = StripeClass::VOLUME;
+const UNNOTED: fn(StripeId) -> Result<(), StripeError> = |_| Ok(());
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 32 << 10;
@@ -165,7 +166,7 @@ impl Rig {
     /// Writes a stripe of its own.
     fn write_stripe(&self, payload: &[u8]) -> StripeId {
         let writer = self.stripes.writer();
-        let (stripe, _hold) = writer.append_stripe(VOLUME, payload, 0).unwrap();
+        let (stripe, _hold) = writer.append_stripe(VOLUME, payload, 0, UNNOTED).unwrap();
         self.stripes.writer().wait_flushed().unwrap();
         stripe
     }
@@ -546,7 +547,7 @@ fn a_panic_during_the_write_of_a_stripe_reaches_every_waiting_caller() {
         let payload = pattern(1, UNIT);
         let wait = || {
             let writer = rig.stripes.writer();
-            let (stripe, _hold) = writer.append_stripe(VOLUME, &payload, 0).unwrap();
+            let (stripe, _hold) = writer.append_stripe(VOLUME, &payload, 0, UNNOTED).unwrap();
             (stripe, rig.stripes.writer().wait_flushed())
         };
         let waited = std::panic::catch_unwind(std::panic::AssertUnwindSafe(wait));

@@ -150,35 +150,32 @@ impl Writer {
         code.survival().after(shards.saturating_sub(homes))
     }
 
-    /// Returns how many losses a new stripe of compaction survives with the members that have room for it.
-    pub(crate) fn attainable_with_room(&self, code: &Arc<ClassCode>) -> i16 {
+    /// Returns the room on the members, in stripes. `None` if a new stripe of compaction that has to survive `least` losses
+    /// finds no place.
+    pub(crate) fn room_for(&self, code: &Arc<ClassCode>, least: i16) -> Option<u64> {
         let code = self.code_at_present(code);
-        let shards = code.geometry().total_shards();
-        let candidates = self.segments.candidates(Need::Compaction(0), shards);
-        let with_room = candidates
-            .iter()
-            .filter(|candidate| candidate.available >= code.step());
-        let vacant = shards.saturating_sub(with_room.count());
-        code.survival().after(vacant)
+        self.segments.room_for(&code, least)
     }
 
     /// Puts `payload` into a stripe of its own, which is sealed at once. The stripe may use the room that is kept back
     /// for compaction. The place chosen for it survives `least` losses, but its members may fail or fill up until it is
-    /// flushed.
+    /// flushed. Calls `note` with its number before that.
     ///
     /// # Errors
     ///
-    /// As for [`Writer::append`]; [`StripeError::LessProtected`] if members are too few for `least`.
+    /// As for [`Writer::append`]; [`StripeError::LessProtected`] if members are too few for `least`. If `note` fails, nothing
+    /// is written.
     ///
     /// # Panics
     ///
     /// If `payload` is longer than the capacity of the class.
-    pub(crate) fn append_stripe(
+    pub(crate) fn append_stripe<E: From<StripeError>>(
         &self,
         class: StripeClass,
         payload: &[u8],
         least: i16,
-    ) -> Result<(StripeId, Hold), StripeError> {
+        note: impl FnOnce(StripeId) -> Result<(), E>,
+    ) -> Result<(StripeId, Hold), E> {
         let code = self.code_of(class)?;
         assert!(
             payload.len() <= code.capacity(),
@@ -193,6 +190,10 @@ impl Writer {
             reservation,
         } = self.number(reservation, code)?;
         let hold = self.buffers.hold(stripe);
+        if let Err(error) = note(stripe) {
+            self.segments.release(reservation)?;
+            return Err(error);
+        }
         self.buffers
             .restore(class, (stripe, code), payload, Some(reservation));
         Ok((stripe, hold))

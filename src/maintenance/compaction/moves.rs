@@ -52,6 +52,36 @@ pub(in crate::maintenance) enum Floor {
 /// The class of a new stripe, and the losses that it has to survive. Bytes that need different ones share no stripe.
 pub(super) type PackKey = (StripeClass, i16);
 
+/// The kinds of new stripes for which no place was found.
+#[derive(Debug, Default)]
+pub(in crate::maintenance) struct Blocked(BTreeSet<PackKey>);
+
+impl Blocked {
+    fn add(&mut self, key: PackKey) {
+        self.0.insert(key);
+    }
+
+    /// Returns whether there is no place for stripes of this kind. A place in which they survive more losses is no easier
+    /// to find.
+    fn has(&self, (class, least): PackKey) -> bool {
+        self.0
+            .range((class, i16::MIN)..=(class, least))
+            .next()
+            .is_some()
+    }
+}
+
+/// The outcome of a compaction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::maintenance) enum Compacted {
+    /// Bytes were moved.
+    Moved,
+    /// No bytes can be moved.
+    Nothing,
+    /// None of the stripes that were tried can be moved, and others are left.
+    Unfinished,
+}
+
 /// The outcome of moving stripes.
 #[derive(Debug, Default)]
 pub(in crate::maintenance) struct Moves {
@@ -89,18 +119,48 @@ pub(super) struct Written {
 #[derive(Default)]
 pub(super) struct Pass {
     pub(super) packs: BTreeMap<PackKey, Packed>,
-    /// The new stripes that were begun.
-    pub(super) begun: usize,
     pub(super) written: Vec<Written>,
-    /// Those for which there is no place.
-    blocked: BTreeSet<PackKey>,
+    pub(super) blocked: Blocked,
+    /// The losses that new stripes survive with the members that take shards.
+    pub(super) attainable: BTreeMap<StripeClass, i16>,
+    /// The stripes that were candidates, or waited, before they were tried.
+    pub(super) known: BTreeSet<StripeId>,
+    /// The stripe that is being tried.
+    pub(super) trying: Option<StripeId>,
+    /// Those that were not tried in full.
+    pub(super) untried: BTreeSet<StripeId>,
+    /// Those with bytes that the caller leaves where they are.
+    pub(super) refused: BTreeSet<StripeId>,
+    /// Those that cannot be moved because of what they hold, or what refers to them.
+    pub(super) failed: BTreeSet<StripeId>,
     pub(super) moves: Moves,
 }
 
 impl Pass {
+    /// Begins to try a stripe.
+    pub(super) fn try_stripe(&mut self, stripe: StripeId, is_known: bool) {
+        self.trying = Some(stripe);
+        if is_known {
+            self.known.insert(stripe);
+        }
+    }
+
+    /// Returns how many new stripes were written, or are being filled.
+    pub(super) fn begun(&self) -> usize {
+        let filled = self.packs.values().filter(|packed| !packed.runs.is_empty());
+        self.written.len() + filled.count()
+    }
+
+    /// Returns whether bytes of this kind would be the first of a new stripe.
+    pub(super) fn would_begin(&self, key: PackKey) -> bool {
+        self.packs
+            .get(&key)
+            .is_none_or(|packed| packed.runs.is_empty())
+    }
+
     /// Returns whether a stripe of this kind found no place.
     pub(super) fn is_blocked(&self, key: PackKey) -> bool {
-        self.blocked.contains(&key)
+        self.blocked.has(key)
     }
 
     /// Notes that bytes stay in a stripe.
@@ -113,9 +173,21 @@ impl Pass {
         self.moves.waiting.entry(stripe).or_insert(waits);
     }
 
+    /// Notes that the caller leaves bytes of a stripe where they are.
+    pub(super) fn refuse(&mut self, stripe: StripeId, key: PackKey) {
+        self.refused.insert(stripe);
+        self.wait(stripe, key, false);
+    }
+
+    /// Notes that a new stripe of this kind would survive too few losses, so bytes stay in their stripe.
+    pub(super) fn lack(&mut self, stripe: StripeId, key: PackKey) {
+        self.blocked.add(key);
+        self.wait(stripe, key, true);
+    }
+
     /// Notes that there is no place for these runs, nor for others of their kind.
     pub(super) fn block(&mut self, key: PackKey, runs: &[(LiveRun, usize)], lacks_room: bool) {
-        self.blocked.insert(key);
+        self.blocked.add(key);
         for (run, _) in runs {
             self.wait(run.extent.stripe, key, lacks_room);
         }

@@ -1,22 +1,54 @@
 //! Stripes that compaction leaves alone until members came or got room, because their bytes would be less protected elsewhere.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::Compaction;
+use super::moves::Pass;
 use crate::format::StripeId;
-use crate::maintenance::candidates::Waits;
+use crate::maintenance::candidates::{Conditions, Waits};
 
 impl Compaction {
+    /// Keeps the stripes that were tried and stay as candidates, or sets them aside. Others never were candidates.
+    pub(super) fn keep_candidates(&self, pass: &Pass, has_failed: bool) {
+        let Pass { known, moves, .. } = pass;
+        let left = known.iter().filter(|stripe| {
+            let is_left = has_failed && !pass.failed.contains(stripe);
+            pass.untried.contains(stripe) || is_left
+        });
+        let mut again: BTreeSet<StripeId> = left.copied().collect();
+        // While accepted bytes wait for room, no other bytes are tried.
+        let is_stuck = self.stripes.writer().is_stuck();
+        let mut aside = BTreeMap::new();
+        for (&stripe, &waits) in &moves.waiting {
+            if !known.contains(&stripe) {
+                continue;
+            }
+            if is_stuck || pass.refused.contains(&stripe) {
+                again.insert(stripe);
+            } else {
+                again.remove(&stripe);
+                aside.insert(stripe, waits);
+            }
+        }
+        let mut candidates = self.candidates.lock();
+        again.into_iter().for_each(|stripe| candidates.add(stripe));
+        drop(candidates);
+        self.set_aside(aside);
+    }
+
     /// Sets stripes aside that would be less protected elsewhere.
-    pub(super) fn set_aside(&self, waiting: BTreeMap<StripeId, Waits>) {
+    fn set_aside(&self, waiting: BTreeMap<StripeId, Waits>) {
         if waiting.is_empty() {
             return;
         }
         let for_members = waiting.values().filter(|waits| !waits.lacks_room).count();
+        let kinds: BTreeSet<Waits> = waiting.values().copied().collect();
+        let rooms = kinds.into_iter().map(|waits| (waits, self.room_for(waits)));
+        let rooms: BTreeMap<Waits, Option<u64>> = rooms.collect();
         let mut candidates = self.candidates.lock();
         for (stripe, waits) in waiting {
-            candidates.set_aside(stripe, waits);
+            candidates.set_aside(stripe, waits, rooms.get(&waits).copied().flatten());
         }
         drop(candidates);
         let awaited = self.members.membership().awaited();
@@ -34,35 +66,39 @@ impl Compaction {
         );
     }
 
-    /// Makes candidates again of stripes that wait no more for members, or for room. Returns whether there are any.
+    /// Makes candidates again of stripes that may find a place by now: the members or codes are others than when they were
+    /// set aside, or there is more room for them. Returns whether there are any.
     pub(in crate::maintenance) fn take_back(&self) -> bool {
-        let given_up = self.members.membership().given_up();
+        let conditions = self.conditions();
         let mut candidates = self.candidates.lock();
-        // Shards on these members count no more, or count again.
-        if candidates.note_given_up(given_up) {
+        if candidates.note_conditions(conditions) {
             return true;
         }
-        let waiting = candidates.aside();
+        let kinds = candidates.kinds_aside();
         drop(candidates);
-        let mut attainable = BTreeMap::new();
-        let mut can_move = |waits: &Waits| {
-            let Some(code) = self.stripes.classes().get(waits.class) else {
-                return true;
-            };
-            let kind = (waits.class, waits.lacks_room);
-            let found = attainable.entry(kind).or_insert_with(|| {
-                let writer = self.stripes.writer();
-                if waits.lacks_room {
-                    writer.attainable_with_room(&code)
-                } else {
-                    writer.attainable(&code)
-                }
-            });
-            *found >= waits.least
-        };
-        let back = waiting.into_iter().filter(|(_, waits)| can_move(waits));
-        let back: Vec<_> = back.collect();
-        let mut candidates = self.candidates.lock();
-        candidates.take_back(&back)
+        let mut any = false;
+        for waits in kinds {
+            let room = self.room_for(waits);
+            any |= self.candidates.lock().note_room(waits, room);
+        }
+        any
+    }
+
+    fn conditions(&self) -> Conditions {
+        let membership = self.members.membership();
+        let awaited = membership.awaited().into_iter();
+        Conditions {
+            live: membership.live(),
+            draining: membership.draining(),
+            awaited: awaited.map(|(member, _)| member).collect(),
+            codes: self.stripes.classes().of_directories().len(),
+            orders: self.catalog.rewrites_given(),
+        }
+    }
+
+    /// Returns the room for new stripes with bytes that wait; `None` if these find no place.
+    fn room_for(&self, waits: Waits) -> Option<u64> {
+        let code = self.stripes.classes().get(waits.class)?;
+        self.stripes.writer().room_for(&code, waits.least)
     }
 }

@@ -13,7 +13,7 @@ use super::round::Round;
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeClass, StripeId};
 use crate::maintenance::InodeLocks;
-use crate::maintenance::compaction::{Compaction, Floor};
+use crate::maintenance::compaction::{Blocked, Compaction, Floor};
 use crate::maintenance::pace::PacedStep;
 use crate::maintenance::reaper::Reaper;
 use crate::maintenance::rebuild_status::Obstacle;
@@ -40,8 +40,8 @@ struct Copied {
 enum PackOutcome {
     /// As many bytes as count for those that were copied.
     Moved(u64),
-    /// Nothing was copied, because it would be less protected.
-    LessProtected,
+    /// Nothing was copied, because it would be less protected with the members or the room that there are.
+    Waits(Obstacle),
     /// There is no room for another stripe.
     NoRoom,
     /// The work is to stop.
@@ -178,6 +178,7 @@ impl CopyOut {
         stripes: &[Copied],
         (locks, floor): (&dyn InodeLocks, Floor),
         may_write: &dyn Fn(&ClassCode) -> bool,
+        blocked: &mut Blocked,
         round: &Round<'_>,
     ) -> Result<PackOutcome, CommitError> {
         let capacity = self.stripes.writer().stripe_capacity();
@@ -188,20 +189,19 @@ impl CopyOut {
         for _ in 0..=payload.div_ceil(self.stripes.classes().least_capacity()) {
             // The room kept back is not for this, because copying frees no space on the full members.
             if !has_room(&self.stripes, capacity as u64) {
-                return Ok(PackOutcome::NoRoom);
+                return Ok(without_room(counted));
             }
             let step = self.step();
             let victims = left.iter().map(|found| found.stripe).collect();
-            let moves = match self
-                .compaction
-                .move_stripes(victims, locks, floor, may_write)
-            {
-                Err(CommitError::NoSpace) => return Ok(PackOutcome::NoRoom),
+            let moves = match self.compaction.move_where_possible(
+                victims,
+                locks,
+                (floor, may_write),
+                blocked,
+            ) {
+                Err(CommitError::NoSpace) => return Ok(without_room(counted)),
                 moves => moves?,
             };
-            if !moves.any && moves.lack_room() {
-                return Ok(PackOutcome::NoRoom);
-            }
             let mut written = 0;
             for found in std::mem::take(&mut left) {
                 if self.catalog.has_backref(found.stripe)? {
@@ -215,7 +215,11 @@ impl CopyOut {
                 return Ok(PackOutcome::Stopped);
             }
             if counted == 0 && !moves.any && !moves.waiting.is_empty() {
-                return Ok(PackOutcome::LessProtected);
+                return Ok(PackOutcome::Waits(if moves.lack_room() {
+                    Obstacle::NoRoom
+                } else {
+                    Obstacle::LessProtected
+                }));
             }
             if !moves.any || left.is_empty() {
                 break;
@@ -244,13 +248,16 @@ impl CopyOut {
         };
         let capacity = self.stripes.writer().stripe_capacity();
         let mut copied = false;
+        let mut blocked = Blocked::default();
         for stripes in packs(stripes, capacity) {
-            match self.move_pack(stripes, (locks, floor), may_write, round)? {
+            match self.move_pack(stripes, (locks, floor), may_write, &mut blocked, round)? {
                 PackOutcome::Moved(bytes) => {
                     copied |= bytes > 0;
                     self.status.add_written(bytes, 0, round.elapsed());
                 }
-                PackOutcome::LessProtected => obstacle = Obstacle::LessProtected,
+                // Other stripes need less, or have other codes.
+                PackOutcome::Waits(found) if obstacle != Obstacle::NoRoom => obstacle = found,
+                PackOutcome::Waits(_) => {}
                 PackOutcome::NoRoom if copied => break,
                 PackOutcome::NoRoom => return Ok(SegmentOutcome::Blocked(Obstacle::NoRoom)),
                 PackOutcome::Stopped => return Ok(SegmentOutcome::Stopped),
@@ -338,6 +345,14 @@ impl CopyOut {
         }
         endangered.sort_by_key(|(tolerated, _)| *tolerated);
         Ok(endangered.into_iter().map(|(_, found)| found).collect())
+    }
+}
+
+/// Returns the outcome of a pack of which so much was copied before there was no room.
+fn without_room(counted: u64) -> PackOutcome {
+    match counted {
+        0 => PackOutcome::NoRoom,
+        _ => PackOutcome::Moved(counted),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::compaction::InodeLocks;
+use super::super::compaction::{Floor, InodeLocks};
 use super::super::pace::Pace;
 use super::Scrubber;
 use super::passed::{DefectCounts, Passed, add_counted, add_defects};
@@ -144,7 +144,12 @@ impl Scrubber {
             );
         }
         let is_to_move = is_loss_dead || verdict.inconsistent.is_some();
-        if is_to_move && self.compaction.rewrite(stripe, locks)? {
+        // The other shards of a stripe with dead losses are right.
+        let floor = match verdict.inconsistent {
+            Some(_) => Floor::None,
+            None => Floor::Written,
+        };
+        if is_to_move && self.compaction.rewrite(stripe, locks, floor)? {
             scrub.repaired += wrong.max(1);
             return Ok(());
         }

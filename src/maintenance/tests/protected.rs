@@ -2,7 +2,7 @@
 
 use super::full_disks::fill_disk;
 use super::*;
-use crate::maintenance::compaction::{Floor, Moves};
+use crate::maintenance::compaction::{Compacted, Effort, Floor, Moves};
 use crate::transaction::FullMembers;
 
 /// The length of each file: two of them fill a stripe of 4+2.
@@ -160,15 +160,17 @@ fn bytes_whose_new_stripe_lost_a_shard_on_the_way_stay_where_they_are() {
     }
 }
 
+const EFFORT: Effort = Effort {
+    max_live: 900,
+    counts: 100,
+    turns: 2,
+};
+
 /// Compacts until nothing moves.
 fn compact(fs: &TestFs) {
-    let effort = crate::maintenance::compaction::Effort {
-        max_live: 900,
-        counts: 100,
-    };
     let compaction = &fs.maintenance.room.compaction;
     for _ in 0..100 {
-        if !compaction.compact(&NoLocks, effort).unwrap() {
+        if compaction.compact(&NoLocks, EFFORT).unwrap() == Compacted::Nothing {
             return;
         }
         fs.sync().unwrap();
@@ -250,4 +252,126 @@ fn stripes_with_shards_on_absent_members_move_where_others_suffice() {
             assert!(fs.read(*file).unwrap() == pattern(*file, LEN), "{lost:?}");
         }
     }
+}
+
+/// Others than compaction try them meanwhile, as a rebuild does, which may refuse their code.
+#[test]
+fn stripes_that_others_left_where_they_are_stay_candidates() {
+    for may_write in [true, false] {
+        let rig = Rig::new(4, 2, 6);
+        let fs = rig.open(&[]);
+        write(&fs, 0..24);
+        let left = halve(&fs, 0..24);
+        let before = stripes_of(&fs, &left);
+        fs.lose(&rig, 0);
+        compact(&fs);
+        let compaction = &fs.maintenance.room.compaction;
+        assert_eq!(compaction.count_aside(), before.len());
+        let may = |_: &_| may_write;
+        let moves = compaction.move_stripes(before.clone(), &NoLocks, Floor::Written, &may);
+        let moves = moves.unwrap();
+        assert!(!moves.any && moves.waiting.len() == before.len());
+        if may_write {
+            assert_eq!(compaction.count_aside(), before.len());
+        }
+        fs.take_back(&rig, 0);
+        fs.sync().unwrap();
+        compact(&fs);
+        assert!(stripes_of(&fs, &left).len() < before.len(), "{may_write}");
+        assert_survives(&rig, &left, 2, "the member is back");
+    }
+}
+
+/// Files may have got a code that survives fewer losses.
+#[test]
+fn stripes_that_wait_are_tried_again_once_files_got_other_codes() {
+    let rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    write(&fs, 0..24);
+    halve(&fs, 0..24);
+    fs.lose(&rig, 0);
+    compact(&fs);
+    let compaction = &fs.maintenance.room.compaction;
+    assert!(!compaction.take_back());
+    fs.transactions.order_rewrite().unwrap();
+    assert!(compaction.take_back());
+    assert_eq!(compaction.count_aside(), 0);
+    compact(&fs);
+    assert!(compaction.count_aside() > 0 && !compaction.take_back());
+}
+
+/// Those that lack a shard need no more than the members with room. Yet no member may be left out.
+#[test]
+fn stripes_that_wait_for_room_are_not_tried_again_while_a_member_is_full() {
+    let rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    fs.lose(&rig, 0);
+    write(&fs, 0..24);
+    let left = halve(&fs, 0..24);
+    let before = stripes_of(&fs, &left);
+    fs.take_back(&rig, 0);
+    fs.sync().unwrap();
+    fill_disk(&rig.disks[1]);
+    compact(&fs);
+    let compaction = &fs.maintenance.room.compaction;
+    assert_eq!(compaction.count_aside(), before.len());
+    assert!(!compaction.take_back(), "there is no more room");
+    rig.disks[1].set_capacity(DISK);
+    assert!(compaction.take_back(), "there is room");
+    compact(&fs);
+    assert!(stripes_of(&fs, &left).len() < before.len());
+    assert_survives(&rig, &left, 2, "compacted");
+}
+
+#[test]
+fn one_compaction_tries_some_stripes_and_reads_those_of_one_new_stripe_in_vain() {
+    let rig = Rig::new(4, 2, 6);
+    let plan = FaultPlan::new();
+    let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+    let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+    write(&fs, 0..400);
+    let left = halve(&fs, 0..400);
+    let before = stripes_of(&fs, &left);
+    fill_disk(&rig.disks[1]);
+    let compaction = &fs.maintenance.room.compaction;
+    let reads = |turns| {
+        let effort = Effort { turns, ..EFFORT };
+        plan.record();
+        let compacted = compaction.compact(&NoLocks, effort).unwrap();
+        let log = plan.take_log();
+        assert_eq!(compacted, Compacted::Unfinished, "{turns} turns");
+        let is_read = |call: &&Call| call.kind == CallKind::Read && call.name != files::INDEX;
+        log.iter().filter(is_read).count()
+    };
+    let once = reads(1);
+    assert!(once > 0);
+    assert_eq!(compaction.count_aside(), 64);
+    assert_eq!(reads(2), once, "no place was found in the first turn");
+    assert_eq!(compaction.count_aside(), 192);
+    assert_eq!(stripes_of(&fs, &left), before);
+}
+
+/// It has a record before the first backref names it, and an error may come in between.
+#[test]
+fn a_new_stripe_is_marked_before_it_is_written() {
+    let rig = Rig::new(4, 2, 6);
+    let plan = FaultPlan::new();
+    let stores = FaultStore::wrap_all(rig.stores(&[]), &plan);
+    let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
+    write(&fs, 0..4);
+    let left = halve(&fs, 0..4);
+    let before = stripes_of(&fs, &left);
+    plan.add(
+        Fault::at(1, Effect::Eio)
+            .of(Scope::Kind(CallKind::Write))
+            .lasting(),
+    );
+    let compaction = &fs.maintenance.room.compaction;
+    let moved = compaction.move_stripes(before.clone(), &NoLocks, Floor::Written, &|_| true);
+    assert!(moved.is_err(), "{moved:?}");
+    let (from, end) = key::all_perhaps_dead();
+    let marks = fs.transactions.scan(&from, &end, usize::MAX).unwrap();
+    let marked = marks.iter().map(|(key, _)| key::parse_perhaps_dead(key));
+    let marked: Vec<StripeId> = marked.map(Result::unwrap).collect();
+    assert!(marked.last() > before.last(), "{marked:?}");
 }

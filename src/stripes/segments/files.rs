@@ -167,6 +167,15 @@ impl Segments {
         Ok((place, left_out))
     }
 
+    /// Returns the room on the members, in stripes. `None` if a new segment for stripes of compaction finds no place.
+    pub(in crate::stripes) fn room_for(&self, code: &ClassCode, least: i16) -> Option<u64> {
+        let need = Need::Compaction(least);
+        self.find_place(code, need, &HashMap::new()).ok()?;
+        let candidates = self.candidates(need, code.geometry().total_shards());
+        let steps = candidates.iter().map(|it| it.available / code.step());
+        Some(steps.sum())
+    }
+
     /// Logs which members have no room for a segment although others do: when these become others, and not too often.
     fn name_full(&self, full: &[MemberIndex]) {
         let before = std::mem::replace(&mut self.frontier.lock().named_full, full.to_vec());
