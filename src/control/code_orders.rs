@@ -87,7 +87,9 @@ pub(crate) fn of_directory(
                 return Ok(Answer::DirectoryCode(code_report(wanted)));
             }
             let balance = orders.awaits_balance();
-            let OrderNumber(order) = orders.order(*bytes_per_second, balance);
+            // Files wait for members that are away, whose shards stay theirs until then.
+            let ordered = orders.order_without_giving_up(*bytes_per_second, balance);
+            let OrderNumber(order) = ordered;
             Ok(Answer::Ordered(order))
         }
     }
