@@ -141,7 +141,9 @@ impl DaemonFailure {
             Self::DirectoryCode { problem, step } => {
                 Failure::usage(problem).advise(code_advice(&step, &place))
             }
-            Self::TooLittleRoomToRewrite { lacking } => too_little_room_to_rewrite(lacking, &place),
+            Self::TooLittleRoomToRewrite { lacking, away } => {
+                too_little_room_to_rewrite(lacking, &away, &place)
+            }
             Self::BadCode { problem } => Failure::usage(problem).advise(
                 "`cauchyfs create --help` lists the codes, and how many shards each can have",
             ),
@@ -151,14 +153,21 @@ impl DaemonFailure {
     }
 }
 
-/// Says that files find no room in another code.
-fn too_little_room_to_rewrite(lacking: u64, place: &str) -> Failure {
+/// Says that files find no room in another code. Members that are away may have some.
+fn too_little_room_to_rewrite(lacking: u64, away: &[u16], place: &str) -> Failure {
+    let absent: Vec<String> = away.iter().map(|it| format!("member {it}")).collect();
+    let (without, bring_back) = if absent.is_empty() {
+        (String::new(), "")
+    } else {
+        let without = format!(" without {}, which may have room", absent.join(", "));
+        (without, "bring back what is away, ")
+    };
     Failure::environment(format!(
-        "there is too little room to rewrite the files: {} of shards would find none",
+        "there is too little room to rewrite the files: {} of shards would find none{without}",
         format_size(lacking)
     ))
     .advise(format!(
-        "delete something, add another directory with `cauchyfs member add {place} DIR`, or leave --rewrite out: then only \
+        "{bring_back}delete something, add another directory with `cauchyfs member add {place} DIR`, or leave --rewrite out: then only \
          new files have the code"
     ))
 }
@@ -295,7 +304,10 @@ mod tests {
             (DaemonFailure::Busy, 2),
             (DaemonFailure::TooLittleRoom { lacking: 5 << 20 }, 2),
             (
-                DaemonFailure::TooLittleRoomToRewrite { lacking: 5 << 20 },
+                DaemonFailure::TooLittleRoomToRewrite {
+                    lacking: 5 << 20,
+                    away: vec![3, 5],
+                },
                 2,
             ),
             (
@@ -308,6 +320,23 @@ mod tests {
             (DaemonFailure::UnknownDirectoryCode { class: 9 }, 2),
             (DaemonFailure::Volume { failure }, 2),
         ]
+    }
+
+    #[test]
+    fn the_room_that_a_rewriting_lacks_is_told_with_the_members_that_may_have_it() {
+        let said = |away: &[u16]| {
+            let failure = too_little_room_to_rewrite(5 << 20, away, "/mnt");
+            (failure.message, failure.advice.unwrap_or_default())
+        };
+        let (message, advice) = said(&[]);
+        assert!(message.ends_with("5.0 MiB of shards would find none"));
+        assert!(advice.starts_with("delete something"), "{advice}");
+        let (message, advice) = said(&[3, 5]);
+        let without =
+            "5.0 MiB of shards would find none without member 3, member 5, which may have room";
+        assert!(message.ends_with(without), "{message}");
+        assert!(advice.starts_with("bring back what is away, "), "{advice}");
+        assert!(advice.contains("or leave --rewrite out"), "{advice}");
     }
 
     #[test]

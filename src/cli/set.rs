@@ -135,16 +135,13 @@ fn set_directory(
     let Some(outcome) = follow(mount, order, json)? else {
         return Ok(leave("the rewriting goes on", mount, None));
     };
-    if outcome != Outcome::Done {
-        return Ok(outcome);
-    }
     // It may wait for members or room, or leave what cannot be read.
     let report = mount.report()?;
     if !json {
         terminal::report(&terminal::join_lines(&rewriting(&report)));
     }
     if report.awaits_rewrite || report.rewriting.stripes_left > 0 {
-        return Ok(Outcome::Degraded);
+        return Ok(outcome.max(Outcome::Degraded));
     }
     Ok(outcome)
 }

@@ -87,7 +87,9 @@ pub(crate) fn of_directory(
                 return Ok(Answer::DirectoryCode(code_report(wanted)));
             }
             let balance = orders.awaits_balance();
-            let OrderNumber(order) = orders.order(*bytes_per_second, balance);
+            // Files wait for members that are away, whose shards stay theirs until then.
+            let ordered = orders.order_without_giving_up(*bytes_per_second, balance);
+            let OrderNumber(order) = ordered;
             Ok(Answer::Ordered(order))
         }
     }
@@ -139,10 +141,9 @@ fn check_room_to_rewrite(
         return Ok(());
     }
     // Those that are away may have the room, so that nothing has to be deleted for it.
-    let epochs = transactions.members().epochs();
-    let all_here = epochs.check_all_here();
-    all_here.map_err(|error| DaemonFailure::from(VolumeFailure::from(&error)))?;
-    Err(DaemonFailure::TooLittleRoomToRewrite { lacking })
+    let absent = transactions.members().epochs().absent_that_stay();
+    let away = absent.into_iter().map(|it| it.index.0).collect();
+    Err(DaemonFailure::TooLittleRoomToRewrite { lacking, away })
 }
 
 /// Tells the code of what is made in a directory.

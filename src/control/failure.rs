@@ -88,6 +88,9 @@ pub(crate) enum DaemonFailure {
     TooLittleRoomToRewrite {
         /// The bytes of shards that find no room.
         lacking: u64,
+        /// The members that are away, and may have room.
+        #[serde(default)]
+        away: Vec<u16>,
     },
     /// A code, or a number of shards, that makes no sense.
     BadCode {

@@ -622,7 +622,12 @@ impl Commands {
         let was_draining = membership.draining().contains(&member);
         let kept = self.volume.maintenance.draining().keep(member);
         kept.map_err(VolumeFailure::from)?;
-        tracing::info!(journal.member = %member, "member {member} is kept, and not drained any further");
+        let drained = if was_draining {
+            ", and not drained any further"
+        } else {
+            ""
+        };
+        tracing::info!(journal.member = %member, "member {member} is kept{drained}");
         // The limit of other orders stays.
         if was_draining && membership.draining().is_empty() {
             self.orders()?.lift_limit();

@@ -115,7 +115,8 @@ impl Draining {
         let begun = retired.and_then(|()| self.commits.sync());
         if begun.is_err()
             && !was_draining
-            && let Err(error) = self.members.changes().set_draining(member, false)
+            // One that came to replace it stays its heir: the same command goes on, or `keep` gives the order.
+            && let Err(error) = self.members.changes().undo_draining(member)
         {
             tracing::warn!(
                 journal.member = %member, "member {member} stays draining although that was to be undone: {error}"
@@ -161,8 +162,9 @@ impl Draining {
         }
         self.members.changes().set_draining(member, false)?;
         if is_replaced {
-            // A look before has seen the first order, and ends no later one. A crash leaves the first.
+            // A rebuild that looked before can end the first order only. Each is durable at once if there is space for it.
             order()?;
+            self.commits.sync_if_there_is_space()?;
         }
         Ok(())
     }

@@ -120,8 +120,10 @@ impl Joining {
         // A member that replaces it has no stale data.
         self.stale_copies.note()?;
         if adds_one {
-            // A look before it took part has seen the first order, and ends no later one. A crash leaves the first.
-            self.order_rewrite_for(self.members.membership().count())?;
+            // A rebuild that looked before can end the first order only. A checkpoint may find no space although a sync does.
+            if self.order_rewrite_for(self.members.membership().count())? {
+                self.commits.sync_if_there_is_space()?;
+            }
         }
         // The member takes part by now. Without space for a checkpoint, it is admitted later.
         match self.commits.checkpoint() {

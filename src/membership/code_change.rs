@@ -20,13 +20,13 @@ impl Epochs {
         self.check_all_here()
     }
 
-    /// Checks whether directories can be given a code now. Superblocks do not name it, so members may be away as long as each
-    /// shard of a stripe has another one.
+    /// Checks whether directories can be given a code now. Superblocks note only that there are such codes. So members may be
+    /// away, as long as the members online suffice for all shards of a stripe.
     ///
     /// # Errors
     ///
     /// [`MembersError::Codec`] or [`MembersError::Option`] if no volume can have it. [`MembersError::TooFewStay`] if it has
-    /// more shards than members stay that are online.
+    /// more shards than online members that stay.
     pub fn check_directory_code(&self, wanted: StripeCode) -> Result<(), MembersError> {
         let StripeCode {
             geometry,
@@ -41,25 +41,35 @@ impl Epochs {
                 geometry,
                 staying,
                 replaced: self.membership().yet_to_be_replaced(None),
+                absent: self.absent_that_stay(),
             });
         }
         Ok(())
     }
 
-    /// Checks that all members are online and up to date.
-    ///
-    /// # Errors
-    ///
-    /// [`MembersError::NotAllHere`] if they are not.
-    pub fn check_all_here(&self) -> Result<(), MembersError> {
+    /// Returns the members that are away, and stay once they are back.
+    #[must_use]
+    pub fn absent_that_stay(&self) -> Vec<Absent> {
+        let draining = self.membership().draining();
+        let mut absent = self.absent();
+        absent.retain(|it| !draining.contains(&it.index));
+        absent
+    }
+
+    fn absent(&self) -> Vec<Absent> {
         let absent = self.membership().away().into_iter();
-        let absent: Vec<Absent> = absent
+        absent
             .map(|(index, path)| Absent {
                 index,
                 path,
                 reason: None,
             })
-            .collect();
+            .collect()
+    }
+
+    /// Checks that all members are online and up to date.
+    fn check_all_here(&self) -> Result<(), MembersError> {
+        let absent = self.absent();
         if absent.is_empty() && self.stale().is_empty() {
             Ok(())
         } else {

@@ -8,6 +8,13 @@ use super::stripe_code::StripeCode;
 use crate::format::{MemberIndex, files};
 use crate::store::{Executor, Store, StoreError, StoreRef};
 
+/// Change of the heir of a member's data.
+enum Heir {
+    Named(MemberIndex),
+    Forgotten,
+    Kept,
+}
+
 impl MemberChanges {
     /// Sets whether a member is to be drained. Durable on return.
     ///
@@ -16,7 +23,21 @@ impl MemberChanges {
     /// [`MembersError::TooFewLeft`] if it is, and the others were too few for a stripe;
     /// [`MembersError::NoSuchMember`], [`MembersError::NotNow`].
     pub fn set_draining(&self, index: MemberIndex, is_draining: bool) -> Result<(), MembersError> {
-        self.change_draining(index, is_draining, None)
+        let heir = if is_draining {
+            Heir::Kept
+        } else {
+            Heir::Forgotten
+        };
+        self.change_draining(index, is_draining, heir)
+    }
+
+    /// Takes back the mark of a member that is to be drained. One that has come to replace it still has. Durable on return.
+    ///
+    /// # Errors
+    ///
+    /// As for [`MemberChanges::set_draining`].
+    pub fn undo_draining(&self, index: MemberIndex) -> Result<(), MembersError> {
+        self.change_draining(index, false, Heir::Kept)
     }
 
     /// Marks a member as draining, and names the heir of its data:
@@ -30,14 +51,14 @@ impl MemberChanges {
         index: MemberIndex,
         heir: MemberIndex,
     ) -> Result<(), MembersError> {
-        self.change_draining(index, true, Some(heir))
+        self.change_draining(index, true, Heir::Named(heir))
     }
 
     fn change_draining(
         &self,
         index: MemberIndex,
         is_draining: bool,
-        heir: Option<MemberIndex>,
+        heir: Heir,
     ) -> Result<(), MembersError> {
         let _one_at_a_time = self.one_at_a_time.lock();
         let mut state = self.epochs.lock();
@@ -62,11 +83,11 @@ impl MemberChanges {
             entry.draining = is_draining;
         }
         match heir {
-            Some(heir) => state
+            Heir::Named(heir) => state
                 .succession
                 .note(index, heir, &self.membership.path(index)),
-            None if !is_draining => state.succession.forget_heir(index),
-            None => {}
+            Heir::Forgotten => state.succession.forget_heir(index),
+            Heir::Kept => {}
         }
         let target = state.admitted.clone();
         let raised = self.epochs.raise(&mut state, target);

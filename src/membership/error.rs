@@ -74,9 +74,10 @@ pub enum MembersError {
     /// More shards than members that stay in the end, for the code that a volume in use is to have. One that another has come
     /// to replace does not stay, although both are there.
     #[error(
-        "{geometry} needs {} directories, and {staying} are there to stay{}",
+        "{geometry} needs {} directories, and {staying} are there to stay{}{}",
         geometry.total_shards(),
-        without_replaced(*replaced)
+        without_replaced(*replaced),
+        without(absent)
     )]
     TooFewStay {
         /// The geometry asked for.
@@ -85,6 +86,8 @@ pub enum MembersError {
         staying: usize,
         /// A member that is not among them, because another has come to replace it.
         replaced: Option<MemberIndex>,
+        /// The members that are away, and stay once they are back.
+        absent: Vec<Absent>,
     },
 
     /// Members are away, or are not up to date yet, while the code of a volume is to be changed.
@@ -451,7 +454,8 @@ impl MembersError {
                 DirectoryChoice::More { shards, missing }.into()
             }
             Self::TooManyDirectories { most, .. } => DirectoryChoice::AtMost { most: *most }.into(),
-            Self::TooFewStay { .. } => VolumeStep::AddForCode.into(),
+            Self::TooFewStay { absent, .. } if absent.is_empty() => VolumeStep::AddForCode.into(),
+            Self::TooFewStay { .. } => VolumeStep::BringBackForCode.into(),
             Self::NotAllHere { .. } => VolumeStep::CompleteMembers.into(),
             Self::NotNow => VolumeStep::CheckAndRemount.into(),
             Self::NotEmpty { path, .. } => Remedy::directory(path, DirectoryStep::UseEmptyOne),

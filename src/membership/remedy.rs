@@ -151,6 +151,8 @@ pub enum VolumeStep {
     },
     /// Add directories for a wider code, or choose fewer shards.
     AddForCode,
+    /// Bring the absent members back for a wider code, or do the same.
+    BringBackForCode,
     /// Bring the absent members back, or replace them.
     CompleteMembers,
     /// List the members.

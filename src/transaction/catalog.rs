@@ -95,14 +95,14 @@ impl Catalog {
         let _kept = self.keep_rewrite_orders();
         self.order_rewrite()?;
         let outcome = work();
-        // Some files may have got it also if that failed. A rebuild that read the first order ends this one not.
+        // Some files may have got it also if that failed. A rebuild that read the first order does not end this one.
         let ordered = self.order_rewrite();
         let done = outcome?;
         ordered?;
         Ok(done)
     }
 
-    /// Lets no order to rewrite files end until the guard is dropped.
+    /// Keeps orders to rewrite files open until the guard is dropped.
     pub(crate) fn keep_rewrite_orders(&self) -> impl Drop + '_ {
         *self.classes.lock() += 1;
         scopeguard::guard((), |()| *self.classes.lock() -= 1)

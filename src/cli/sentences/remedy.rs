@@ -184,6 +184,12 @@ fn volume_advice(step: VolumeStep, place: &str) -> String {
                 "choose fewer shards, or add directories first, each with `cauchyfs member add {place} DIR`"
             );
         }
+        VolumeStep::BringBackForCode => {
+            return format!(
+                "bring the absent directories back first; otherwise choose fewer shards, or add directories, each with \
+                 `cauchyfs member add {place} DIR`"
+            );
+        }
         VolumeStep::CompleteMembers => {
             return format!(
                 "bring the absent directories back; one that is gone for good goes with `cauchyfs member remove {place} N`, by \
@@ -298,6 +304,7 @@ mod tests {
             VolumeStep::AddOrNarrowDirectories,
             VolumeStep::ReplaceOrNarrowDirectories { away: 3 },
             VolumeStep::AddForCode,
+            VolumeStep::BringBackForCode,
             VolumeStep::CompleteMembers,
             VolumeStep::ListMembers,
             VolumeStep::MakeRoom,

@@ -241,7 +241,7 @@ fn every_refusal_of_a_code_has_a_step_of_its_own() {
 
 /// The members online have no room for a stripe of all shards, and the one that is away may come back with it.
 #[test]
-fn while_a_member_is_away_an_order_without_room_names_that_and_not_the_room() {
+fn an_order_without_room_tells_how_much_it_lacks_and_which_member_is_away() {
     let disks = disks(4, 64 << 20);
     let volume = open_on(&disks);
     let directory = mkdir(&volume, Ino::ROOT, "scratch");
@@ -267,11 +267,11 @@ fn while_a_member_is_away_an_order_without_room_names_that_and_not_the_room() {
     disks[3].fail(Some(StoreErrorKind::Gone));
     transactions.members().probe();
     let refused = check_room_to_rewrite(&volume, directory, whole).unwrap_err();
-    let DaemonFailure::Volume { failure } = &refused else {
+    let DaemonFailure::TooLittleRoomToRewrite { lacking, away } = &refused else {
         panic!("{refused:?}");
     };
-    let text = format!("{failure:?}");
-    assert!(text.contains("while all directories are there"), "{text}");
+    assert!(*lacking >= 300_000, "{lacking}");
+    assert_eq!(*away, [3]);
 }
 
 /// The command holds the lock from before it asks whether members suffice until the directory has the code.

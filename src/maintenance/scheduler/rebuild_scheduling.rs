@@ -85,7 +85,11 @@ impl RebuildScheduler {
         let with_room = self.waiting_with_room(now);
         // Absent members keep their time although shards are yet to be moved.
         let scope = match &with_room {
-            _ if open.rebuild || self.is_code_change_due(now) => Ok(Some(RebuildScope::Everything)),
+            _ if open.gives_up || self.is_code_change_due(now) => {
+                Ok(Some(RebuildScope::Everything))
+            }
+            _ if open.rebuild && self.are_absent_given_up() => Ok(Some(RebuildScope::Everything)),
+            _ if open.rebuild => Ok(Some(RebuildScope::Online)),
             Some(waiting) => Ok(Some(waiting.scope)),
             None => self.scope_in_need(now),
         };
@@ -119,9 +123,7 @@ impl RebuildScheduler {
     fn is_code_change_due(&self, now: Instant) -> bool {
         self.rebuild.note_online();
         // Absent members keep their time, and stripes would be written without them. Nothing waits for those given up.
-        let absent = self.absent();
-        let given_up = self.members.membership().given_up();
-        if !absent.iter().all(|member| given_up.contains(member)) {
+        if !self.are_absent_given_up() {
             return false;
         }
         let epoch = self.members.membership().epoch();
@@ -133,7 +135,7 @@ impl RebuildScheduler {
         }
         *looked = Some((now, epoch));
         // A change of the code of the volume waits for all members, also for those.
-        let is_changing = absent.is_empty() && self.rebuild.has_other_codes();
+        let is_changing = self.absent().is_empty() && self.rebuild.has_other_codes();
         // An order that cannot be read counts as one: the rebuild meets the error again, and reports it.
         is_changing || self.rebuild.has_rewriting_to_do().unwrap_or(true)
     }
@@ -152,7 +154,9 @@ impl RebuildScheduler {
         // Until the rebuild is complete, the next open of the volume continues it.
         self.members.epochs().give_up_absentees();
         let done = self.rebuild.run(scope, &*self.locks, pace)?;
-        if done.state == RebuildState::Finished && !done.leaves_something() {
+        let is_complete = done.state == RebuildState::Finished && !done.leaves_something();
+        // An order to rewrite files that is still open goes on without them.
+        if is_complete && !self.rebuild.has_rewriting_to_do()? {
             self.members.epochs().set_given_up(BTreeSet::new());
         }
         Ok(done)
@@ -255,6 +259,12 @@ impl RebuildScheduler {
             absent: self.absent(),
             free: self.transactions.room_by_member(),
         }
+    }
+
+    /// Returns whether all absent members are given up.
+    fn are_absent_given_up(&self) -> bool {
+        let given_up = self.members.membership().given_up();
+        self.absent().iter().all(|member| given_up.contains(member))
     }
 
     fn absent(&self) -> Vec<MemberIndex> {

@@ -669,3 +669,5 @@ fn the_rewriting_goes_on_by_itself_without_members_that_a_rebuild_gave_up() {
     run(2000);
     assert!(!rebuild.awaits_rewrite().unwrap());
 }
+
+mod rewriting;

@@ -34,6 +34,8 @@ pub(super) struct OpenOrders {
     pub(super) newest: u64,
     /// Set if missing shards have to be rebuilt for an order.
     pub(super) rebuild: bool,
+    /// Set if one of these orders gives up absent members.
+    pub(super) gives_up: bool,
     /// The last order for which shards have to be moved to members that have fewer.
     pub(super) balance: Option<u64>,
 }
@@ -41,6 +43,8 @@ pub(super) struct OpenOrders {
 #[derive(Debug, Default)]
 struct Book {
     ordered: u64,
+    /// The last order that gives up absent members.
+    giving_up: u64,
     /// The last order for which missing shards were rebuilt.
     done: u64,
     /// The orders for which shards are still to be moved to members that have fewer.
@@ -120,11 +124,27 @@ impl RebuildOrders {
     /// Shards lost before the rebuild begins are rebuilt with it. Shards lost during the moves are rebuilt when they
     /// would be without an order, and before any more moves; so are those of orders given meanwhile.
     pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
+        self.note(bytes_per_second, balance, true)
+    }
+
+    /// Orders a rebuild like [`Self::order`], which gives up no absent member: their shards are not rebuilt on others for it.
+    pub fn order_without_giving_up(
+        &self,
+        bytes_per_second: Option<u64>,
+        balance: bool,
+    ) -> OrderNumber {
+        self.note(bytes_per_second, balance, false)
+    }
+
+    fn note(&self, bytes_per_second: Option<u64>, balance: bool, gives_up: bool) -> OrderNumber {
         let order = {
             let mut book = self.book.lock();
             self.limit.ask(bytes_per_second, !book.has_open());
             book.ordered += 1;
             let order = book.ordered;
+            if gives_up {
+                book.giving_up = order;
+            }
             if balance {
                 book.balance.insert(order);
             } else {
@@ -181,6 +201,7 @@ impl RebuildOrders {
         OpenOrders {
             newest: book.ordered,
             rebuild: book.awaits_rebuild(),
+            gives_up: book.giving_up > book.done,
             balance: book.balance.last().copied(),
         }
     }

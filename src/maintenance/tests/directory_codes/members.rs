@@ -327,8 +327,13 @@ fn directories_are_given_codes_for_which_the_members_suffice_that_are_there() {
     assert_eq!(class_for(3, 1).unwrap(), known);
     let thin = class_for(4, 1).unwrap();
     let refused = class_for(5, 1).unwrap_err();
-    let said = "5+1 needs 6 directories, and 5 are there to stay";
-    assert_eq!(refused.to_string(), said);
+    let said = "5+1 needs 6 directories, and 5 are there to stay; away: member 0 ";
+    assert!(refused.to_string().starts_with(said), "{refused}");
+    let remedy = match &refused {
+        DirectoryCodeError::Commit(CommitError::Members(error)) => error.remedy(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(remedy, Some(VolumeStep::BringBackForCode.into()));
     let mut files = Classed::default();
     files.fill(&fs, 100, &[thin, volume()]);
     fs.flush();

@@ -351,7 +351,7 @@ fn a_member_gives_the_order_for_those_as_well_that_are_added_at_the_same_time() 
     assert!(fs.maintenance.rebuild().awaits_rewrite().unwrap());
 }
 
-/// What a look saw before the member took part says nothing about the members after that.
+/// A look that began before the member took part says nothing about the members after that.
 #[test]
 fn no_order_ends_while_a_member_is_being_added() {
     let rig = rig(2, 7);
@@ -421,5 +421,38 @@ fn members_come_and_are_kept_although_the_order_for_them_finds_no_space() {
         fs.rebuild().unwrap();
         fs.rebuild().unwrap();
         files.assert_in_place(&fs, "seven are there");
+    }
+}
+
+/// The member to be replaced has nothing that needs room. The sync after it is marked finds none.
+#[test]
+fn a_replacement_that_is_undone_can_be_repeated_or_ends_with_an_order() {
+    for is_kept in [false, true] {
+        let rig = rig(2, 7);
+        let fs = rig.open(&[]);
+        fs.class_for(6, 1);
+        fs.maintenance.draining().drain(MemberIndex(6)).unwrap();
+        fs.rebuild().unwrap();
+        let old = MemberIndex(2);
+        let new = join(&fs, &rig.disks[6], JoinAs::HeirOf(old));
+        rig.disks.iter().for_each(|it| it.set_capacity(0));
+        fill_journal(&fs);
+        let draining = fs.maintenance.draining();
+        let refused = draining.drain_to(old, new);
+        assert!(matches!(refused, Err(CommitError::NoSpace)), "{refused:?}");
+        let membership = fs.transactions.members().membership();
+        assert_eq!(membership.draining(), []);
+        assert_eq!(membership.heir_of(old), Some(new));
+        rig.disks.iter().for_each(|it| it.set_capacity(DISK));
+        let rebuild = fs.maintenance.rebuild();
+        assert!(!rebuild.awaits_rewrite().unwrap());
+        if is_kept {
+            draining.keep(old).unwrap();
+            assert!(rebuild.awaits_rewrite().unwrap());
+        } else {
+            draining.drain_to(old, new).unwrap();
+            fs.rebuild().unwrap();
+            assert_eq!(membership.count(), 6);
+        }
     }
 }
