@@ -69,7 +69,6 @@ mod churn;
 mod dirty;
 mod disk;
 mod error;
-mod filled;
 mod fresh_cache;
 mod index;
 mod index_update;

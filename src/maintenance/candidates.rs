@@ -43,7 +43,7 @@ pub(super) struct Waits {
 pub(super) struct Conditions {
     pub(super) live: Vec<MemberIndex>,
     pub(super) draining: Vec<MemberIndex>,
-    /// The absent members that no rebuild gave up.
+    /// The absent members whose shards count: those that no rebuild gave up.
     pub(super) awaited: Vec<MemberIndex>,
     /// The number of codes of directories.
     pub(super) codes: usize,
@@ -151,6 +151,11 @@ impl Candidates {
     #[cfg(test)]
     pub(super) fn count_aside(&self) -> usize {
         self.waits.len()
+    }
+
+    /// Returns whether these are the conditions that were noted last.
+    pub(super) fn are_noted(&self, conditions: &Conditions) -> bool {
+        self.conditions == *conditions
     }
 
     /// Notes the present conditions. If they are others than before, makes candidates again of all stripes that wait, and

@@ -7,8 +7,9 @@
 //! only if it is still the extent that was copied.
 //!
 //! Bytes that move survive as many losses as before, unless the code of their file survives fewer. Shards on absent members
-//! count, because these may come back, until a rebuild gives these members up. So extents are re-pointed once the new stripe is on members with enough of its
-//! shards. Otherwise the bytes wait where they are.
+//! count, because these may come back, until a rebuild gives these members up. They do not count while room is needed at
+//! once: new data has no shards there either, and a volume that lost a member goes on. Extents are re-pointed once the new
+//! stripe is on members with enough of its shards. Otherwise the bytes wait where they are.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
@@ -65,6 +66,8 @@ pub(super) struct Effort {
     pub(super) counts: usize,
     /// The number of times to try some candidates, while none of them can be moved.
     pub(super) turns: usize,
+    /// The losses that moved bytes survive at least.
+    pub(super) floor: Floor,
 }
 
 /// Moves live bytes out of mostly dead stripes.
@@ -136,7 +139,7 @@ impl Compaction {
         locks: &dyn InodeLocks,
         effort: Effort,
     ) -> Result<Compacted, CommitError> {
-        self.take_back();
+        self.take_back(effort.floor);
         let mut blocked = Blocked::default();
         for _ in 0..effort.turns {
             // No new stripe finds a place while accepted bytes wait for one.
@@ -147,7 +150,7 @@ impl Compaction {
             if victims.is_empty() {
                 return Ok(Compacted::Nothing);
             }
-            let how: (Floor, &dyn Fn(&ClassCode) -> bool) = (Floor::Written, &|_| true);
+            let how: (Floor, &dyn Fn(&ClassCode) -> bool) = (effort.floor, &|_| true);
             let moves = self.move_where_possible(victims, locks, how, &mut blocked)?;
             if moves.any {
                 return Ok(Compacted::Moved);
@@ -202,7 +205,7 @@ impl Compaction {
         // Stripes that were written are of use whatever came after them.
         let pointed = self.point_to_written(&mut pass, locks, floor);
         let outcome = packed.and(pointed);
-        self.keep_candidates(&pass, outcome.is_err());
+        self.keep_candidates(&pass, floor, outcome.is_err());
         *blocked = pass.blocked;
         outcome.map(|()| pass.moves)
     }

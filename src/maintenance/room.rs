@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 
-use super::compaction::{Compacted, Compaction, Effort, InodeLocks, MAX_LIVE};
+use super::compaction::{Compacted, Compaction, Effort, Floor, InodeLocks, MAX_LIVE};
 use super::pace::pause;
 use super::reaper::Reaper;
 use crate::stripes::{Space, Stripes};
@@ -27,6 +27,7 @@ const IN_NEED: Effort = Effort {
     max_live: MAX_LIVE,
     counts: usize::MAX,
     turns: 256,
+    floor: Floor::Online,
 };
 
 /// The effort before room is needed: the move of each stripe gains at least as much as it costs.
@@ -34,6 +35,7 @@ const AHEAD: Effort = Effort {
     max_live: 500,
     counts: 2,
     turns: 2,
+    floor: Floor::Written,
 };
 
 /// Free space is little below one of so many parts of a volume.
@@ -127,7 +129,7 @@ impl Room {
         }
         let mut made = self.growth.make_room_for_index()?;
         self.note_made(made);
-        let can_move_more = self.compaction.take_back();
+        let can_move_more = self.compaction.take_back(IN_NEED.floor);
         if self.exhaustion.is_exhausted(needed) && !can_move_more {
             made |= self.shrink_index()?;
             return Ok(self.look_for_room() || made);
@@ -209,7 +211,7 @@ impl Room {
         if space.usable_free > little {
             return Ok(());
         }
-        if *self.done_ahead.lock() == Some(deaths) && !self.compaction.take_back() {
+        if *self.done_ahead.lock() == Some(deaths) && !self.compaction.take_back(AHEAD.floor) {
             return Ok(());
         }
         if self.reaper.is_under_way() {

@@ -9,6 +9,7 @@ use crate::format::{MemberIndex, files};
 use crate::store::{Executor, Store, StoreError, StoreRef};
 
 /// Change of the heir of a member's data.
+#[derive(Clone, Copy, Debug)]
 enum Heir {
     Named(MemberIndex),
     Forgotten,

@@ -13,6 +13,8 @@
 //!   numbers of different keys say nothing about their order.
 //! - All other methods go through the partitions one by one, and state why that is enough.
 
+mod filled;
+
 use std::ops::Bound;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -20,9 +22,9 @@ use crossbeam_utils::CachePadded;
 use parking_lot::RwLockWriteGuard;
 use smallvec::SmallVec;
 
+use self::filled::FilledPartitions;
 use super::batch::Batch;
 use super::brief_lock::BriefLock;
-use super::filled::FilledPartitions;
 use super::key::Key;
 use super::layer::{Layer, NumberedChange};
 use super::overlay::{OpenSets, Origin, Pending, newest};

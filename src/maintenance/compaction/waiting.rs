@@ -4,13 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::Compaction;
-use super::moves::Pass;
+use super::moves::{Floor, Pass};
 use crate::format::StripeId;
 use crate::maintenance::candidates::{Conditions, Waits};
 
 impl Compaction {
     /// Keeps the stripes that were tried and stay as candidates, or sets them aside. Others never were candidates.
-    pub(super) fn keep_candidates(&self, pass: &Pass, has_failed: bool) {
+    pub(super) fn keep_candidates(&self, pass: &Pass, floor: Floor, has_failed: bool) {
         let Pass { known, moves, .. } = pass;
         let left = known.iter().filter(|stripe| {
             let is_left = has_failed && !pass.failed.contains(stripe);
@@ -19,12 +19,14 @@ impl Compaction {
         let mut again: BTreeSet<StripeId> = left.copied().collect();
         // While accepted bytes wait for room, no other bytes are tried.
         let is_stuck = self.stripes.writer().is_stuck();
+        // Under others than those noted, compaction may move what could not be moved here.
+        let are_others = !self.candidates.lock().are_noted(&self.conditions(floor));
         let mut aside = BTreeMap::new();
         for (&stripe, &waits) in &moves.waiting {
             if !known.contains(&stripe) {
                 continue;
             }
-            if is_stuck || pass.refused.contains(&stripe) {
+            if is_stuck || are_others || pass.refused.contains(&stripe) {
                 again.insert(stripe);
             } else {
                 again.remove(&stripe);
@@ -32,7 +34,9 @@ impl Compaction {
             }
         }
         let mut candidates = self.candidates.lock();
-        again.into_iter().for_each(|stripe| candidates.add(stripe));
+        for stripe in again {
+            candidates.add(stripe);
+        }
         drop(candidates);
         self.set_aside(aside);
     }
@@ -59,17 +63,20 @@ impl Compaction {
         let names = awaited
             .iter()
             .map(|(member, path)| format!("member {member} ({path})"));
-        let names = names.collect::<Vec<_>>().join(", ");
+        let mut names = names.collect::<Vec<_>>().join(", ");
+        if names.is_empty() {
+            names.push_str("no member");
+        }
         tracing::warn!(
-            "{for_members} stripes keep their space although most of their bytes are dead: moved, the others would survive \
-             fewer losses while members are too few. Away: {names}"
+            "{for_members} stripes keep the space of their dead bytes: elsewhere, the live ones would survive fewer losses \
+             while members are too few. Away: {names}"
         );
     }
 
     /// Makes candidates again of stripes that may find a place by now: the members or codes are others than when they were
-    /// set aside, or there is more room for them. Returns whether there are any.
-    pub(in crate::maintenance) fn take_back(&self) -> bool {
-        let conditions = self.conditions();
+    /// set aside, or there is more room for them, or `floor` is another. Returns whether there are any.
+    pub(in crate::maintenance) fn take_back(&self, floor: Floor) -> bool {
+        let conditions = self.conditions(floor);
         let mut candidates = self.candidates.lock();
         if candidates.note_conditions(conditions) {
             return true;
@@ -84,13 +91,16 @@ impl Compaction {
         any
     }
 
-    fn conditions(&self) -> Conditions {
+    fn conditions(&self, floor: Floor) -> Conditions {
         let membership = self.members.membership();
-        let awaited = membership.awaited().into_iter();
+        let awaited = match floor {
+            Floor::Written => membership.awaited(),
+            Floor::Online | Floor::None => Vec::new(),
+        };
         Conditions {
             live: membership.live(),
             draining: membership.draining(),
-            awaited: awaited.map(|(member, _)| member).collect(),
+            awaited: awaited.into_iter().map(|(member, _)| member).collect(),
             codes: self.stripes.classes().of_directories().len(),
             orders: self.catalog.rewrites_given(),
         }

@@ -387,6 +387,7 @@ fn compaction_moves_stripes_that_lack_shards_before_deader_ones() {
         max_live: 900,
         counts: usize::MAX,
         turns: 1,
+        floor: crate::maintenance::compaction::Floor::Written,
     };
     let compaction = &fs.maintenance.room.compaction;
     let compacted = compaction.compact(&NoLocks, effort).unwrap();

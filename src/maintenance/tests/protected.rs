@@ -164,13 +164,18 @@ const EFFORT: Effort = Effort {
     max_live: 900,
     counts: 100,
     turns: 2,
+    floor: Floor::Written,
 };
 
-/// Compacts until nothing moves.
+/// Compacts ahead of need until nothing moves.
 fn compact(fs: &TestFs) {
+    compact_with(fs, EFFORT);
+}
+
+fn compact_with(fs: &TestFs, effort: Effort) {
     let compaction = &fs.maintenance.room.compaction;
     for _ in 0..100 {
-        if compaction.compact(&NoLocks, EFFORT).unwrap() == Compacted::Nothing {
+        if compaction.compact(&NoLocks, effort).unwrap() == Compacted::Nothing {
             return;
         }
         fs.sync().unwrap();
@@ -218,16 +223,76 @@ fn room_is_not_made_with_stripes_that_have_shards_on_absent_members() {
     let after = stripes_of(&fs, &lacking);
     assert!(after.len() < dead.len(), "{after:?}, {dead:?}");
     let compaction = &fs.maintenance.room.compaction;
-    assert!(!compaction.take_back(), "they wait still");
+    assert!(!compaction.take_back(Floor::Written), "they wait still");
     fs.take_back(&rig, 0);
     fs.sync().unwrap();
     assert_survives(&rig, &whole, 2, "the member is back");
-    assert!(compaction.take_back(), "nothing is waited for");
+    assert!(
+        compaction.take_back(Floor::Written),
+        "nothing is waited for"
+    );
     compact(&fs);
     assert!(stripes_of(&fs, &whole).len() < before.len());
     fs.rebuild().unwrap();
     let all: Vec<u64> = whole.into_iter().chain(lacking).collect();
     assert_survives(&rig, &all, 2, "compacted");
+}
+
+/// A volume that lost a member takes new data without its shards. It makes room for that in the same way, after others
+/// set the stripes aside.
+#[test]
+fn room_that_is_needed_at_once_is_made_although_a_member_is_away() {
+    let rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    write(&fs, 0..24);
+    let left = halve(&fs, 0..24);
+    let before = stripes_of(&fs, &left);
+    fs.lose(&rig, 0);
+    compact(&fs);
+    let compaction = &fs.maintenance.room.compaction;
+    assert_eq!(compaction.count_aside(), before.len());
+    let in_need = Effort {
+        floor: Floor::Online,
+        ..EFFORT
+    };
+    compact_with(&fs, in_need);
+    let after = stripes_of(&fs, &left);
+    assert!(after.len() * 3 <= before.len() * 2, "{after:?}, {before:?}");
+    for other in 1..6 {
+        let fs = TestFs::open(rig.fork().stores(&[0, other]), Access::ReadOnly).unwrap();
+        for file in &left {
+            assert!(fs.read(*file).unwrap() == pattern(*file, LEN), "{other}");
+        }
+    }
+}
+
+/// An order to rewrite counts the absent members, and leaves the stripes where they are. Room may still be made with them.
+#[test]
+fn stripes_that_an_order_left_stay_candidates_of_room_that_is_needed_at_once() {
+    let rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    write(&fs, 0..24);
+    let left = halve(&fs, 0..24);
+    let before = stripes_of(&fs, &left);
+    fs.lose(&rig, 0);
+    let in_need = Effort {
+        floor: Floor::Online,
+        max_live: 0,
+        ..EFFORT
+    };
+    // It ranks them, and none of them is dead enough.
+    compact_with(&fs, in_need);
+    assert_eq!(stripes_of(&fs, &left), before);
+    let compaction = &fs.maintenance.room.compaction;
+    let moves = compaction.move_stripes(before.clone(), &NoLocks, Floor::Written, &|_| true);
+    assert_eq!(moves.unwrap().waiting.len(), before.len());
+    assert_eq!(compaction.count_aside(), 0);
+    let in_need = Effort {
+        max_live: 900,
+        ..in_need
+    };
+    compact_with(&fs, in_need);
+    assert!(stripes_of(&fs, &left).len() < before.len());
 }
 
 /// Members suffice for all shards of new stripes, so these survive more losses than the old ones.
@@ -292,12 +357,12 @@ fn stripes_that_wait_are_tried_again_once_files_got_other_codes() {
     fs.lose(&rig, 0);
     compact(&fs);
     let compaction = &fs.maintenance.room.compaction;
-    assert!(!compaction.take_back());
+    assert!(!compaction.take_back(Floor::Written));
     fs.transactions.order_rewrite().unwrap();
-    assert!(compaction.take_back());
+    assert!(compaction.take_back(Floor::Written));
     assert_eq!(compaction.count_aside(), 0);
     compact(&fs);
-    assert!(compaction.count_aside() > 0 && !compaction.take_back());
+    assert!(compaction.count_aside() > 0 && !compaction.take_back(Floor::Written));
 }
 
 /// Those that lack a shard need no more than the members with room. Yet no member may be left out.
@@ -315,9 +380,12 @@ fn stripes_that_wait_for_room_are_not_tried_again_while_a_member_is_full() {
     compact(&fs);
     let compaction = &fs.maintenance.room.compaction;
     assert_eq!(compaction.count_aside(), before.len());
-    assert!(!compaction.take_back(), "there is no more room");
+    assert!(
+        !compaction.take_back(Floor::Written),
+        "there is no more room"
+    );
     rig.disks[1].set_capacity(DISK);
-    assert!(compaction.take_back(), "there is room");
+    assert!(compaction.take_back(Floor::Written), "there is room");
     compact(&fs);
     assert!(stripes_of(&fs, &left).len() < before.len());
     assert_survives(&rig, &left, 2, "compacted");

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crossbeam_utils::CachePadded;
 
-use super::overlay::Origin;
-use super::partitions::PartitionSet;
+use crate::metadata::overlay::Origin;
+use crate::metadata::partitions::PartitionSet;
 
 /// Of each of the two open sets, the partitions that may have changes in it. A commit of few changes then looks at few
 /// partitions.
