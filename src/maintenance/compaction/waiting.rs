@@ -32,7 +32,9 @@ impl Compaction {
             }
         }
         let mut candidates = self.candidates.lock();
-        again.into_iter().for_each(|stripe| candidates.add(stripe));
+        for stripe in again {
+            candidates.add(stripe);
+        }
         drop(candidates);
         self.set_aside(aside);
     }
