@@ -36,6 +36,8 @@ pub(super) struct Waits {
     pub(super) least: i16,
     /// Set if members suffice, and lack room.
     pub(super) lacks_room: bool,
+    /// Set if shards on absent members counted among those that they have.
+    pub(super) counts_absent: bool,
 }
 
 /// The facts that decide, besides room, how many losses bytes survive where they are, and elsewhere.
@@ -43,7 +45,7 @@ pub(super) struct Waits {
 pub(super) struct Conditions {
     pub(super) live: Vec<MemberIndex>,
     pub(super) draining: Vec<MemberIndex>,
-    /// The absent members whose shards count: those that no rebuild gave up.
+    /// The absent members that no rebuild gave up.
     pub(super) awaited: Vec<MemberIndex>,
     /// The number of codes of directories.
     pub(super) codes: usize,
@@ -153,21 +155,18 @@ impl Candidates {
         self.waits.len()
     }
 
-    /// Returns whether these are the conditions that were noted last.
-    pub(super) fn are_noted(&self, conditions: &Conditions) -> bool {
-        self.conditions == *conditions
-    }
-
-    /// Notes the present conditions. If they are others than before, makes candidates again of all stripes that wait, and
-    /// returns whether there are any.
-    pub(super) fn note_conditions(&mut self, conditions: Conditions) -> bool {
-        if self.conditions == conditions {
-            return false;
-        }
+    /// Notes the present conditions. If they are others than before, makes candidates again of all stripes that wait. If
+    /// shards on absent members do not count now, does so with those that wait because they counted. Returns whether there
+    /// are any.
+    pub(super) fn note_conditions(&mut self, conditions: Conditions, counts_absent: bool) -> bool {
+        let are_others = self.conditions != conditions;
+        let count_less = !counts_absent && !conditions.awaited.is_empty();
         self.conditions = conditions;
         let mut any = false;
         for waits in self.kinds_aside() {
-            any |= self.take_back(waits);
+            if are_others || count_less && waits.counts_absent {
+                any |= self.take_back(waits);
+            }
         }
         any
     }
@@ -290,6 +289,7 @@ mod tests {
         class: StripeClass::VOLUME,
         least: 2,
         lacks_room: true,
+        counts_absent: true,
     };
 
     #[test]
@@ -307,16 +307,40 @@ mod tests {
             codes: 1,
             ..Conditions::default()
         };
-        assert!(!candidates.note_conditions(conditions.clone()));
+        assert!(!candidates.note_conditions(conditions.clone(), true));
         candidates.set_aside(StripeId(1), WAITS, None);
-        assert!(!candidates.note_conditions(conditions));
-        assert!(candidates.note_conditions(Conditions::default()));
+        assert!(!candidates.note_conditions(conditions, true));
+        assert!(candidates.note_conditions(Conditions::default(), true));
         assert_eq!(candidates.take_unranked(10), [StripeId(1)]);
         // A stripe that lost more bytes waits no more.
         candidates.set_aside(StripeId(1), WAITS, None);
         candidates.add(StripeId(1));
         assert_eq!(candidates.count_aside(), 0);
         assert!(candidates.forget(StripeId(1)) && !candidates.forget(StripeId(1)));
+    }
+
+    #[test]
+    fn stripes_that_wait_for_an_absent_member_are_candidates_once_it_does_not_count() {
+        let mut candidates = Candidates::new();
+        let conditions = Conditions {
+            awaited: vec![MemberIndex(3)],
+            ..Conditions::default()
+        };
+        candidates.note_conditions(conditions.clone(), true);
+        let without = Waits {
+            counts_absent: false,
+            ..WAITS
+        };
+        candidates.set_aside(StripeId(1), WAITS, None);
+        candidates.set_aside(StripeId(2), without, None);
+        assert!(!candidates.note_conditions(conditions.clone(), true));
+        assert!(candidates.note_conditions(conditions.clone(), false));
+        assert_eq!(candidates.take_unranked(10), [StripeId(1)]);
+        // The other waits on, whether it counts or not.
+        for counts_absent in [true, false] {
+            assert!(!candidates.note_conditions(conditions.clone(), counts_absent));
+        }
+        assert_eq!(candidates.count_aside(), 1);
     }
 
     #[test]

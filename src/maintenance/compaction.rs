@@ -196,6 +196,7 @@ impl Compaction {
     ) -> Result<Moves, CommitError> {
         let mut pass = Pass {
             blocked: std::mem::take(blocked),
+            counts_absent: floor == Floor::Written,
             ..Pass::default()
         };
         let packed = self.pack_all(&mut pass, victims, locks, floor, may_write);
@@ -205,7 +206,7 @@ impl Compaction {
         // Stripes that were written are of use whatever came after them.
         let pointed = self.point_to_written(&mut pass, locks, floor);
         let outcome = packed.and(pointed);
-        self.keep_candidates(&pass, floor, outcome.is_err());
+        self.keep_candidates(&pass, outcome.is_err());
         *blocked = pass.blocked;
         outcome.map(|()| pass.moves)
     }
@@ -544,15 +545,18 @@ impl Compaction {
         }
         let (class, least) = key;
         // The mark comes before any backref. The hold keeps the reaper away until all are there.
+        let mut is_index_full = false;
         let mark = |stripe| -> Result<(), CommitError> {
             let mut batch = Batch::default();
             batch.put(key::perhaps_dead(stripe), Marker.encode());
-            Ok(self.meta.apply(batch)?)
+            let marked = self.meta.apply(batch).map_err(CommitError::from);
+            is_index_full = matches!(marked, Err(CommitError::NoSpace));
+            marked
         };
         let writer = self.stripes.writer();
         let (stripe, hold) = match writer.append_stripe(class, &payload, least, mark) {
             Ok(written) => written,
-            Err(CommitError::NoSpace) => {
+            Err(CommitError::NoSpace) if !is_index_full => {
                 pass.block(key, &runs, true);
                 return Ok(false);
             }

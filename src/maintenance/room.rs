@@ -155,8 +155,11 @@ impl Room {
             }
             self.reaper.reap_now()?;
         }
-        // Stripes that are still held or read may come free at any time, and the next call tries those that are left.
-        let may_gain = self.reaper.is_under_way() || compacted == Compacted::Unfinished;
+        // Stripes that are still held or read may come free at any time, and the next call tries those that are left. While
+        // accepted bytes wait for room, none was tried.
+        let may_gain = self.reaper.is_under_way()
+            || compacted == Compacted::Unfinished
+            || self.stripes.writer().is_stuck();
         if !has_room(&self.stripes, needed) && !may_gain {
             let usable_free = self.stripes.space().measure().usable_free;
             self.exhaustion.note_exhausted(deaths, usable_free, needed);
@@ -244,14 +247,14 @@ impl Room {
         Ok(())
     }
 
-    /// Compacts, unless the room kept back for that is used up too.
+    /// Compacts, unless the index has no room for that.
     fn try_compact(
         &self,
         locks: &dyn InodeLocks,
         effort: Effort,
     ) -> Result<Compacted, CommitError> {
         match self.compaction.compact(locks, effort) {
-            Err(CommitError::NoSpace) => Ok(Compacted::Nothing),
+            Err(CommitError::NoSpace) => Ok(Compacted::Unfinished),
             outcome => outcome,
         }
     }

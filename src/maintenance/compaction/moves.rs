@@ -121,6 +121,8 @@ pub(super) struct Pass {
     pub(super) packs: BTreeMap<PackKey, Packed>,
     pub(super) written: Vec<Written>,
     pub(super) blocked: Blocked,
+    /// Set if shards on absent members count.
+    pub(super) counts_absent: bool,
     /// The losses that new stripes survive with the members that take shards.
     pub(super) attainable: BTreeMap<StripeClass, i16>,
     /// The stripes that were candidates, or waited, before they were tried.
@@ -169,6 +171,7 @@ impl Pass {
             class,
             least,
             lacks_room,
+            counts_absent: self.counts_absent,
         };
         self.moves.waiting.entry(stripe).or_insert(waits);
     }

@@ -10,7 +10,7 @@ use crate::maintenance::candidates::{Conditions, Waits};
 
 impl Compaction {
     /// Keeps the stripes that were tried and stay as candidates, or sets them aside. Others never were candidates.
-    pub(super) fn keep_candidates(&self, pass: &Pass, floor: Floor, has_failed: bool) {
+    pub(super) fn keep_candidates(&self, pass: &Pass, has_failed: bool) {
         let Pass { known, moves, .. } = pass;
         let left = known.iter().filter(|stripe| {
             let is_left = has_failed && !pass.failed.contains(stripe);
@@ -19,14 +19,13 @@ impl Compaction {
         let mut again: BTreeSet<StripeId> = left.copied().collect();
         // While accepted bytes wait for room, no other bytes are tried.
         let is_stuck = self.stripes.writer().is_stuck();
-        // Under others than those noted, compaction may move what could not be moved here.
-        let are_others = !self.candidates.lock().are_noted(&self.conditions(floor));
         let mut aside = BTreeMap::new();
         for (&stripe, &waits) in &moves.waiting {
             if !known.contains(&stripe) {
                 continue;
             }
-            if is_stuck || are_others || pass.refused.contains(&stripe) {
+            let may_move = pass.refused.contains(&stripe) || pass.untried.contains(&stripe);
+            if is_stuck || may_move {
                 again.insert(stripe);
             } else {
                 again.remove(&stripe);
@@ -55,12 +54,12 @@ impl Compaction {
             candidates.set_aside(stripe, waits, rooms.get(&waits).copied().flatten());
         }
         drop(candidates);
-        let awaited = self.members.membership().awaited();
+        let away = self.members.membership().away();
         let told = &self.waits_told;
-        if for_members == 0 || told.admit(awaited.clone(), Instant::now()).is_none() {
+        if for_members == 0 || told.admit(away.clone(), Instant::now()).is_none() {
             return;
         }
-        let names = awaited
+        let names = away
             .iter()
             .map(|(member, path)| format!("member {member} ({path})"));
         let mut names = names.collect::<Vec<_>>().join(", ");
@@ -74,11 +73,12 @@ impl Compaction {
     }
 
     /// Makes candidates again of stripes that may find a place by now: the members or codes are others than when they were
-    /// set aside, or there is more room for them, or `floor` is another. Returns whether there are any.
+    /// set aside, or there is more room for them, or shards on absent members counted then and do not now. Returns whether
+    /// there are any.
     pub(in crate::maintenance) fn take_back(&self, floor: Floor) -> bool {
-        let conditions = self.conditions(floor);
+        let conditions = self.conditions();
         let mut candidates = self.candidates.lock();
-        if candidates.note_conditions(conditions) {
+        if candidates.note_conditions(conditions, floor == Floor::Written) {
             return true;
         }
         let kinds = candidates.kinds_aside();
@@ -91,12 +91,9 @@ impl Compaction {
         any
     }
 
-    fn conditions(&self, floor: Floor) -> Conditions {
+    fn conditions(&self) -> Conditions {
         let membership = self.members.membership();
-        let awaited = match floor {
-            Floor::Written => membership.awaited(),
-            Floor::Online | Floor::None => Vec::new(),
-        };
+        let awaited = membership.awaited();
         Conditions {
             live: membership.live(),
             draining: membership.draining(),
