@@ -29,7 +29,7 @@ use crate::transaction::CommitError;
 use crate::transaction::catalog::{Catalog, successor};
 use crate::transaction::extent_cache::ExtentCache;
 
-use moves::{LiveRun, PackKey, Packed, Pass, Written, alignment};
+use moves::{LiveRun, NewStripe, PackKey, Packed, Pass, alignment};
 
 mod moves;
 mod waiting;
@@ -570,7 +570,7 @@ impl Compaction {
         let shard = payload.len().div_ceil(geometry.data_shards());
         let bytes = (shard * geometry.total_shards()) as u64;
         self.moved.fetch_add(bytes, Ordering::Relaxed);
-        pass.written.push(Written {
+        pass.written.push(NewStripe {
             stripe,
             hold,
             code: Arc::clone(code),
@@ -616,11 +616,11 @@ impl Compaction {
     fn point_to(
         &self,
         pass: &mut Pass,
-        written: &Written,
+        written: &NewStripe,
         locks: &dyn InodeLocks,
         floor: Floor,
     ) -> Result<(), CommitError> {
-        let Written { stripe, code, .. } = written;
+        let NewStripe { stripe, code, .. } = written;
         let live = self.members.membership().live();
         let survives = self.losses_survived_with(*stripe, &live)?;
         let mut found = HashMap::new();

@@ -108,8 +108,8 @@ impl Catalog {
         scopeguard::guard((), |()| *self.classes.lock() -= 1)
     }
 
-    /// Notes that all orders up to this one are carried out but for so many stripes, unless files are being given other
-    /// classes, or members are being added. What was done must be durable. Returns whether this ended the order.
+    /// Notes that all orders up to this one are carried out but for so many stripes. Does nothing while files are being given
+    /// other classes, or members are being added. What was done must be durable. Returns whether this ended the order.
     pub(crate) fn finish_rewrite(&self, order: u64, left: u64) -> Result<bool, CommitError> {
         let under_way = self.classes.lock();
         if *under_way > 0 {

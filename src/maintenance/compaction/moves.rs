@@ -108,7 +108,7 @@ pub(super) struct Packed {
 }
 
 /// A new stripe to which no extent points yet.
-pub(super) struct Written {
+pub(super) struct NewStripe {
     pub(super) stripe: StripeId,
     pub(super) hold: Hold,
     pub(super) code: Arc<ClassCode>,
@@ -119,7 +119,7 @@ pub(super) struct Written {
 #[derive(Default)]
 pub(super) struct Pass {
     pub(super) packs: BTreeMap<PackKey, Packed>,
-    pub(super) written: Vec<Written>,
+    pub(super) written: Vec<NewStripe>,
     pub(super) blocked: Blocked,
     /// Set if shards on absent members count.
     pub(super) counts_absent: bool,

@@ -72,9 +72,8 @@ impl Compaction {
         );
     }
 
-    /// Makes candidates again of stripes that may find a place by now: the members or codes are others than when they were
-    /// set aside, or there is more room for them, or shards on absent members counted then and do not now. Returns whether
-    /// there are any.
+    /// Makes candidates again of stripes that may find a place by now. Since they were set aside, members or codes have
+    /// changed, or room has grown. Or shards on absent members counted then, and do not now. Returns whether there are any.
     pub(in crate::maintenance) fn take_back(&self, floor: Floor) -> bool {
         let conditions = self.conditions();
         let mut candidates = self.candidates.lock();

@@ -185,15 +185,21 @@ fn compact_with(fs: &TestFs, effort: Effort) {
     panic!("compaction finds no end");
 }
 
-/// A member that is gone for good would keep the space of dead bytes in use otherwise, on a volume without a spare one.
-#[test]
-fn room_is_made_with_stripes_whose_absent_member_was_given_up() {
+/// Returns a volume with half-dead stripes that has lost a member, the files that are left, and their stripes.
+fn half_dead_without_a_member() -> (Rig, TestFs, Vec<u64>, Vec<StripeId>) {
     let rig = Rig::new(4, 2, 6);
     let fs = rig.open(&[]);
     write(&fs, 0..24);
     let left = halve(&fs, 0..24);
     let before = stripes_of(&fs, &left);
     fs.lose(&rig, 0);
+    (rig, fs, left, before)
+}
+
+/// A member that is gone for good would keep the space of dead bytes in use otherwise, on a volume without a spare one.
+#[test]
+fn room_is_made_with_stripes_whose_absent_member_was_given_up() {
+    let (rig, fs, left, before) = half_dead_without_a_member();
     compact(&fs);
     assert_eq!(stripes_of(&fs, &left), before, "the member is waited for");
     fs.transactions.members().epochs().give_up_absentees();
@@ -207,7 +213,7 @@ fn room_is_made_with_stripes_whose_absent_member_was_given_up() {
 
 /// The members that are left are too few for all shards. The old stripes have theirs once the absent one is back.
 #[test]
-fn room_is_not_made_with_stripes_that_have_shards_on_absent_members() {
+fn room_ahead_of_need_is_not_made_with_stripes_that_have_shards_on_absent_members() {
     let rig = Rig::new(4, 2, 6);
     let fs = rig.open(&[]);
     write(&fs, 0..24);
@@ -242,12 +248,7 @@ fn room_is_not_made_with_stripes_that_have_shards_on_absent_members() {
 /// set the stripes aside.
 #[test]
 fn room_that_is_needed_at_once_is_made_although_a_member_is_away() {
-    let rig = Rig::new(4, 2, 6);
-    let fs = rig.open(&[]);
-    write(&fs, 0..24);
-    let left = halve(&fs, 0..24);
-    let before = stripes_of(&fs, &left);
-    fs.lose(&rig, 0);
+    let (rig, fs, left, before) = half_dead_without_a_member();
     compact(&fs);
     let compaction = &fs.maintenance.room.compaction;
     assert_eq!(compaction.count_aside(), before.len());
@@ -269,12 +270,7 @@ fn room_that_is_needed_at_once_is_made_although_a_member_is_away() {
 /// An order to rewrite counts the absent members, and leaves the stripes where they are.
 #[test]
 fn room_that_is_needed_at_once_is_made_with_stripes_that_an_order_left() {
-    let rig = Rig::new(4, 2, 6);
-    let fs = rig.open(&[]);
-    write(&fs, 0..24);
-    let left = halve(&fs, 0..24);
-    let before = stripes_of(&fs, &left);
-    fs.lose(&rig, 0);
+    let (_rig, fs, left, before) = half_dead_without_a_member();
     let in_need = Effort {
         floor: Floor::Online,
         max_live: 0,
@@ -323,12 +319,7 @@ fn stripes_with_shards_on_absent_members_move_where_others_suffice() {
 #[test]
 fn stripes_that_others_left_where_they_are_stay_candidates() {
     for may_write in [true, false] {
-        let rig = Rig::new(4, 2, 6);
-        let fs = rig.open(&[]);
-        write(&fs, 0..24);
-        let left = halve(&fs, 0..24);
-        let before = stripes_of(&fs, &left);
-        fs.lose(&rig, 0);
+        let (rig, fs, left, before) = half_dead_without_a_member();
         compact(&fs);
         let compaction = &fs.maintenance.room.compaction;
         assert_eq!(compaction.count_aside(), before.len());
