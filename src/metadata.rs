@@ -74,7 +74,6 @@ mod index;
 mod index_update;
 mod journal;
 mod journaled_partitions;
-mod key;
 mod layer;
 mod map;
 mod mirror;
@@ -90,12 +89,12 @@ mod view;
 mod writability;
 
 pub use crate::format::journal::StripeData;
+pub use crate::format::key::Key;
 pub use batch::{Batch, Value};
 pub use dirty::Grouping;
 pub use error::MetaError;
 pub use fresh_cache::FreshCache;
 pub use index::Visit;
-pub use key::Key;
 #[cfg(test)]
 pub(crate) use map::MemoryMap;
 pub use map::{RecordError, RecordMap};

@@ -7,8 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bytes::Bytes;
-
+use crate::format::key::Key;
 use crate::format::record::{Dirent, FileKind, Inode};
 use crate::format::superblock::DIRECTORY_CODES;
 use crate::format::{Ino, Record, StripeClass, key};
@@ -110,7 +109,7 @@ impl DirectoryCodes {
         &self,
         from: &[u8],
         end: &[u8],
-    ) -> Result<(Vec<Directory>, Option<Bytes>), FsError> {
+    ) -> Result<(Vec<Directory>, Option<Key>), FsError> {
         let mut directories = Vec::new();
         let mut next = None;
         self.transactions.visit(from, end, |key, value| {

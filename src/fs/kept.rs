@@ -205,7 +205,6 @@ mod tests {
             key::stripe(StripeId(13)),
             key::backref(StripeId(13), Ino(15), 4096),
         ];
-        let keys: Vec<Key> = keys.into_iter().map(Key::from).collect();
         let lost = LostChanges::of(&keys, 20);
         let inodes = [5, 7, 9, 11].map(Ino);
         assert_eq!(lost.inodes, BTreeSet::from(inodes));

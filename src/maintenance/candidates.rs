@@ -9,8 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-use bytes::Bytes;
-
+use crate::format::key::Key;
 use crate::format::{MemberIndex, StripeClass, StripeId, key};
 
 /// The most candidates that are remembered.
@@ -75,7 +74,7 @@ pub(super) struct Candidates {
     /// The conditions under which they were set aside.
     conditions: Conditions,
     /// The next stripe that a survey looks at; `None` once it saw all that there were at the mount.
-    pub(super) survey_from: Option<Bytes>,
+    pub(super) survey_from: Option<Key>,
     /// Stripes taken to count their live bytes.
     pub(super) counted: u64,
 }

@@ -18,7 +18,7 @@ use parking_lot::{Mutex, MutexGuard};
 use super::candidates::Candidates;
 use crate::format::record::{Marker, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, StripeId, key};
-use crate::metadata::{Batch, Meta};
+use crate::metadata::{Batch, Key, Meta};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::{Catalog, successor};
 use crate::transaction::commits::Commits;
@@ -66,9 +66,9 @@ pub(super) struct Queues {
     /// Segments that take no more stripes and may be empty.
     closed_segments: Vec<SegmentId>,
     /// The next mark to look at.
-    marks_from: Option<bytes::Bytes>,
+    marks_from: Option<Key>,
     /// The next stripe to audit; `None` after the last stripe that a crash may have left unmarked.
-    audit_from: Option<bytes::Bytes>,
+    audit_from: Option<Key>,
     /// Segments from before the mount that are still to be audited, once that has begun.
     unaudited: Option<VecDeque<SegmentId>>,
     /// Segments whose records in memory and on disk name different shards. The audit skips them for now.

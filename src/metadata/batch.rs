@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::key::Key;
+use crate::format::key::Key;
 
 /// A value of the index: opaque bytes.
 pub type Value = Bytes;

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::batch::Value;
-use super::key::Key;
+use crate::format::key::Key;
 
 /// The bytes of compacting an index that each deletion pays for.
 const DELETION_WORTH_BYTES: u64 = 64 << 10;

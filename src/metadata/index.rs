@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use super::batch::Value;
 use super::error::MetaError;
-use super::key::Key;
 use crate::format::Lsn;
 use crate::format::journal::{JournalGeneration, StripeData};
+use crate::format::key::Key;
 
 /// The position that an index has reached.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

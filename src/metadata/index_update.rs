@@ -8,9 +8,9 @@
 use super::batch::Value;
 use super::error::MetaError;
 use super::index::{Commit, Index, Position};
-use super::key::Key;
 use super::layer::{InOrder, NumberedChange};
 use crate::format::journal::StripeData;
+use crate::format::key::Key;
 
 /// A step takes at most this part of the reserve: the one before it has not freed its pages
 /// yet, and neither has the one before that.

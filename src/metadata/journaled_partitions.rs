@@ -21,12 +21,12 @@ use parking_lot::{Mutex, RwLockReadGuard};
 
 use super::brief_lock::BriefLock;
 use super::index::Position;
-use super::key::Key;
 use super::layer::{Layer, NumberedChange};
 use super::overlay::{Frozen, Journaled};
 use super::partitions::{
     CHUNK, HeldPartitions, PARTITIONS, PartitionSet, PartitionedChange, partition_of,
 };
+use crate::format::key::Key;
 
 /// Changes that a partition takes in under one hold of its lock. Look-ups of keys that no change concerns wait for it.
 const LOGGED_AT_ONCE: usize = 32;

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 use std::ops::Bound;
 
 use super::batch::Value;
-use super::key::Key;
+use crate::format::key::Key;
 
 /// The memory that a change costs besides its key and value: a node of the map, two reference counts.
 const ENTRY_OVERHEAD_BYTES: usize = 128;

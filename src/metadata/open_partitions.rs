@@ -25,12 +25,12 @@ use smallvec::SmallVec;
 use self::filled::FilledPartitions;
 use super::batch::Batch;
 use super::brief_lock::BriefLock;
-use super::key::Key;
 use super::layer::{Layer, NumberedChange};
 use super::overlay::{OpenSets, Origin, Pending, newest};
 use super::partitions::{
     CHUNK, HeldPartitions, PARTITIONS, PartitionSet, PartitionedChange, partition_of,
 };
+use crate::format::key::Key;
 
 /// The steps in which a partition adds to the memory that all partitions take.
 const STEP_BYTES: usize = 4 << 10;
@@ -294,7 +294,7 @@ mod tests {
     /// Returns keys in as many different partitions, in ascending order of these.
     fn keys_of_partitions(partitions: [usize; 2]) -> [Key; 2] {
         let key_of = |partition| {
-            let mut keys = (0..).map(|number| Key::from(key::inode(Ino(number))));
+            let mut keys = (0..).map(|number| key::inode(Ino(number)));
             keys.find(|key| partition_of(key) == partition)
         };
         partitions.map(|partition| key_of(partition).expect("each partition has keys"))
@@ -448,7 +448,7 @@ mod tests {
         const ROUNDS: u64 = 2000;
         let open = OpenPartitions::default();
         let pair = keys_of_partitions([0, 63]);
-        let mut alone = (0..).map(|number| Key::from(key::stripe(StripeId(number))));
+        let mut alone = (0..).map(|number| key::stripe(StripeId(number)));
         let alone = alone.find(|key| partition_of(key) == 0);
         let alone = [alone.expect("each partition has keys")];
         let both_wait = Barrier::new(3);
@@ -491,7 +491,7 @@ mod tests {
             for writer in 0..WRITERS {
                 let (open, shared, begun) = (&open, &shared, &begun);
                 scope.spawn(move || {
-                    let own = Key::from(key::inode(Ino(writer.into())));
+                    let own = key::inode(Ino(writer.into()));
                     begun.wait();
                     let mut last = [(7, 0); 2];
                     for number in 1..=CHANGES {

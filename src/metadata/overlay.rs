@@ -12,8 +12,8 @@
 use std::sync::Arc;
 
 use super::index::Position;
-use super::key::Key;
 use super::layer::{InOrder, Layer, NumberedChange, in_order};
+use crate::format::key::Key;
 
 /// The set, one of two, from which a [`Pending`] was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

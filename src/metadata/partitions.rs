@@ -10,8 +10,8 @@ use std::ops::Bound;
 use parking_lot::RwLockReadGuard;
 use smallvec::SmallVec;
 
-use super::key::Key;
 use super::layer::NumberedChange;
+use crate::format::key::Key;
 
 /// Changes that go from one layer to another under one hold of a lock.
 pub(super) const CHUNK: usize = 256;
@@ -161,7 +161,7 @@ mod tests {
         for number in edges.into_iter().chain(drawn) {
             let (ino, stripe, segment) = (Ino(number), StripeId(number), SegmentId(number));
             let one = PartitionSet::default().with(partition_of(&key::inode(ino)));
-            let ranges: [(KeyRange, Vec<bytes::Bytes>); 6] = [
+            let ranges: [(KeyRange, Vec<Key>); 6] = [
                 (key::dirents(ino), vec![key::dirent(ino, b"a")]),
                 (
                     key::positions_after(ino, Cookie(7)),

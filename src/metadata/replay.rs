@@ -13,9 +13,9 @@ use super::error::MetaError;
 use super::index::{Index, Position};
 use super::index_update::IndexUpdate;
 use super::journal;
-use super::key::Key;
 use super::layer::{Layer, NumberedChange, in_order};
 use crate::format::journal::{JournalRecord, Preview, StripeData, decode_within};
+use crate::format::key::Key;
 use crate::format::record::Scrub;
 use crate::format::{BLOCK_SIZE, Epoch, FormatError, Lsn, MemberIndex, Record, SegmentId, key};
 use crate::membership::{Access, Members};
@@ -83,7 +83,7 @@ fn note_of_stale_copies(
         return Ok(None);
     }
     let key = key::scrub();
-    let found = if let Some(entry) = changes.get(&Key::from(&key)) {
+    let found = if let Some(entry) = changes.get(&key) {
         entry.value.clone()
     } else {
         index.take_snapshot()?;
@@ -103,7 +103,7 @@ fn note_of_stale_copies(
         number: lsn.0,
         value: Some(restarted.naming(named).encode()),
     };
-    Ok(Some((key.into(), entry)))
+    Ok(Some((key, entry)))
 }
 
 /// Reads every record after `position`, from members that may be trusted.
@@ -235,7 +235,7 @@ impl Replayed {
         self.records += 1;
         for (key, value) in record.entries {
             self.changes.insert(
-                key.into(),
+                Key::copy_from_slice(&key),
                 NumberedChange {
                     number: record.header.lsn.0,
                     value,

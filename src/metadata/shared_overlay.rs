@@ -21,11 +21,11 @@ use super::batch::{Batch, Value};
 use super::fresh_cache::FreshCache;
 use super::index::Position;
 use super::journaled_partitions::JournaledPartitions;
-use super::key::Key;
 use super::layer::{self, Layer, NumberedChange, Window};
 use super::open_partitions::{OpenPartitions, UNCOUNTED_BYTES};
 use super::overlay::{Frozen, Journaled, OpenSets, Origin, Pending, newest};
 use super::partitions::{HeldPartitions, by_partition};
+use crate::format::key::Key;
 
 /// A cache of newest values, also of keys that have none.
 pub(super) type Records = FreshCache<Key, Option<Value>>;
@@ -227,7 +227,7 @@ mod tests {
 
     /// Returns the key of an object; all objects together are in all partitions.
     fn object_key(number: u64) -> Key {
-        crate::format::key::inode(crate::format::Ino(number)).into()
+        crate::format::key::inode(crate::format::Ino(number))
     }
 
     fn put(value: &'static str) -> Batch {

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use super::batch::Value;
 use super::error::MetaError;
 use super::index::{Index, KeyRange, Snapshot, Visit};
-use super::key::Key;
 use super::layer::NumberedChange;
 use super::shared_overlay::SharedOverlay;
+use crate::format::key::Key;
 
 /// Fewest and most changes of a layer that are looked at in one go.
 const WINDOW: std::ops::RangeInclusive<usize> = 16..=4096;

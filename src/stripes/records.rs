@@ -13,7 +13,7 @@ use super::rewrites::Rewrites;
 use super::tally::Tally;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
 use crate::format::{Record, SegmentId, ShardIndex, StripeClass, StripeId, key};
-use crate::metadata::{Batch, Numbers, RecordError, RecordMap};
+use crate::metadata::{Batch, Key, Numbers, RecordError, RecordMap};
 
 /// The distance that a counter on disk runs ahead of the numbers in use.
 const STRIPES_AHEAD: u64 = 1024;
@@ -418,7 +418,7 @@ fn losses_tolerated(segment: &Segment, record: &Stripe) -> i16 {
     Tally::of(segment, record, |shard| record.written.contains(shard)).losses_tolerated()
 }
 
-fn repair_key(stripe: StripeId, segment: &Segment, record: &Stripe) -> bytes::Bytes {
+fn repair_key(stripe: StripeId, segment: &Segment, record: &Stripe) -> Key {
     key::repair(u8::try_from(losses_tolerated(segment, record)).ok(), stripe)
 }
 
@@ -498,7 +498,7 @@ mod tests {
 
     fn repair_notes(map: &MemoryMap) -> Vec<ShardSet> {
         let (from, end) = key::repairs();
-        let notes = map.range(from.into(), end.into()).into_iter();
+        let notes = map.range(from, end).into_iter();
         notes
             .map(|(_, value)| RepairNote::decode(&value).unwrap().missing)
             .collect()

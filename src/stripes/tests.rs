@@ -58,7 +58,7 @@ impl TestMap {
             let stripe = key::parse_stripe(&key).unwrap();
             (stripe, Stripe::decode(&value).unwrap())
         };
-        let records = self.values.range(from.into(), end.into()).into_iter();
+        let records = self.values.range(from, end).into_iter();
         records.map(record).collect()
     }
 }

@@ -340,8 +340,6 @@ impl Catalog {
 }
 
 /// Returns the first key after `key`.
-pub(crate) fn successor(key: &[u8]) -> bytes::Bytes {
-    let mut next = key.to_vec();
-    next.push(0);
-    next.into()
+pub(crate) fn successor(key: &[u8]) -> Key {
+    Key::concat(&[key, &[0]])
 }

@@ -15,7 +15,9 @@
 //! assert_eq!(key::parse_extent(&key::extent(Ino(7), 4097)), Ok((Ino(7), 4097)));
 //! ```
 
-use bytes::Bytes;
+mod stored;
+
+pub use stored::Key;
 
 use super::{
     Cookie, FormatError, Ino, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeClass,
@@ -23,7 +25,7 @@ use super::{
 };
 
 /// A range of keys: the first key in it, and the first key after it.
-pub type KeyRange = (Bytes, Bytes);
+pub type KeyRange = (Key, Key);
 
 /// The first byte of a key says what its value is.
 mod tag {
@@ -69,14 +71,14 @@ pub const REWRITES_LEFT: &str = "rewrites-left";
 
 /// Returns the key of an [`Inode`](super::record::Inode).
 #[must_use]
-pub fn inode(ino: Ino) -> Bytes {
+pub fn inode(ino: Ino) -> Key {
     one(tag::INODE, ino.0)
 }
 
 /// Returns the range of all inodes.
 #[must_use]
 pub fn inodes() -> KeyRange {
-    below(vec![tag::INODE])
+    below(&[tag::INODE])
 }
 
 /// Reads an inode's key.
@@ -90,7 +92,7 @@ pub fn parse_inode(key: &[u8]) -> Result<Ino, FormatError> {
 
 /// Returns the key of a [`Dirent`](super::record::Dirent).
 #[must_use]
-pub fn dirent(parent: Ino, name: &[u8]) -> Bytes {
+pub fn dirent(parent: Ino, name: &[u8]) -> Key {
     named(tag::DIRENT, parent.0, name)
 }
 
@@ -128,7 +130,7 @@ pub fn parse_dirent_of_any_name(key: &[u8]) -> Result<(Ino, &[u8]), FormatError>
 
 /// Returns the key of a [`Position`](super::record::Position).
 #[must_use]
-pub fn position(parent: Ino, cookie: Cookie) -> Bytes {
+pub fn position(parent: Ino, cookie: Cookie) -> Key {
     two(tag::POSITION, parent.0, cookie.0)
 }
 
@@ -150,7 +152,7 @@ pub fn parse_position(key: &[u8]) -> Result<(Ino, Cookie), FormatError> {
 
 /// Returns the key of an [`Xattr`](super::record::Xattr).
 #[must_use]
-pub fn xattr(ino: Ino, name: &[u8]) -> Bytes {
+pub fn xattr(ino: Ino, name: &[u8]) -> Key {
     named(tag::XATTR, ino.0, name)
 }
 
@@ -178,7 +180,7 @@ pub fn parse_xattr(key: &[u8]) -> Result<(Ino, &[u8]), FormatError> {
 
 /// Returns the key of an [`Extent`](super::record::Extent) that ends before byte `end` of the file.
 #[must_use]
-pub fn extent(ino: Ino, end: u64) -> Bytes {
+pub fn extent(ino: Ino, end: u64) -> Key {
     two(tag::EXTENT, ino.0, end)
 }
 
@@ -192,7 +194,7 @@ pub fn extents_from(ino: Ino, offset: u64) -> KeyRange {
 /// Returns the range of all extents of all files.
 #[must_use]
 pub fn extents() -> KeyRange {
-    below(vec![tag::EXTENT])
+    below(&[tag::EXTENT])
 }
 
 /// Reads an extent's key: the inode and the extent's end.
@@ -206,7 +208,7 @@ pub fn parse_extent(key: &[u8]) -> Result<(Ino, u64), FormatError> {
 
 /// Returns the key of a [`Backref`](super::record::Backref) to the extent of `ino` that ends at `end`.
 #[must_use]
-pub fn backref(stripe: StripeId, ino: Ino, end: u64) -> Bytes {
+pub fn backref(stripe: StripeId, ino: Ino, end: u64) -> Key {
     three(tag::BACKREF, stripe.0, ino.0, end)
 }
 
@@ -234,14 +236,14 @@ pub fn parse_backref(key: &[u8]) -> Result<(StripeId, Ino, u64), FormatError> {
 
 /// Returns the key of a [`Stripe`](super::record::Stripe).
 #[must_use]
-pub fn stripe(stripe: StripeId) -> Bytes {
+pub fn stripe(stripe: StripeId) -> Key {
     one(tag::STRIPE, stripe.0)
 }
 
 /// Returns the range of all stripes.
 #[must_use]
 pub fn stripes() -> KeyRange {
-    below(vec![tag::STRIPE])
+    below(&[tag::STRIPE])
 }
 
 /// Reads a stripe's key.
@@ -264,12 +266,12 @@ pub fn stripe_of(key: &[u8]) -> Option<(StripeId, bool)> {
 
 /// Returns the key of the [`ShardSums`](super::record::ShardSums) of one shard.
 #[must_use]
-pub fn sums(stripe: StripeId, shard: ShardIndex) -> Bytes {
+pub fn sums(stripe: StripeId, shard: ShardIndex) -> Key {
     let mut key = [0; 10];
     key[0] = tag::SUMS;
     key[1..9].copy_from_slice(&stripe.0.to_be_bytes());
     key[9] = shard.0;
-    Bytes::copy_from_slice(&key)
+    Key::from(&key)
 }
 
 /// Returns the range of the checksums of all shards of a stripe, in the order of the shards.
@@ -292,14 +294,14 @@ pub fn parse_sums(key: &[u8]) -> Result<(StripeId, ShardIndex), FormatError> {
 
 /// Returns the key of a [`Segment`](super::record::Segment).
 #[must_use]
-pub fn segment(segment: SegmentId) -> Bytes {
+pub fn segment(segment: SegmentId) -> Key {
     one(tag::SEGMENT, segment.0)
 }
 
 /// Returns the range of all segments.
 #[must_use]
 pub fn segments() -> KeyRange {
-    below(vec![tag::SEGMENT])
+    below(&[tag::SEGMENT])
 }
 
 /// Reads a segment's key.
@@ -314,7 +316,7 @@ pub fn parse_segment(key: &[u8]) -> Result<SegmentId, FormatError> {
 /// Returns the key of the [`SegmentStripe`](super::record::SegmentStripe) whose shards lie at `offset`
 /// of the segment's files.
 #[must_use]
-pub fn segment_stripe(segment: SegmentId, offset: u64) -> Bytes {
+pub fn segment_stripe(segment: SegmentId, offset: u64) -> Key {
     two(tag::SEGMENT_STRIPE, segment.0, offset)
 }
 
@@ -337,14 +339,14 @@ pub fn parse_segment_stripe(key: &[u8]) -> Result<(SegmentId, u64), FormatError>
 /// Returns the key that marks an inode without a name: to be removed when its last handle goes, or
 /// at the next mount. The value is a [`Marker`](super::record::Marker).
 #[must_use]
-pub fn orphan(ino: Ino) -> Bytes {
+pub fn orphan(ino: Ino) -> Key {
     one(tag::ORPHAN, ino.0)
 }
 
 /// Returns the range of all orphans.
 #[must_use]
 pub fn orphans() -> KeyRange {
-    below(vec![tag::ORPHAN])
+    below(&[tag::ORPHAN])
 }
 
 /// Reads an orphan's key.
@@ -358,14 +360,14 @@ pub fn parse_orphan(key: &[u8]) -> Result<Ino, FormatError> {
 
 /// Returns the key that marks an inode with unwritten extents. The value is a [`Marker`](super::record::Marker).
 #[must_use]
-pub fn unwritten(ino: Ino) -> Bytes {
+pub fn unwritten(ino: Ino) -> Key {
     one(tag::UNWRITTEN, ino.0)
 }
 
 /// Returns the range of all marks of inodes with unwritten extents.
 #[must_use]
 pub fn all_unwritten() -> KeyRange {
-    below(vec![tag::UNWRITTEN])
+    below(&[tag::UNWRITTEN])
 }
 
 /// Reads the key of a mark of an inode with unwritten extents.
@@ -379,14 +381,14 @@ pub fn parse_unwritten(key: &[u8]) -> Result<Ino, FormatError> {
 
 /// Returns the key of a [`Quota`](super::record::Quota).
 #[must_use]
-pub fn quota(quota: QuotaId) -> Bytes {
+pub fn quota(quota: QuotaId) -> Key {
     one(tag::QUOTA, quota.0)
 }
 
 /// Returns the range of all quotas.
 #[must_use]
 pub fn quotas() -> KeyRange {
-    below(vec![tag::QUOTA])
+    below(&[tag::QUOTA])
 }
 
 /// Reads a quota's key.
@@ -400,14 +402,14 @@ pub fn parse_quota(key: &[u8]) -> Result<QuotaId, FormatError> {
 
 /// Returns the key of a [`DirectoryCode`](super::record::DirectoryCode).
 #[must_use]
-pub fn directory_code(class: StripeClass) -> Bytes {
+pub fn directory_code(class: StripeClass) -> Key {
     one(tag::DIRECTORY_CODE, class.0.into())
 }
 
 /// Returns the range of the codes of directories.
 #[must_use]
 pub fn directory_codes() -> KeyRange {
-    below(vec![tag::DIRECTORY_CODE])
+    below(&[tag::DIRECTORY_CODE])
 }
 
 /// Reads the key of a directory's code.
@@ -430,14 +432,14 @@ pub fn parse_directory_code(key: &[u8]) -> Result<StripeClass, FormatError> {
 /// Returns the key that marks a stripe which may have lost its last backref. The value is a
 /// [`Marker`](super::record::Marker).
 #[must_use]
-pub fn perhaps_dead(stripe: StripeId) -> Bytes {
+pub fn perhaps_dead(stripe: StripeId) -> Key {
     one(tag::PERHAPS_DEAD, stripe.0)
 }
 
 /// Returns the range of all marks of stripes that may be dead.
 #[must_use]
 pub fn all_perhaps_dead() -> KeyRange {
-    below(vec![tag::PERHAPS_DEAD])
+    below(&[tag::PERHAPS_DEAD])
 }
 
 /// Returns whether a key was made by [`perhaps_dead`].
@@ -458,25 +460,25 @@ pub fn parse_perhaps_dead(key: &[u8]) -> Result<StripeId, FormatError> {
 /// Returns the key of a [`RepairNote`](super::record::RepairNote) on a stripe that can bear the loss of
 /// `losses_tolerated` more shards; `None` if it has lost too many already.
 #[must_use]
-pub fn repair(losses_tolerated: Option<u8>, stripe: StripeId) -> Bytes {
+pub fn repair(losses_tolerated: Option<u8>, stripe: StripeId) -> Key {
     let mut key = [0; 10];
     key[0] = tag::REPAIR;
     key[1] = urgency(losses_tolerated);
     key[2..].copy_from_slice(&stripe.0.to_be_bytes());
-    Bytes::copy_from_slice(&key)
+    Key::from(&key)
 }
 
 /// Returns the range of the repair ledger: lost stripes, then the most endangered ones.
 #[must_use]
 pub fn repairs() -> KeyRange {
-    below(vec![tag::REPAIR])
+    below(&[tag::REPAIR])
 }
 
 /// Returns the range of the ledger's notes on stripes that can bear `losses_tolerated` more losses;
 /// `None` for those that have lost too many already.
 #[must_use]
 pub fn repairs_of(losses_tolerated: Option<u8>) -> KeyRange {
-    below(vec![tag::REPAIR, urgency(losses_tolerated)])
+    below(&[tag::REPAIR, urgency(losses_tolerated)])
 }
 
 /// Returns the range of the ledger's notes on stripes that cannot bear as many as `losses` more.
@@ -504,20 +506,20 @@ fn urgency(losses_tolerated: Option<u8>) -> u8 {
 
 /// Returns the key of the one [`Scrub`](super::record::Scrub).
 #[must_use]
-pub fn scrub() -> Bytes {
-    Bytes::from_static(&[tag::SCRUB])
+pub fn scrub() -> Key {
+    Key::from(&[tag::SCRUB])
 }
 
 /// Returns the key of a stripe's [`LostBytes`](super::record::LostBytes).
 #[must_use]
-pub fn lost(stripe: StripeId) -> Bytes {
+pub fn lost(stripe: StripeId) -> Key {
     one(tag::LOST, stripe.0)
 }
 
 /// Returns the range of all lost bytes.
 #[must_use]
 pub fn all_lost() -> KeyRange {
-    below(vec![tag::LOST])
+    below(&[tag::LOST])
 }
 
 /// Reads the key of a stripe's lost bytes.
@@ -531,57 +533,49 @@ pub fn parse_lost(key: &[u8]) -> Result<StripeId, FormatError> {
 
 /// Returns the key of a [`Counter`](super::record::Counter), such as [`NEXT_INO`].
 #[must_use]
-pub fn counter(name: &str) -> Bytes {
-    let mut key = vec![tag::COUNTER];
-    key.extend_from_slice(name.as_bytes());
-    key.into()
+pub fn counter(name: &str) -> Key {
+    Key::concat(&[&[tag::COUNTER], name.as_bytes()])
 }
 
-fn one(tag: u8, first: u64) -> Bytes {
+fn one(tag: u8, first: u64) -> Key {
     let mut key = [0; 9];
     key[0] = tag;
     key[1..].copy_from_slice(&first.to_be_bytes());
-    Bytes::copy_from_slice(&key)
+    Key::from(&key)
 }
 
-fn two(tag: u8, first: u64, second: u64) -> Bytes {
+fn two(tag: u8, first: u64, second: u64) -> Key {
     let mut key = [0; 17];
     key[0] = tag;
     key[1..9].copy_from_slice(&first.to_be_bytes());
     key[9..].copy_from_slice(&second.to_be_bytes());
-    Bytes::copy_from_slice(&key)
+    Key::from(&key)
 }
 
-fn three(tag: u8, first: u64, second: u64, third: u64) -> Bytes {
+fn three(tag: u8, first: u64, second: u64, third: u64) -> Key {
     let mut key = [0; 25];
     key[0] = tag;
     key[1..9].copy_from_slice(&first.to_be_bytes());
     key[9..17].copy_from_slice(&second.to_be_bytes());
     key[17..].copy_from_slice(&third.to_be_bytes());
-    Bytes::copy_from_slice(&key)
+    Key::from(&key)
 }
 
-fn named(tag: u8, first: u64, name: &[u8]) -> Bytes {
-    let mut key = Vec::with_capacity(9 + name.len());
-    key.push(tag);
-    key.extend_from_slice(&first.to_be_bytes());
-    key.extend_from_slice(name);
-    key.into()
+fn named(tag: u8, first: u64, name: &[u8]) -> Key {
+    Key::concat(&[&one(tag, first), name])
 }
 
-/// All keys that begin with `prefix`.
-fn below(prefix: Vec<u8>) -> KeyRange {
-    let mut end = prefix.clone();
+/// All keys that begin with `prefix`, which is not empty.
+fn below(prefix: &[u8]) -> KeyRange {
     // Tags are ASCII letters, so a byte that can be raised is always found.
-    while end.pop_if(|last| *last == u8::MAX).is_some() {}
-    if let Some(last) = end.last_mut() {
-        *last += 1;
-    }
-    (prefix.into(), end.into())
+    let raised = prefix.iter().rposition(|byte| *byte < u8::MAX);
+    let (kept, raised) = prefix.split_at(raised.unwrap_or(prefix.len()));
+    let raised = raised.first().map(|byte| byte + 1);
+    (Key::from(prefix), Key::concat(&[kept, raised.as_slice()]))
 }
 
 fn below_one(tag: u8, first: u64) -> KeyRange {
-    below(one(tag, first).to_vec())
+    below(&one(tag, first))
 }
 
 /// All keys of `tag` and `first` whose second number is greater than `second`.

@@ -18,6 +18,7 @@ use cauchyfs_format::frame::{
 use cauchyfs_format::journal::{
     self, JournalGeneration, JournalRecord, Preview, RecordHeader, StripeData,
 };
+use cauchyfs_format::key::Key;
 use cauchyfs_format::record::{
     Backref, Counter, DirectoryCode, Dirent, Extent, FileKind, Inline, Inode, LostBytes,
     MAX_STRIPE_BYTES, Marker, Position, Quota, QuotaState, QuotaUsage, RepairNote, Scrub, Segment,
@@ -364,7 +365,7 @@ fn records_of_scrubs() -> Vec<Decoder> {
 fn keys() -> Vec<Decoder> {
     let (ino, stripe, segment) = (Ino(0x0102_0304), StripeId(u64::MAX), SegmentId(77));
     let shard = ShardIndex(9);
-    let one = |name, decode, sample: Bytes| Decoder::plain(name, decode, vec![sample.to_vec()]);
+    let one = |name, decode, sample: Key| Decoder::plain(name, decode, vec![sample.to_vec()]);
     vec![
         one(
             "key::parse_inode",

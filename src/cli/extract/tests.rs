@@ -18,7 +18,7 @@ use crate::format::record::{Dirent, Inode, Position, Xattr};
 use crate::format::{Cookie, Record, key};
 use crate::fs::{FsOptions, WriteFlags, XattrMode};
 use crate::maintenance::Maintenance;
-use crate::metadata::Batch;
+use crate::metadata::{Batch, Key};
 use crate::transaction::{CreateOptions, OpenOptions, Transactions};
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -83,7 +83,7 @@ impl Hostile {
         attr.ino
     }
 
-    fn put(&self, records: &[(Bytes, Bytes)]) {
+    fn put(&self, records: &[(Key, Bytes)]) {
         let mut batch = Batch::default();
         for (key, value) in records {
             batch.put(key.clone(), value.clone());

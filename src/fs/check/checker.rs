@@ -1,7 +1,6 @@
 //! A check under way: what it has found, and the walk through ranges of records.
 
-use bytes::Bytes;
-
+use crate::format::key::KeyRange;
 use crate::format::{FormatError, Ino};
 use crate::fs::edit::Edit;
 use crate::fs::error::FsError;
@@ -80,7 +79,7 @@ impl Checker<'_> {
     /// Calls `visit` for each record of a range, in order.
     pub(super) fn each(
         &mut self,
-        (from, end): (Bytes, Bytes),
+        (from, end): KeyRange,
         mut visit: impl FnMut(&mut Self, &[u8], &[u8]) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let mut cursor = Cursor::new(from, end);
@@ -97,14 +96,14 @@ impl Checker<'_> {
 
 /// A place in a range of records.
 pub(super) struct Cursor {
-    from: Bytes,
-    end: Bytes,
+    from: Key,
+    end: Key,
     page: std::vec::IntoIter<(Key, Value)>,
     is_last: bool,
 }
 
 impl Cursor {
-    pub(super) fn new(from: Bytes, end: Bytes) -> Self {
+    pub(super) fn new(from: Key, end: Key) -> Self {
         Self {
             from,
             end,

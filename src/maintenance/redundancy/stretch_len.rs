@@ -2,10 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use bytes::Bytes;
-
 use crate::format::StripeId;
-use crate::format::key::{self, KeyRange};
+use crate::format::key::{self, Key, KeyRange};
 use crate::metadata::Grouping;
 
 /// The numbers of stripes that make a stretch.
@@ -32,7 +30,7 @@ impl StretchLen {
     }
 
     /// Returns the key of the first stripe of a stretch, or of the first after it.
-    fn bound(self, stretch: StretchId, is_end: bool) -> Bytes {
+    fn bound(self, stretch: StretchId, is_end: bool) -> Key {
         let first = stretch.0.checked_add(u64::from(is_end));
         let first = first.and_then(|stretch| stretch.checked_mul(self.0));
         first.map_or_else(|| key::stripes().1, |first| key::stripe(StripeId(first)))

@@ -534,7 +534,7 @@ fn additions_are_refused_while_nothing_can_be_made_durable_and_deletions_are_not
 }
 
 /// A record in the index, as big as that of a small file.
-fn attribute(number: u64) -> bytes::Bytes {
+fn attribute(number: u64) -> Key {
     key::xattr(Ino(number), b"user.small")
 }
 

@@ -375,7 +375,7 @@ pub(super) fn verify(
         .unwrap_or_else(|error| panic!("{case}: does not open again: {error:?}"));
     let mut expected = found;
     expected.insert("afterwards".into(), case.to_owned().into());
-    expected.extend(noted.map(|value| (key::scrub().into(), value)));
+    expected.extend(noted.map(|value| (key::scrub(), value)));
     let found =
         content(&meta).unwrap_or_else(|error| panic!("{case}: does not read again: {error}"));
     assert!(

@@ -24,7 +24,7 @@ fn view<'a>(overlay: &'a SharedOverlay, index: &'a dyn Index) -> View<'a> {
 /// Returns a key of one of nine directories. Ranges within one directory meet one partition of the overlay, others all.
 fn key(random: &mut StdRng) -> Key {
     let number = random.random_range(0..9000u64);
-    key::position(Ino(number / 1000), Cookie(number % 1000)).into()
+    key::position(Ino(number / 1000), Cookie(number % 1000))
 }
 
 #[test]

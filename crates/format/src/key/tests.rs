@@ -4,12 +4,12 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn inside(range: &KeyRange, key: &Bytes) -> bool {
+fn inside(range: &KeyRange, key: &Key) -> bool {
     range.0 <= *key && *key < range.1
 }
 
 /// `parse` must refuse every part of `key` that is cut short, every longer one and every other tag.
-fn refuses_all_but<T: Debug>(key: &Bytes, parse: impl Fn(&[u8]) -> Result<T, FormatError>) {
+fn refuses_all_but<T: Debug>(key: &Key, parse: impl Fn(&[u8]) -> Result<T, FormatError>) {
     for len in 0..key.len() {
         assert!(parse(&key[..len]).is_err(), "{len} bytes of {key:?}");
     }

@@ -1,11 +1,10 @@
-//! Keys of the index.
+//! The bytes of a key, in place.
 
 use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::fmt;
 use std::ops::Deref;
 
-use bytes::Bytes;
 use smallvec::SmallVec;
 
 /// The longest key that takes no memory of its own. All keys but those with names are shorter.
@@ -46,6 +45,16 @@ impl Key {
     pub fn copy_from_slice(bytes: &[u8]) -> Self {
         Self(SmallVec::from_slice(bytes))
     }
+
+    /// Returns a key of these parts, one after the other.
+    #[must_use]
+    pub fn concat(parts: &[&[u8]]) -> Self {
+        let mut bytes = SmallVec::with_capacity(parts.iter().map(|part| part.len()).sum());
+        for part in parts {
+            bytes.extend_from_slice(part);
+        }
+        Self(bytes)
+    }
 }
 
 impl Deref for Key {
@@ -65,18 +74,6 @@ impl Borrow<[u8]> for Key {
 impl AsRef<[u8]> for Key {
     fn as_ref(&self) -> &[u8] {
         &self.0
-    }
-}
-
-impl From<&Bytes> for Key {
-    fn from(bytes: &Bytes) -> Self {
-        Self::copy_from_slice(bytes)
-    }
-}
-
-impl From<Bytes> for Key {
-    fn from(bytes: Bytes) -> Self {
-        Self::copy_from_slice(&bytes)
     }
 }
 
