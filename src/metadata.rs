@@ -128,7 +128,7 @@ impl Default for MetaOptions {
     fn default() -> Self {
         Self {
             cache_bytes: 64 << 20,
-            overlay_bytes: 64 << 20,
+            overlay_bytes: 96 << 20,
         }
     }
 }

@@ -117,3 +117,32 @@ fn a_commit_during_the_write_of_the_index_journals_its_data() {
     rig.cut(CutPolicy::Drop);
     assert_eq!(rig.open(&[]).read(2).unwrap(), pattern(2, 3_000));
 }
+
+/// If the journal alone made checkpoints due, small changes would fill their memory first, and all wait for a whole checkpoint.
+#[test]
+fn changes_that_take_half_of_their_memory_go_to_the_index_with_the_next_tick() {
+    let rig = Rig::new(2, 1, 3);
+    let fs = rig.open(&[]);
+    let meta = &fs.transactions.meta;
+    let limit = meta.most_waiting();
+    let attribute = |number| key::xattr(Ino(number), b"user.a");
+    let mut numbers = 0..;
+    while meta.waits_below(limit / 2) {
+        let mut batch = Batch::default();
+        for number in numbers.by_ref().take(1000) {
+            batch.put(attribute(number), vec![1]);
+        }
+        fs.transactions.apply(batch).unwrap();
+    }
+    fs.sync().unwrap();
+    assert!(meta.journal_fill() < 0.5, "the journal makes one due");
+    fs.transactions.clock().tick().unwrap();
+    assert!(meta.overlay_bytes() < 1 << 20, "{}", meta.overlay_bytes());
+    drop(fs);
+    rig.cut(CutPolicy::Drop);
+    let fs = rig.open(&[]);
+    for number in [0, 1, numbers.start / 2, numbers.start - 1] {
+        let value = fs.transactions.get(&attribute(number)).unwrap();
+        assert_eq!(value.as_deref(), Some(&[1][..]), "{number}");
+    }
+}
