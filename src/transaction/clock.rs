@@ -29,8 +29,8 @@ const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 /// The part of the journal whose use makes a checkpoint due.
 const JOURNAL_FILL: f32 = 0.5;
 
-/// The part of the memory for changes whose use makes a checkpoint due: one of so many parts. The rest takes changes
-/// while the checkpoint is made. Without it they would wait for the whole of it.
+/// A checkpoint is due once changes fill one of so many parts of their memory. Further changes use the rest meanwhile, in
+/// place of waiting for its end.
 const OVERLAY_PARTS: u64 = 2;
 
 /// The times when each kind of work was last done.
@@ -111,9 +111,9 @@ impl Clock {
         }
         self.replicas.compare()?;
         let unsaved = self.commits.awaits_checkpoint();
-        let is_overlay_filled = !self
-            .meta
-            .waits_below(self.meta.most_waiting() / OVERLAY_PARTS);
+        // A checkpoint that found no space is not tried again at each tick.
+        let part = self.meta.most_waiting() / OVERLAY_PARTS;
+        let is_overlay_filled = !self.meta.is_full() && !self.meta.waits_below(part);
         let is_waited_for = refill_due && self.members.epochs().is_checkpoint_awaited();
         let done = if self.meta.journal_fill() >= JOURNAL_FILL
             || is_overlay_filled

@@ -565,7 +565,7 @@ fn named(tag: u8, first: u64, name: &[u8]) -> Key {
     Key::concat(&[&one(tag, first), name])
 }
 
-/// All keys that begin with `prefix`, which is not empty.
+/// Returns the range of all keys that begin with `prefix`, which is not empty.
 fn below(prefix: &[u8]) -> KeyRange {
     // Tags are ASCII letters, so a byte that can be raised is always found.
     let raised = prefix.iter().rposition(|byte| *byte < u8::MAX);
