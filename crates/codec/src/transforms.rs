@@ -1,14 +1,21 @@
-//! The transforms behind a generator of `rs-fft`, for engines elsewhere that encode by them.
+//! The transforms behind matrices of `rs-fft`, for engines elsewhere that encode and decode by them.
 
-use crate::{Geometry, Matrix, fft::factor, subspace::Layout};
+use crate::{
+    Geometry, Matrix,
+    fft::factor,
+    field,
+    subspace::{Layout, point},
+};
 
 /// Points of the field.
 const POINTS: usize = 256;
 
-/// The additive Fourier transforms that encode by a generator of `rs-fft`.
+/// The additive Fourier transforms that encode by a generator of `rs-fft`, or compute a whole chunk of data shards that is
+/// lost.
 ///
 /// Data shards stand at the points from index `span` on, and parity shards at those from index 0 on. Each chunk of `span`
-/// data shards is turned into coefficients. The sum of all coefficients is evaluated at the points of the parities. CODING.md
+/// shards is turned into coefficients. The sum of all coefficients, with those of the parities, is zero. So the sum of those
+/// of all other chunks is evaluated at the points of the chunk that is computed: that of the parities, or one of data. CODING.md
 /// has the code, and Lin, Chung and Han (FOCS 2014) the transforms.
 ///
 /// # Examples
@@ -26,24 +33,80 @@ const POINTS: usize = 256;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Transforms {
     span: usize,
+    data_shards: usize,
+    /// The chunk that is computed: 0 for the parities, and then those of data.
+    chunk: usize,
 }
 
 impl Transforms {
-    /// Returns the transforms that encode by a matrix, or `None` if it is no generator that transforms compute.
+    /// Returns the transforms that apply a matrix. `None` if it is neither a generator that transforms compute, nor the
+    /// matrix that computes a whole chunk of data shards from all other shards of such a generator.
+    ///
+    /// Sources and targets of a matrix that decodes are in ascending order, parities behind data.
     #[must_use]
     pub fn of(matrix: &Matrix) -> Option<Self> {
         let geometry = Geometry::new(matrix.columns(), matrix.rows()).ok()?;
         let layout = Layout::new(geometry);
-        let is_computed = layout.has_transforms() && layout.generator() == *matrix;
-        is_computed.then(|| Self {
-            span: layout.span(),
+        if !layout.has_transforms() {
+            return None;
+        }
+        let (span, data_shards) = (layout.span(), layout.data_shards());
+        let chunk = |chunk| Self {
+            span,
+            data_shards,
+            chunk,
+        };
+        if layout.generator() == *matrix {
+            return Some(chunk(0));
+        }
+        let whole = if matrix.rows() == span {
+            data_shards / span
+        } else {
+            0
+        };
+        (1..=whole).map(chunk).find(|transforms| {
+            let entry = |row, source| transforms.decoding_entry(row, source);
+            Matrix::from_fn(span, data_shards, entry) == *matrix
         })
+    }
+
+    /// Returns the entry of the matrix that computes a chunk of data from all other shards: Lagrange's interpolation through
+    /// the points of the source's chunk.
+    fn decoding_entry(&self, row: usize, source: usize) -> u8 {
+        let (from, to) = (self.source_point(source), self.target_point(row));
+        field::div(point((from / self.span) ^ self.chunk), point(from ^ to))
     }
 
     /// Returns the number of points of a transform, a power of two: that of the parity shards, rounded up.
     #[must_use]
     pub fn span(&self) -> usize {
         self.span
+    }
+
+    /// Returns the index of the point of a source, counted in the order of the matrix's columns.
+    ///
+    /// # Panics
+    ///
+    /// If there are not so many sources.
+    #[must_use]
+    pub fn source_point(&self, source: usize) -> usize {
+        assert!(source < self.data_shards, "source {source}");
+        if self.chunk == 0 {
+            return self.span + source;
+        }
+        let before = (self.chunk - 1) * self.span;
+        let data = self.data_shards - self.span;
+        match source {
+            _ if source < before => self.span + source,
+            _ if source < data => 2 * self.span + source,
+            _ => source - data,
+        }
+    }
+
+    /// Returns the index of the point of a target, counted in the order of the matrix's rows.
+    #[must_use]
+    pub fn target_point(&self, target: usize) -> usize {
+        self.chunk * self.span + target
     }
 
     /// Returns the factor of the butterflies of a block. The block has 2^(`layer` + 1) points, from index `first` on. Its
@@ -68,17 +131,19 @@ mod tests {
     use super::*;
     use crate::field;
 
-    /// Encodes one byte of each shard by the butterflies as documented.
-    fn encode(transforms: Transforms, data: &[u8], parities: usize) -> Vec<u8> {
+    /// Computes one byte of each target by the butterflies as documented.
+    fn apply(transforms: Transforms, sources: &[u8], targets: usize) -> Vec<u8> {
         let span = transforms.span();
         let layers = span.ilog2();
         let mut sums = vec![0; span];
-        for (chunk, values) in data.chunks(span).enumerate() {
-            let mut values = values.to_vec();
-            values.resize(span, 0);
+        let mut chunks = vec![0; 256];
+        for (source, &value) in sources.iter().enumerate() {
+            chunks[transforms.source_point(source)] = value;
+        }
+        for (chunk, values) in chunks.chunks_exact_mut(span).enumerate() {
             for layer in 0..layers {
                 for (block, points) in values.chunks_exact_mut(2 << layer).enumerate() {
-                    let first = (chunk + 1) * span + (block << (layer + 1));
+                    let first = chunk * span + (block << (layer + 1));
                     let (low, high) = points.split_at_mut(1 << layer);
                     for (a, b) in low.iter_mut().zip(high) {
                         *b ^= *a;
@@ -88,18 +153,19 @@ mod tests {
             }
             sums.iter_mut()
                 .zip(values)
-                .for_each(|(sum, value)| *sum ^= value);
+                .for_each(|(sum, value)| *sum ^= *value);
         }
         for layer in (0..layers).rev() {
             for (block, points) in sums.chunks_exact_mut(2 << layer).enumerate() {
                 let (low, high) = points.split_at_mut(1 << layer);
+                let first = transforms.target_point(block << (layer + 1));
                 for (a, b) in low.iter_mut().zip(high) {
-                    *a ^= field::mul(transforms.factor(block << (layer + 1), layer), *b);
+                    *a ^= field::mul(transforms.factor(first, layer), *b);
                     *b ^= *a;
                 }
             }
         }
-        sums.truncate(parities);
+        sums.truncate(targets);
         sums
     }
 
@@ -124,12 +190,72 @@ mod tests {
                     .map(|row| field::mul(generator.at(row, source), 0x53))
                     .collect();
                 assert_eq!(
-                    encode(transforms, &data, m),
+                    apply(transforms, &data, m),
                     column,
                     "{k}+{m}, source {source}"
                 );
             }
         }
+    }
+
+    /// Returns the matrix that computes data shards from all others.
+    fn decoding(k: usize, m: usize, lost: std::ops::Range<usize>) -> Matrix {
+        let generator = Layout::new(Geometry::new(k, m).expect("valid")).generator();
+        let rows = Matrix::from_fn(k + m, k, |row, column| match row.checked_sub(k) {
+            None => u8::from(row == column),
+            Some(parity) => generator.at(parity, column),
+        });
+        let all: Vec<usize> = (0..k).collect();
+        let used: Vec<usize> = (0..k + m).filter(|shard| !lost.contains(shard)).collect();
+        let solved = rows.select(&used[..k], &all).inverse();
+        let lost: Vec<usize> = lost.collect();
+        solved.expect("MDS").select(&lost, &all)
+    }
+
+    #[test]
+    fn butterflies_with_these_factors_compute_a_whole_chunk_that_is_lost() {
+        for (k, m) in [
+            (1, 1),
+            (4, 4),
+            (10, 4),
+            (16, 16),
+            (17, 16),
+            (40, 16),
+            (64, 16),
+            (100, 64),
+        ] {
+            for first in (0..=k - m).step_by(m) {
+                let matrix = decoding(k, m, first..first + m);
+                let transforms = Transforms::of(&matrix).expect("a whole chunk");
+                // A matrix between two chunks is its own inverse, and counts as the generator.
+                let chunk = if k == m { 0 } else { first + m };
+                assert_eq!(transforms.target_point(0), chunk, "{k}+{m}");
+                for source in 0..k {
+                    let mut values = vec![0; k];
+                    values[source] = 0x53;
+                    let column: Vec<u8> = (0..m)
+                        .map(|row| field::mul(matrix.at(row, source), 0x53))
+                        .collect();
+                    assert_eq!(
+                        apply(transforms, &values, m),
+                        column,
+                        "{k}+{m} without {first} on, source {source}"
+                    );
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn other_losses_have_none() {
+        for lost in [0..15, 1..17, 8..24, 17..33] {
+            assert_eq!(
+                Transforms::of(&decoding(40, 16, lost.clone())),
+                None,
+                "{lost:?}"
+            );
+        }
+        assert_eq!(Transforms::of(&decoding(32, 12, 0..12)), None);
     }
 
     #[test]

@@ -36,8 +36,8 @@ fn generator_of_transforms(k: usize, m: usize) -> Matrix {
 }
 
 /// Returns the matrix that computes the `lost` shards from the first k others.
-fn decode(k: usize, m: usize, lost: &[usize]) -> Matrix {
-    let generator = cauchy(k, m);
+fn decode(generator: &Matrix, lost: &[usize]) -> Matrix {
+    let (k, m) = (generator.columns(), generator.rows());
     let all: Vec<usize> = (0..k).collect();
     let rows = Matrix::from_fn(k + m, k, |row, column| match row.checked_sub(k) {
         None => u8::from(row == column),
@@ -245,7 +245,7 @@ fn every_erasure_pattern_of_small_geometries_is_decoded() {
     let mut lane = gpu.lane().expect("a lane");
     for (k, m) in [(1, 1), (2, 1), (1, 3), (3, 2), (4, 2), (4, 3)] {
         for (number, lost) in patterns(k, m).iter().enumerate() {
-            let matrix = decode(k, m, lost);
+            let matrix = decode(&cauchy(k, m), lost);
             if number % 2 == 0 {
                 gpu.prepare(&matrix, false).expect("compiles");
             }
@@ -268,7 +268,7 @@ fn random_patterns_of_wide_geometries_are_decoded() {
             for matrix in [
                 cauchy(k, m),
                 generator_of_transforms(k, m),
-                decode(k, m, &lost),
+                decode(&cauchy(k, m), &lost),
             ] {
                 check(&mut *lane, &matrix, 9000, 2, ShardLayout::Scattered, seed);
                 gpu.prepare(&matrix, false).expect("compiles");
@@ -420,6 +420,29 @@ fn comparing_finds_every_planted_damage_and_nothing_else() {
                 .step_by(blocks)
                 .for_each(|wrong| *wrong = true);
             assert_eq!(batch.compare(&mut *lane), Ok(expected), "{k}+{m}");
+        }
+    }
+}
+
+/// Lost data shards in a row from a multiple of 16 on have the kernel that encodes by transforms.
+#[test]
+fn whole_chunks_of_lost_data_are_computed() {
+    let Some(gpu) = gpu() else { return };
+    let mut lane = gpu.lane().expect("a lane");
+    for (k, first) in [(16, 0), (24, 0), (32, 16), (64, 0), (64, 48), (104, 80)] {
+        let lost: Vec<usize> = (first..first + 16).collect();
+        let matrix = decode(&generator_of_transforms(k, 16), &lost);
+        gpu.prepare(&matrix, false).expect("compiles");
+        for (bytes, items) in [(1, 3), (9000, 3), (3 * 8192 + 5, 120)] {
+            let seed = (k + first) as u64;
+            check(
+                &mut *lane,
+                &matrix,
+                bytes,
+                items,
+                ShardLayout::Scattered,
+                seed,
+            );
         }
     }
 }

@@ -61,10 +61,12 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut SelectionJob<'_, '
         for (table, group) in tables.iter_mut().zip(groups) {
             // SAFETY: the caller vouches for the CPU.
             unsafe { fill(table, group, at) };
+            // SAFETY: as above.
+            unsafe { ahead.steps::<V>(group.len().div_ceil(2)) };
         }
         for (target, entries) in entries.iter().enumerate() {
-            // SAFETY: the caller vouches for the CPU.
-            unsafe { ahead.step::<V>() };
+            // SAFETY: as above.
+            unsafe { ahead.steps::<V>(target % 2) };
             let target = &mut job.target(target)[at..];
             let Some(target) = target.first_chunk_mut() else {
                 continue;
@@ -80,7 +82,8 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut SelectionJob<'_, '
     whole
 }
 
-/// Packets that are asked for ahead, line after line.
+/// Packets that are asked for ahead, line after line: half while tables are filled, and half while they are read. So memory
+/// is never idle. They fill the L2 cache, since tables and packets of this message fill the L1 cache.
 struct Ahead<'a> {
     packets: std::slice::Iter<'a, &'a [u8]>,
     lines: &'a [u8],
@@ -94,7 +97,7 @@ impl<'a> Ahead<'a> {
         }
     }
 
-    /// Asks for as many lines as a strip has.
+    /// Asks for as many lines as so many strips have.
     ///
     /// # Safety
     ///
@@ -102,18 +105,21 @@ impl<'a> Ahead<'a> {
     #[expect(unsafe_code, reason = "prefetches through pointers")]
     #[expect(clippy::inline_always, reason = "as above")]
     #[inline(always)]
-    unsafe fn step<V: Vector>(&mut self) {
-        if self.lines.is_empty() {
-            let Some(packet) = self.packets.next() else {
-                return;
-            };
-            self.lines = packet;
+    unsafe fn steps<V: Vector>(&mut self, strips: usize) {
+        for _ in 0..strips {
+            if self.lines.is_empty() {
+                let Some(packet) = self.packets.next() else {
+                    return;
+                };
+                self.lines = packet;
+            }
+            for line in 0..LINES {
+                let from = self.lines.as_ptr().wrapping_add(line * LINE_BYTES);
+                // SAFETY: the caller vouches for the CPU.
+                unsafe { V::prefetch_early(from) };
+            }
+            self.lines = self.lines.get(STRIP_BYTES..).unwrap_or_default();
         }
-        for line in 0..LINES {
-            // SAFETY: the caller vouches for the CPU.
-            unsafe { V::prefetch(self.lines.as_ptr().wrapping_add(line * LINE_BYTES)) };
-        }
-        self.lines = self.lines.get(STRIP_BYTES..).unwrap_or_default();
     }
 }
 

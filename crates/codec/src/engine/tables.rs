@@ -61,10 +61,15 @@ unsafe fn run_tables<V: Vector, const N: usize, const T: usize, const E: usize>(
     // SAFETY: the caller vouches for the CPU.
     let zero = [unsafe { V::zero() }; N];
     let mut tables = [[zero; E]; T];
+    // Where targets stay in the cache, asking for them made decoding slower.
+    let next = match job.stores() {
+        Stores::Streaming => job.next(),
+        Stores::Cached => &[],
+    };
     let passes = selection.passes().len();
     let mut sums = vec![zero; if passes > 1 { job.target_count() } else { 0 }];
     for at in (start..job.packet_bytes()).step_by(STRIP_BYTES) {
-        for packet in job.next() {
+        for packet in next {
             // SAFETY: the caller vouches for the CPU.
             unsafe { V::prefetch(packet.as_ptr().wrapping_add(at)) };
         }

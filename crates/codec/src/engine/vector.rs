@@ -82,6 +82,14 @@ pub(super) trait Vector: Copy {
     /// The CPU must have the instructions of this type.
     unsafe fn prefetch(from: *const u8);
 
+    /// Asks for the cache line at `from` in the L2 cache, for what is read so late that the L1 cache would lose it again.
+    /// It need not be a readable address.
+    ///
+    /// # Safety
+    ///
+    /// The CPU must have the instructions of this type.
+    unsafe fn prefetch_early(from: *const u8);
+
     /// Asks for the cache line at `to` to be written, which saves the store the wait for it. It need
     /// not be a writable address.
     ///

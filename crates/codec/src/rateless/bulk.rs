@@ -168,11 +168,8 @@ impl RandomCodec<'_> {
                     target.chunks_exact_mut(bulk.packet_bytes).collect();
                 let job = SelectionJob::new(&now.solution.selection, &now.sources, &mut targets)
                     .expect("the packets of a message fit its selection");
-                let job = match stores {
-                    Stores::Streaming => job.with_next(&next.sources),
-                    Stores::Cached => job,
-                };
-                let mut job = job.with_stores(stores).in_series();
+                let job = job.with_next(&next.sources).with_stores(stores);
+                let mut job = job.in_series();
                 self.engine.run_selection(&mut job);
             }
             std::mem::swap(&mut now, &mut next);

@@ -1,4 +1,5 @@
-//! The kernel that encodes by transforms of sixteen points, for generators of `rs-fft` with 9 to 16 parity shards.
+//! The kernel that encodes by transforms of sixteen points, for generators of `rs-fft` with 9 to 16 parity shards. With 16 it
+//! computes lost data shards as well, if these are a whole chunk: 16 in a row from a multiple of 16 on.
 //!
 //! The bits of equal weight are gathered in words first. So a product by a constant takes two instructions for each word,
 //! and a sum one. For 64+16, that is half the instructions of a kernel that knows the matrix alone.
@@ -53,15 +54,23 @@ const FEWEST_SOURCES: usize = (STAGES - 1) * GROUP + 1;
 /// The most sources for which the code of both kinds fits the cache of instructions.
 pub(super) const MOST_SOURCES: usize = 104;
 
-/// Returns the transforms that encode by a matrix, if the kernel knows them.
+/// Returns the transforms that apply a matrix, if the kernel knows them.
 fn transforms(matrix: &Matrix) -> Option<Transforms> {
+    let sources = matrix.columns();
+    if !(FEWEST_SOURCES..=MOST_SOURCES).contains(&sources) {
+        return None;
+    }
     let transforms = Transforms::of(matrix)?;
-    let takes_sources = (FEWEST_SOURCES..=MOST_SOURCES).contains(&matrix.columns());
-    let is_known = transforms.span() == SPAN && takes_sources;
+    let is_together = |group: usize| {
+        let (first, last) = (group * GROUP, sources.min((group + 1) * GROUP) - 1);
+        let points = [first, last].map(|source| transforms.source_point(source));
+        points[0].is_multiple_of(GROUP) && points[1] == points[0] + (last - first)
+    };
+    let is_known = transforms.span() == SPAN && (0..sources.div_ceil(GROUP)).all(is_together);
     is_known.then_some(transforms)
 }
 
-/// Returns the kernel that encodes by a matrix, or nothing if transforms do not compute it or another kernel is as fast.
+/// Returns the kernel that applies a matrix, or nothing if transforms do not compute it or another kernel is as fast.
 pub(super) fn print(matrix: &Matrix, kind: Kind) -> Option<(String, Kernel)> {
     let mut printer = Printer {
         transforms: transforms(matrix)?,
@@ -222,7 +231,7 @@ impl Printer {
         self.writer.lines.label(&format!("$group_{group}"));
         let present = GROUP.min(self.sources - group * GROUP);
         (present..GROUP).for_each(|index| self.writer.clear(&source(index)));
-        let first = SPAN + group * GROUP;
+        let first = self.transforms.source_point(group * GROUP);
         for layer in 0..LAYERS - 1 {
             let distance = 1 << layer;
             for a in (0..GROUP).filter(|index| index & distance == 0) {
@@ -233,7 +242,7 @@ impl Printer {
             }
         }
         // The last layer, between this half and the other: what both add to each of its places.
-        let is_first_half = group.is_multiple_of(2);
+        let is_first_half = first.is_multiple_of(SPAN);
         let factor = self.transforms.factor(first, LAYERS - 1) ^ u8::from(is_first_half);
         for index in 0..GROUP {
             let (low, high) = (sum(index), sum(index + GROUP));
@@ -248,12 +257,14 @@ impl Printer {
         self.line("bra $joined;");
     }
 
-    /// Turns the sums into the values at the points of the parities.
+    /// Turns the sums into the values at the points of the targets.
     fn evaluate(&mut self) {
         for layer in (0..LAYERS).rev() {
             let distance = 1 << layer;
             for a in (0..SPAN).filter(|index| index & distance == 0) {
-                let factor = self.transforms.factor(a, layer);
+                let factor = self
+                    .transforms
+                    .factor(self.transforms.target_point(a), layer);
                 let (a, b) = (sum(a), sum(a + distance));
                 self.writer.add_product(&a, &b, factor);
                 self.writer.add(&b, &a);

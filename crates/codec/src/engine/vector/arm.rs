@@ -57,6 +57,11 @@ impl Vector for Neon16 {
     }
 
     #[inline(always)]
+    unsafe fn prefetch_early(_from: *const u8) {
+        // As above.
+    }
+
+    #[inline(always)]
     fn xor(self, other: Self) -> Self {
         // SAFETY: `self` proves NEON.
         Self(unsafe { veorq_u8(self.0, other.0) })

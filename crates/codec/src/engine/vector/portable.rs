@@ -40,6 +40,8 @@ impl Vector for Portable {
 
     unsafe fn prefetch(_from: *const u8) {}
 
+    unsafe fn prefetch_early(_from: *const u8) {}
+
     #[cfg(target_arch = "x86_64")]
     unsafe fn prefetch_to_write(_to: *mut u8) {}
 

@@ -7,16 +7,16 @@
 
 use std::arch::asm;
 use std::arch::x86_64::{
-    __m128i, __m256i, __m512i, _MM_HINT_T0, _mm_add_epi8, _mm_and_si128, _mm_cmpgt_epi8,
-    _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm_setzero_si128, _mm_sfence, _mm_slli_epi64,
-    _mm_srli_epi64, _mm_storeu_si128, _mm_stream_si128, _mm_xor_si128, _mm256_add_epi8,
-    _mm256_and_si256, _mm256_gf2p8affine_epi64_epi8, _mm256_loadu_si256, _mm256_set1_epi8,
-    _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_slli_epi64,
-    _mm256_srli_epi64, _mm256_storeu_si256, _mm256_stream_si256, _mm256_xor_si256, _mm512_add_epi8,
-    _mm512_and_si512, _mm512_gf2p8affine_epi64_epi8, _mm512_loadu_si512, _mm512_set1_epi8,
-    _mm512_set1_epi64, _mm512_setzero_si512, _mm512_shuffle_epi8, _mm512_slli_epi64,
-    _mm512_srli_epi64, _mm512_storeu_si512, _mm512_stream_si512, _mm512_ternarylogic_epi64,
-    _mm512_xor_si512,
+    __m128i, __m256i, __m512i, _MM_HINT_T0, _MM_HINT_T1, _mm_add_epi8, _mm_and_si128,
+    _mm_cmpgt_epi8, _mm_loadu_si128, _mm_prefetch, _mm_set1_epi8, _mm_setzero_si128, _mm_sfence,
+    _mm_slli_epi64, _mm_srli_epi64, _mm_storeu_si128, _mm_stream_si128, _mm_xor_si128,
+    _mm256_add_epi8, _mm256_and_si256, _mm256_gf2p8affine_epi64_epi8, _mm256_loadu_si256,
+    _mm256_set1_epi8, _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8,
+    _mm256_slli_epi64, _mm256_srli_epi64, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm256_xor_si256, _mm512_add_epi8, _mm512_and_si512, _mm512_gf2p8affine_epi64_epi8,
+    _mm512_loadu_si512, _mm512_set1_epi8, _mm512_set1_epi64, _mm512_setzero_si512,
+    _mm512_shuffle_epi8, _mm512_slli_epi64, _mm512_srli_epi64, _mm512_storeu_si512,
+    _mm512_stream_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 use super::{Affine, Bits, Distance, TimesTwo, Vector};
@@ -79,6 +79,12 @@ macro_rules! vector {
             unsafe fn prefetch(from: *const u8) {
                 // SAFETY: every x86-64 CPU has SSE, and a prefetch reads nothing.
                 unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) };
+            }
+
+            #[inline(always)]
+            unsafe fn prefetch_early(from: *const u8) {
+                // SAFETY: as above.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(from.cast()) };
             }
 
             #[inline(always)]

@@ -14,6 +14,20 @@ fn generator(k: usize, m: usize) -> Matrix {
     codec.generator().clone()
 }
 
+/// Returns the matrix that computes 16 data shards in a row from all other shards.
+fn decoding(k: usize, first: usize) -> Matrix {
+    let generator = generator(k, 16);
+    let rows = Matrix::from_fn(k + 16, k, |row, column| match row.checked_sub(k) {
+        None => u8::from(row == column),
+        Some(parity) => generator.at(parity, column),
+    });
+    let all: Vec<usize> = (0..k).collect();
+    let lost = first..first + 16;
+    let used: Vec<usize> = (0..k + 16).filter(|shard| !lost.contains(shard)).collect();
+    let solved = rows.select(&used, &all).inverse().expect("MDS");
+    solved.select(&lost.collect::<Vec<_>>(), &all)
+}
+
 fn module(k: usize, m: usize, kind: Kind) -> (Matrix, Module) {
     let matrix = generator(k, m);
     let module = Module::for_transforms(&matrix, kind, DEVICE);
@@ -25,6 +39,30 @@ fn the_kernel_agrees_with_the_scalar_engine_for_any_number_of_sources() {
     for (k, m) in [(9, 9), (16, 16), (17, 16), (24, 12), (31, 10), (64, 16)] {
         let (matrix, module) = module(k, m, Kind::Write);
         Layout::new(matrix, 601, 2).check(&module, 1, "by transforms");
+    }
+}
+
+#[test]
+fn a_whole_chunk_of_lost_data_is_computed_from_all_others() {
+    for (k, first) in [
+        (16, 0),
+        (24, 0),
+        (32, 0),
+        (32, 16),
+        (40, 16),
+        (64, 0),
+        (64, 32),
+        (64, 48),
+    ] {
+        let matrix = decoding(k, first);
+        let module = Module::for_transforms(&matrix, Kind::Write, DEVICE).expect("there is one");
+        for layout in Layout::both(&matrix, 601, 2) {
+            layout.check(&module, 1, "by transforms");
+        }
+    }
+    for (k, first) in [(32, 8), (33, 0), (60, 16), (MOST_SOURCES + 8, 0)] {
+        let found = Module::for_transforms(&decoding(k, first), Kind::Write, DEVICE);
+        assert!(found.is_none(), "{k} from {first} on");
     }
 }
 
@@ -86,10 +124,12 @@ fn other_matrices_and_lesser_devices_have_no_such_kernel() {
 #[test]
 fn the_code_fits_the_cache_of_instructions() {
     for kind in [Kind::Write, Kind::Compare] {
-        let (_, module) = module(MOST_SOURCES, 16, kind);
-        let lines = module.text.lines().filter(|line| line.ends_with(';'));
-        let lines = lines.count();
-        assert!(lines <= (128 << 10) / 16, "{kind:?}: {lines}");
+        for matrix in [generator(MOST_SOURCES, 16), decoding(MOST_SOURCES, 80)] {
+            let module = Module::for_transforms(&matrix, kind, DEVICE).expect("there is one");
+            let lines = module.text.lines().filter(|line| line.ends_with(';'));
+            let lines = lines.count();
+            assert!(lines <= (128 << 10) / 16, "{kind:?}: {lines}");
+        }
     }
 }
 
