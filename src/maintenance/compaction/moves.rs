@@ -80,6 +80,8 @@ pub(in crate::maintenance) enum Compacted {
     Nothing,
     /// None of the stripes that were tried can be moved, and others are left.
     Unfinished,
+    /// The index has no room for the changes.
+    NoRoomInIndex,
 }
 
 /// The outcome of rewriting a stripe.
