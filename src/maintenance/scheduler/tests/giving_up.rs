@@ -44,7 +44,8 @@ fn a_member_that_goes_away_after_a_rebuild_was_decided_keeps_its_time() {
     let (from, end) = key::stripes();
     let found = maintenance.transactions().scan(&from, &end, 1).unwrap();
     let stripe = key::parse_stripe(&found[0].0).unwrap();
-    stripes.damage().unrecoverable().set(stripe, &[0..4096]);
+    let unrecoverable = stripes.damage().unrecoverable();
+    unrecoverable.set(stripe, std::slice::from_ref(&(0..4096)));
     maintenance.recheck().make_due();
     let rebuilds = Rebuilds::new(&maintenance, None);
     rebuilds.orders.order_giving_up(None, BTreeSet::new());

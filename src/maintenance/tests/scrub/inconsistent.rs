@@ -96,16 +96,16 @@ fn a_stripe_with_a_false_parity_is_not_rewritten_into_one_that_survives_fewer_lo
 #[test]
 fn a_stripe_with_a_false_parity_is_rewritten_although_one_member_is_away() {
     let (rig, shards) = with_a_false_parity();
-    for away in 0..6 {
+    for (away, shard) in shards.iter().enumerate() {
         let rig = rig.fork();
         let context = format!("without shard {away}");
         let fs = rig.open_in(&[], &context);
         let before = fs.extents(1).unwrap();
-        fs.lose(&rig, shards[away].disk);
+        fs.lose(&rig, shard.disk);
         scrub(&fs);
         assert_eq!(fs.maintenance.scrubber.stripes_waiting(), 0, "{context}");
         assert_ne!(fs.extents(1).unwrap(), before, "{context}");
-        fs.take_back(&rig, shards[away].disk);
+        fs.take_back(&rig, shard.disk);
         fs.rebuild().unwrap();
         fs.sync().unwrap();
         assert_survives(&rig, 2, &context);
