@@ -67,6 +67,7 @@ impl Scrubbed {
         if self.bytes_lost > 0 || !self.lost.is_empty() {
             Outcome::Lost
         } else if (self.wrong, self.missing, self.unverified) != (0, 0, 0)
+            || self.stripes_waiting > 0
             || !self.unverified_members.is_empty()
             || self.state != ScrubState::Finished
         {
@@ -92,6 +93,20 @@ impl Scrubbed {
             lines.push(format!(
                 "{} could not be repaired",
                 format_count(self.wrong, "piece")
+            ));
+        }
+        if self.stripes_waiting > 0 {
+            let (wait, their) = match self.stripes_waiting {
+                1 => ("1 stripe waits".to_owned(), "its"),
+                stripes => (format!("{stripes} stripes wait"), "their"),
+            };
+            let remedy = match away {
+                Away::None => "make room",
+                Away::Few | Away::TooMany(_) => "bring back what is away, or add members",
+            };
+            lines.push(format!(
+                "{wait} to be rewritten, because {their} bytes would survive fewer losses now: {remedy}, then run `cauchyfs \
+                 scrub {place}`"
             ));
         }
         lines.extend(self.defects.iter().map(ToString::to_string));
@@ -196,6 +211,7 @@ mod tests {
             bytes_read: 3 << 20,
             repaired: 1,
             wrong: 0,
+            stripes_waiting: 0,
             missing: 0,
             missing_for_now: 0,
             unverified: 0,
@@ -236,6 +252,14 @@ mod tests {
             assert!(said.contains("2 shards are on no"), "{said}");
             assert_eq!(said.contains("bring back"), away != Away::None, "{said}");
         }
+        let waiting = Scrubbed {
+            stripes_waiting: 1,
+            ..scrubbed()
+        };
+        assert_eq!(waiting.outcome(), Outcome::Degraded);
+        let said = waiting.for_people(&Away::Few, None);
+        assert!(said.contains("1 stripe waits to be rewritten"), "{said}");
+        assert!(said.contains("bring back what is away"), "{said}");
         let unverified = Scrubbed {
             unverified: 1,
             ..scrubbed()

@@ -47,7 +47,8 @@ pub(crate) fn change(
     let volume = mounted.open().ok_or(DaemonFailure::VolumeAway)?;
     let orders = volume.orders.as_ref();
     let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
-    let OrderNumber(order) = orders.order(bytes_per_second, balance);
+    // Stripes wait for members that are away, whose shards stay theirs until then.
+    let OrderNumber(order) = orders.order_for_online(bytes_per_second, balance);
     Ok(Answer::Ordered(order))
 }
 
@@ -88,7 +89,7 @@ pub(crate) fn of_directory(
             }
             let balance = orders.awaits_balance();
             // Files wait for members that are away, whose shards stay theirs until then.
-            let ordered = orders.order_without_giving_up(*bytes_per_second, balance);
+            let ordered = orders.order_for_online(*bytes_per_second, balance);
             let OrderNumber(order) = ordered;
             Ok(Answer::Ordered(order))
         }

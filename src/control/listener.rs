@@ -440,8 +440,8 @@ impl Commands {
         let orders = self.orders()?;
         // So that it is carried out also if this daemon does not live to do so.
         let members = self.volume.fs.transactions().members();
-        members.epochs().give_up_absentees();
-        let OrderNumber(order) = orders.order(bytes_per_second, false);
+        let absent = members.epochs().give_up_absentees();
+        let OrderNumber(order) = orders.order_giving_up(bytes_per_second, absent);
         Ok(Answer::Ordered(order))
     }
 

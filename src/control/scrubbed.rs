@@ -25,6 +25,9 @@ pub(crate) struct Scrubbed {
     pub(crate) repaired: u64,
     /// Those that are wrong still.
     pub(crate) wrong: u64,
+    /// Stripes that are yet to be rewritten, because their bytes would be less protected now.
+    #[serde(default)]
+    pub(crate) stripes_waiting: u64,
     /// Shards that are on no online member.
     pub(crate) missing: u64,
     /// Those of them that cannot be restored, because too few others of the same stripes are there.

@@ -433,6 +433,7 @@ pub(crate) fn scrubbed_of(
         bytes_read: record.bytes,
         repaired: record.repaired,
         wrong: record.wrong,
+        stripes_waiting: maintenance.scrubber().stripes_waiting(),
         // Others rebuild meanwhile.
         missing: counted.missing_shards(),
         missing_for_now: counted.missing_beside_too_many(),

@@ -11,30 +11,34 @@
 //! once: new data has no shards there either, and a volume that lost a member goes on. Extents are re-pointed once the new
 //! stripe is on members with enough of its shards. Otherwise the bytes wait where they are.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
 use parking_lot::Mutex;
 
-use super::candidates::{Candidates, Permille, Rank};
-use crate::format::record::{Backref, Extent, MAX_STRIPE_BYTES, Marker, Stripe};
-use crate::format::{BLOCK_SIZE, Ino, MemberIndex, Record, StripeClass, StripeId, key};
+use super::candidates::{Candidates, Permille};
+use crate::format::record::{Backref, Extent, Marker, ShardSet};
+use crate::format::{Ino, MemberIndex, Record, StripeClass, StripeId, key};
 use crate::membership::Members;
 use crate::metadata::{Batch, Meta};
 use crate::rate_limit::RateLimit;
-use crate::stripes::{ClassCode, StripeError, StripeRecords, Stripes, Tally, member_of};
+use crate::stripes::{ClassCode, StripeError, StripeRecords, Stripes};
 use crate::transaction::CommitError;
-use crate::transaction::catalog::{Catalog, successor};
+use crate::transaction::catalog::Catalog;
 use crate::transaction::extent_cache::ExtentCache;
 
-use moves::{LiveRun, NewStripe, PackKey, Packed, Pass, alignment};
+use moves::{LiveRun, NewStripe, PackKey, Packed, Pass};
+use protection::least;
 
 mod moves;
+mod protection;
+mod runs;
+mod victims;
 mod waiting;
 
-pub(super) use moves::{Blocked, Compacted, Floor, Moves};
+pub(super) use moves::{Blocked, Compacted, Floor, Moves, Rewritten};
 
 /// The most stripes moved in one pass. The reserve has room for the new stripes with their live bytes.
 const VICTIMS_AT_ONCE: usize = 64;
@@ -159,18 +163,23 @@ impl Compaction {
         Ok(Compacted::Unfinished)
     }
 
-    /// Moves the live bytes of a damaged stripe into a new one. Returns whether nothing refers to it any more.
+    /// Moves the live bytes of a damaged stripe into new ones.
     pub(super) fn rewrite(
         &self,
         stripe: StripeId,
         locks: &dyn InodeLocks,
         floor: Floor,
-    ) -> Result<bool, CommitError> {
-        match self.move_stripes(vec![stripe], locks, floor, &|_| true) {
-            Ok(_) => Ok(!self.catalog.has_backref(stripe)?),
-            Err(CommitError::NoSpace) => Ok(false),
-            Err(error) => Err(error),
-        }
+    ) -> Result<Rewritten, CommitError> {
+        let waits = match self.move_stripes(vec![stripe], locks, floor, &|_| true) {
+            Ok(moves) => moves.waiting.contains_key(&stripe),
+            Err(CommitError::NoSpace) => true,
+            Err(error) => return Err(error),
+        };
+        Ok(match (self.catalog.has_backref(stripe)?, waits) {
+            (false, _) => Rewritten::Whole,
+            (true, true) => Rewritten::Waits,
+            (true, false) => Rewritten::No,
+        })
     }
 
     /// Moves the live bytes of some stripes into new ones of the codes of their files, as far as they can be read; no more
@@ -196,7 +205,7 @@ impl Compaction {
     ) -> Result<Moves, CommitError> {
         let mut pass = Pass {
             blocked: std::mem::take(blocked),
-            counts_absent: floor == Floor::Written,
+            counts_absent: floor.counts_absent(),
             ..Pass::default()
         };
         let packed = self.pack_all(&mut pass, victims, locks, floor, may_write);
@@ -273,227 +282,6 @@ impl Compaction {
             }
         }
         Ok(())
-    }
-
-    /// Returns how many losses all bytes of a stripe survive in new ones with the members that take shards.
-    pub(super) fn attainable_for(&self, stripe: StripeId) -> Result<i16, CommitError> {
-        let mut least = i16::MAX;
-        for run in self.live_runs(stripe)? {
-            let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
-            least = least.min(self.stripes.writer().attainable(&code));
-        }
-        Ok(least)
-    }
-
-    /// Returns how many losses the bytes of a stripe survive as `floor` counts its shards. Those in memory alone need to
-    /// survive none.
-    fn losses_survived(&self, stripe: StripeId, floor: Floor) -> Result<i16, CommitError> {
-        let membership = self.members.membership();
-        let counted = match floor {
-            Floor::None => return Ok(0),
-            Floor::Online => membership.live(),
-            Floor::Written => {
-                let awaited = membership.awaited().into_iter().map(|(member, _)| member);
-                membership.live().into_iter().chain(awaited).collect()
-            }
-        };
-        Ok(self.losses_survived_with(stripe, &counted)?.unwrap_or(0))
-    }
-
-    /// Returns how many losses a stripe survives with its shards on some members. Returns `None` for one in memory alone.
-    fn losses_survived_with(
-        &self,
-        stripe: StripeId,
-        counted: &[MemberIndex],
-    ) -> Result<Option<i16>, CommitError> {
-        let Some(record) = self.records.stripe(stripe)? else {
-            return Ok(None);
-        };
-        let segment = self.stripes.segments().record(record.segment);
-        Ok(segment.map(|segment| {
-            let is_there = |shard| {
-                let member = member_of(&segment, &record, shard);
-                record.written.contains(shard) && member.is_some_and(|it| counted.contains(&it))
-            };
-            Tally::of(&segment, &record, is_there).losses_tolerated()
-        }))
-    }
-
-    /// Returns the stripes most worth moving: of those known to have lost bytes, or else of those that a survey finds.
-    fn find_victims(&self, effort: Effort) -> Result<Vec<StripeId>, CommitError> {
-        for _ in 0..effort.counts {
-            let counted = self.count_candidates()?;
-            let victims = self
-                .candidates
-                .lock()
-                .best(effort.max_live, VICTIMS_AT_ONCE);
-            if !victims.is_empty() || (!counted && !self.survey()?) {
-                return Ok(victims);
-            }
-        }
-        Ok(Vec::new())
-    }
-
-    /// Counts the live bytes of some candidates. Returns whether there were any for which they are not known.
-    fn count_candidates(&self) -> Result<bool, CommitError> {
-        let stripes = self.candidates.lock().take_unranked(CANDIDATES_AT_ONCE);
-        let mut counted = false;
-        for (done, &stripe) in stripes.iter().enumerate() {
-            if self.stripes.writer().is_busy(stripe) {
-                self.candidates.lock().add(stripe);
-                continue;
-            }
-            counted = true;
-            let rank = self.rank_of(stripe).inspect_err(|_| {
-                let mut candidates = self.candidates.lock();
-                stripes[done..]
-                    .iter()
-                    .for_each(|&left| candidates.add(left));
-            })?;
-            if (1..=MAX_LIVE).contains(&rank.live) {
-                self.candidates.lock().rank(stripe, rank);
-            }
-        }
-        Ok(counted)
-    }
-
-    /// Returns the rank of a stripe. A removed stripe has no live part.
-    fn rank_of(&self, stripe: StripeId) -> Result<Rank, CommitError> {
-        let record = self.records.stripe(stripe)?;
-        let held = record.map_or(0, |record| u64::from(record.payload_len));
-        let live = self.live_bytes(stripe)?;
-        Ok(Rank {
-            is_whole: record.is_none_or(|record| self.is_whole(&record)),
-            live: (live * 1000).checked_div(held).unwrap_or(0),
-        })
-    }
-
-    /// Returns whether all shards of a stripe were written, and their members are online.
-    fn is_whole(&self, record: &Stripe) -> bool {
-        let Some(segment) = self.stripes.segments().record(record.segment) else {
-            return true;
-        };
-        let live = self.members.membership().live();
-        let is_there = |shard| {
-            let member = member_of(&segment, record, shard);
-            record.written.contains(shard) && member.is_some_and(|member| live.contains(&member))
-        };
-        Tally::of(&segment, record, is_there).is_whole()
-    }
-
-    /// Makes candidates of the next stripes in the order of their numbers. Returns false once the survey has passed all
-    /// stripes from before the mount: those that lost bytes since are known.
-    fn survey(&self) -> Result<bool, CommitError> {
-        let Some(from) = self.candidates.lock().survey_from.clone() else {
-            return Ok(false);
-        };
-        let (_, end) = key::stripes();
-        let found = self.meta.scan(&from, &end, CANDIDATES_AT_ONCE)?;
-        let stripes: Vec<StripeId> = found
-            .iter()
-            .map(|(key, _)| key::parse_stripe(key))
-            .collect::<Result<_, _>>()?;
-        let mut candidates = self.candidates.lock();
-        candidates.survey_from = match found.last() {
-            Some((last, _)) if found.len() == CANDIDATES_AT_ONCE => Some(successor(last)),
-            _ => None,
-        };
-        for stripe in stripes {
-            candidates.add_unless_aside(stripe);
-        }
-        Ok(true)
-    }
-
-    /// Returns the space that the live bytes of a stripe need in another one, each counted once.
-    fn live_bytes(&self, stripe: StripeId) -> Result<u64, CommitError> {
-        let runs = self.live_runs(stripe)?;
-        let places: BTreeSet<(u32, u64)> = runs
-            .iter()
-            .map(|run| (run.extent.stripe_offset, run.extent.len))
-            .collect();
-        Ok(places
-            .into_iter()
-            .map(|(offset, len)| len.next_multiple_of(alignment(offset) as u64))
-            .sum())
-    }
-
-    fn live_runs(&self, stripe: StripeId) -> Result<Vec<LiveRun>, CommitError> {
-        let (mut from, end) = key::backrefs(stripe);
-        let mut runs = Vec::new();
-        loop {
-            let found = self.meta.scan(&from, &end, BACKREFS_AT_ONCE)?;
-            for (key, value) in &found {
-                let (_, ino, end) = key::parse_backref(key)?;
-                let Backref { len, stripe_offset } = Backref::decode(value)?;
-                runs.push(LiveRun {
-                    ino,
-                    end,
-                    extent: Extent {
-                        len,
-                        stripe,
-                        stripe_offset,
-                    },
-                });
-            }
-            match found.last() {
-                Some((last, _)) if found.len() == BACKREFS_AT_ONCE => from = successor(last),
-                _ => return Ok(runs),
-            }
-        }
-    }
-
-    /// Splits the extents of a stripe that are longer than a new stripe: its code may have had more data shards.
-    fn split_long_runs(&self, stripe: StripeId, locks: &dyn InodeLocks) -> Result<(), CommitError> {
-        let mut long = self.live_runs(stripe)?;
-        let least = self.stripes.classes().least_capacity() as u64;
-        let most = u64::from(MAX_STRIPE_BYTES);
-        let makes_sense = |run: &LiveRun| {
-            let end = u64::from(run.extent.stripe_offset).saturating_add(run.extent.len);
-            run.extent.len <= run.end && end <= most
-        };
-        long.retain(|run| run.extent.len > least && makes_sense(run));
-        for run in long {
-            let code = self.catalog.code_of(self.stripes.classes(), run.ino)?;
-            let capacity = (code.capacity() / BLOCK_SIZE * BLOCK_SIZE) as u64;
-            if run.extent.len <= capacity {
-                continue;
-            }
-            let mut outcome = Ok(());
-            locks.with_locked(run.ino, &mut || outcome = self.split(&run, capacity));
-            outcome?;
-        }
-        Ok(())
-    }
-
-    /// Splits an extent into parts of so many bytes at most, unless it has changed.
-    fn split(&self, run: &LiveRun, most: u64) -> Result<(), CommitError> {
-        let current = self.meta.get(&key::extent(run.ino, run.end))?;
-        if current.map(|value| Extent::decode(&value)).transpose()? != Some(run.extent) {
-            return Ok(());
-        }
-        let Extent { stripe, len, .. } = run.extent;
-        let mut batch = Batch::default();
-        for start in (0..len).step_by(usize::try_from(most).unwrap_or(usize::MAX)) {
-            let part_len = most.min(len - start);
-            let end = run.end - len + start + part_len;
-            // No stripe has 4 GiB, so neither has a part of one.
-            let offset = u32::try_from(start).expect("a stripe is smaller than 4 GiB");
-            let stripe_offset = run.extent.stripe_offset + offset;
-            let part = Extent {
-                len: part_len,
-                stripe,
-                stripe_offset,
-            };
-            let backref = Backref {
-                len: part_len,
-                stripe_offset,
-            };
-            batch.put(key::extent(run.ino, end), part.encode());
-            batch.put(key::backref(stripe, run.ino, end), backref.encode());
-        }
-        let applied = self.meta.apply(batch);
-        self.extents.forget(run.ino, &(run.end - len..run.end));
-        Ok(applied?)
     }
 
     /// Copies a live run. One that cannot be read stays in its stripe. Returns whether it was read.
@@ -622,7 +410,7 @@ impl Compaction {
     ) -> Result<(), CommitError> {
         let NewStripe { stripe, code, .. } = written;
         let live = self.members.membership().live();
-        let survives = self.losses_survived_with(*stripe, &live)?;
+        let survives = self.losses_survived_with(*stripe, &live, &ShardSet::default())?;
         let mut found = HashMap::new();
         let mut outcome = Ok(());
         for (run, at) in &written.runs {
@@ -688,11 +476,4 @@ impl Compaction {
         self.extents.forget(run.ino, &(start..run.end));
         Ok(applied?)
     }
-}
-
-/// Returns how many losses bytes have to survive after they moved, if they survive so many now. Their own code may survive
-/// fewer.
-fn least(survived: i16, code: &ClassCode) -> i16 {
-    let guaranteed = i16::try_from(code.survival().guaranteed()).unwrap_or(i16::MAX);
-    survived.min(guaranteed).max(0)
 }

@@ -19,8 +19,11 @@ use crate::transaction::commits::Commits;
 use crate::transaction::exhaustion::Exhaustion;
 use crate::transaction::growth::Growth;
 
-/// The most rounds of compaction in one call. Each gains little if nearly all bytes live.
+/// The most rounds of compaction in one call that move bytes. Each gains little if nearly all bytes live.
 const MAX_ROUNDS: usize = 16;
+
+/// The most rounds of compaction in one call that find no stripe to move, and leave some. In need, they try a million.
+const MAX_VAIN_ROUNDS: usize = 64;
 
 /// The effort when there is no room: everything is tried.
 const IN_NEED: Effort = Effort {
@@ -119,6 +122,16 @@ impl Room {
     ///
     /// As for [`Commits::sync`].
     pub fn make_room(&self, needed: u64, locks: &dyn InodeLocks) -> Result<bool, CommitError> {
+        self.make_room_by(needed, locks, IN_NEED)
+    }
+
+    /// Does the same with another effort.
+    pub(super) fn make_room_by(
+        &self,
+        needed: u64,
+        locks: &dyn InodeLocks,
+        effort: Effort,
+    ) -> Result<bool, CommitError> {
         if self.commits.is_read_only() {
             return Err(CommitError::ReadOnly);
         }
@@ -129,7 +142,7 @@ impl Room {
         }
         let mut made = self.growth.make_room_for_index()?;
         self.note_made(made);
-        let can_move_more = self.compaction.take_back(IN_NEED.floor);
+        let can_move_more = self.compaction.take_back(effort.floor);
         if self.exhaustion.is_exhausted(needed) && !can_move_more {
             made |= self.shrink_index()?;
             return Ok(self.look_for_room() || made);
@@ -144,27 +157,44 @@ impl Room {
         if !has_room(&self.stripes, needed) {
             made |= self.shrink_index()?;
         }
-        let mut compacted = Compacted::Moved;
-        for _ in 0..MAX_ROUNDS {
-            if has_room(&self.stripes, needed) {
-                break;
-            }
-            compacted = self.try_compact(locks, IN_NEED)?;
-            if compacted != Compacted::Moved {
-                break;
-            }
-            self.reaper.reap_now()?;
-        }
+        let compacted = self.compact_for(needed, locks, effort)?;
         // Stripes that are still held or read may come free at any time, and the next call tries those that are left. While
         // accepted bytes wait for room, none was tried.
         let may_gain = self.reaper.is_under_way()
-            || compacted == Compacted::Unfinished
+            || matches!(compacted, Compacted::Unfinished | Compacted::NoRoomInIndex)
             || self.stripes.writer().is_stuck();
         if !has_room(&self.stripes, needed) && !may_gain {
             let usable_free = self.stripes.space().measure().usable_free;
             self.exhaustion.note_exhausted(deaths, usable_free, needed);
         }
         Ok(made || self.reaper.freed() > freed_before)
+    }
+
+    /// Moves bytes until there is room for `needed` more. Goes on past stripes that cannot be moved: none of them is tried twice.
+    /// Returns the last outcome.
+    fn compact_for(
+        &self,
+        needed: u64,
+        locks: &dyn InodeLocks,
+        effort: Effort,
+    ) -> Result<Compacted, CommitError> {
+        let (mut rounds, mut vain_rounds) = (0, 0);
+        let mut compacted = Compacted::Moved;
+        while rounds < MAX_ROUNDS && vain_rounds < MAX_VAIN_ROUNDS {
+            if has_room(&self.stripes, needed) {
+                break;
+            }
+            compacted = self.try_compact(locks, effort)?;
+            match compacted {
+                Compacted::Moved => {
+                    rounds += 1;
+                    self.reaper.reap_now()?;
+                }
+                Compacted::Unfinished => vain_rounds += 1,
+                Compacted::Nothing | Compacted::NoRoomInIndex => break,
+            }
+        }
+        Ok(compacted)
     }
 
     /// Gives space that came free within the index to data. Returns whether there was any.
@@ -254,7 +284,7 @@ impl Room {
         effort: Effort,
     ) -> Result<Compacted, CommitError> {
         match self.compaction.compact(locks, effort) {
-            Err(CommitError::NoSpace) => Ok(Compacted::Unfinished),
+            Err(CommitError::NoSpace) => Ok(Compacted::NoRoomInIndex),
             outcome => outcome,
         }
     }

@@ -294,10 +294,21 @@ impl Epochs {
         }
     }
 
-    /// Notes that no absent member is waited for: see [`Epochs::set_given_up`].
-    pub fn give_up_absentees(&self) {
+    /// Notes that no absent member is waited for: see [`Epochs::set_given_up`]. Returns these members.
+    pub fn give_up_absentees(&self) -> BTreeSet<MemberIndex> {
         let away = self.membership.away().into_iter();
-        self.set_given_up(away.map(|(index, _)| index).collect());
+        let absent: BTreeSet<MemberIndex> = away.map(|(index, _)| index).collect();
+        self.set_given_up(absent.clone());
+        absent
+    }
+
+    /// Notes that some members are not waited for, as far as they are absent, beside those given up before.
+    pub fn give_up(&self, members: &BTreeSet<MemberIndex>) {
+        let mut given_up = self.membership.given_up();
+        given_up.extend(members);
+        let away = self.membership.away();
+        given_up.retain(|member| away.iter().any(|(index, _)| index == member));
+        self.set_given_up(given_up);
     }
 
     /// Returns whether the superblocks note some incompatible features.

@@ -75,11 +75,14 @@ pub struct Inconsistent {
     pub stripe: StripeId,
     /// Their ranges in each of its shards, in order.
     pub rows: Vec<Range<u32>>,
+    /// The shards that cannot be trusted in one of these blocks, in which they are most: parities that the data does not call
+    /// for. It is one parity if only shards that are not there would tell which ones.
+    pub suspects: ShardSet,
 }
 
 impl fmt::Display for Inconsistent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { stripe, rows } = self;
+        let Self { stripe, rows, .. } = self;
         let bytes: u64 = rows.iter().map(|r| u64::from(r.end - r.start)).sum();
         write!(
             f,
@@ -200,6 +203,7 @@ impl Inspector {
             inconsistent: (!restored.inconsistent.is_empty()).then(|| Inconsistent {
                 stripe: located.id,
                 rows: restored.inconsistent.clone(),
+                suspects: restored.suspects,
             }),
         }
     }

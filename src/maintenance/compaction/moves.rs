@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
-use crate::format::record::Extent;
+use crate::format::record::{Extent, ShardSet};
 use crate::format::{BLOCK_SIZE, Ino, StripeClass, StripeId};
 use crate::maintenance::candidates::Waits;
 use crate::stripes::{ClassCode, Hold};
@@ -45,8 +45,8 @@ pub(in crate::maintenance) enum Floor {
     Written,
     /// As many as with the shards on members that are online.
     Online,
-    /// None: the shards that are there are not right.
-    None,
+    /// As many as with those of [`Floor::Written`] that can be trusted: all but these. They do not fit the others.
+    Trusted(ShardSet),
 }
 
 /// The class of a new stripe, and the losses that it has to survive. Bytes that need different ones share no stripe.
@@ -80,6 +80,19 @@ pub(in crate::maintenance) enum Compacted {
     Nothing,
     /// None of the stripes that were tried can be moved, and others are left.
     Unfinished,
+    /// The index has no room for the changes.
+    NoRoomInIndex,
+}
+
+/// The outcome of rewriting a stripe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::maintenance) enum Rewritten {
+    /// Nothing refers to it any more.
+    Whole,
+    /// Some bytes stay in it until members came or got room: elsewhere, they would survive fewer losses.
+    Waits,
+    /// Some bytes stay in it because they cannot be read, or have changed meanwhile.
+    No,
 }
 
 /// The outcome of moving stripes.
@@ -89,6 +102,16 @@ pub(in crate::maintenance) struct Moves {
     pub(in crate::maintenance) any: bool,
     /// The stripes with bytes that would be less protected in a new one, as members are now.
     pub(in crate::maintenance) waiting: BTreeMap<StripeId, Waits>,
+}
+
+impl Floor {
+    /// Returns whether shards on absent members count.
+    pub(super) fn counts_absent(self) -> bool {
+        match self {
+            Self::Written | Self::Trusted(_) => true,
+            Self::Online => false,
+        }
+    }
 }
 
 impl Moves {

@@ -77,7 +77,7 @@ impl Compaction {
     pub(in crate::maintenance) fn take_back(&self, floor: Floor) -> bool {
         let conditions = self.conditions();
         let mut candidates = self.candidates.lock();
-        if candidates.note_conditions(conditions, floor == Floor::Written) {
+        if candidates.note_conditions(conditions, floor.counts_absent()) {
             return true;
         }
         let kinds = candidates.kinds_aside();

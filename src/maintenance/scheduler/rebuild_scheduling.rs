@@ -84,14 +84,18 @@ impl RebuildScheduler {
         self.see_members(now, |_| ());
         let with_room = self.waiting_with_room(now);
         // Absent members keep their time although shards are yet to be moved.
+        let mut decision = Decision {
+            absent: self.absent(),
+            gives_up: open.gives_up,
+        };
         let scope = match &with_room {
-            _ if open.gives_up || self.is_code_change_due(now) => {
+            _ if open.everything || self.is_code_change_due(now) => {
                 Ok(Some(RebuildScope::Everything))
             }
             _ if open.rebuild && self.are_absent_given_up() => Ok(Some(RebuildScope::Everything)),
             _ if open.rebuild => Ok(Some(RebuildScope::Online)),
             Some(waiting) => Ok(Some(waiting.scope)),
-            None => self.scope_in_need(now),
+            None => self.scope_in_need(now, &mut decision),
         };
         let pace = Pace {
             bytes_per_second: self.orders.limit(),
@@ -99,7 +103,7 @@ impl RebuildScheduler {
         };
         if let Some(scope) = scope.transpose() {
             let rebuilt = scope.and_then(|scope| {
-                let done = self.rebuild(scope, &pace)?;
+                let (scope, done) = self.rebuild(scope, &decision, &pace)?;
                 self.note_waiting(scope, &done, with_room.as_ref());
                 if scope == RebuildScope::Everything {
                     self.note_checked(now);
@@ -140,26 +144,34 @@ impl RebuildScheduler {
         is_changing || self.rebuild.has_rewriting_to_do().unwrap_or(true)
     }
 
-    /// Rebuilds the missing shards of a scope.
+    /// Rebuilds the missing shards of a scope. Returns the scope that this came to: members that went away since the decision
+    /// keep their time.
     fn rebuild(
         &self,
-        scope: RebuildScope,
+        mut scope: RebuildScope,
+        decision: &Decision,
         pace: &Pace<'_>,
-    ) -> Result<RebuildProgress, CommitError> {
-        if scope == RebuildScope::Online {
-            return self.rebuild.run(scope, &*self.locks, pace);
+    ) -> Result<(RebuildScope, RebuildProgress), CommitError> {
+        if scope == RebuildScope::Everything {
+            // A caller that waits for this asks afterwards which ranges are unrecoverable.
+            self.recheck.run(&|| !self.stop.is_set())?;
+            let absent = self.absent();
+            if !absent.is_empty() && !absent.iter().any(|it| decision.absent.contains(it)) {
+                scope = RebuildScope::Online;
+            }
         }
-        // A caller that waits for this asks afterwards which ranges are unrecoverable.
-        self.recheck.run(&|| !self.stop.is_set())?;
+        if scope == RebuildScope::Online {
+            return Ok((scope, self.rebuild.run(scope, &*self.locks, pace)?));
+        }
         // Until the rebuild is complete, the next open of the volume continues it.
-        self.members.epochs().give_up_absentees();
+        self.members.epochs().give_up(&decision.gives_up);
         let done = self.rebuild.run(scope, &*self.locks, pace)?;
         let is_complete = done.state == RebuildState::Finished && !done.leaves_something();
         // An order to rewrite files that is still open goes on without them.
         if is_complete && !self.rebuild.has_rewriting_to_do()? {
             self.members.epochs().set_given_up(BTreeSet::new());
         }
-        Ok(done)
+        Ok((scope, done))
     }
 
     /// Moves shards to members that have fewer, for all orders up to `order`. Gives way to orders later than `newest`,
@@ -236,11 +248,19 @@ impl RebuildScheduler {
     }
 
     /// Returns the scope that has to be rebuilt without an order. Where a check is due, looks for missing files and
-    /// shards.
-    fn scope_in_need(&self, now: Instant) -> Result<Option<RebuildScope>, CommitError> {
+    /// shards. Decides to give up the absent members if their time is over.
+    fn scope_in_need(
+        &self,
+        now: Instant,
+        decision: &mut Decision,
+    ) -> Result<Option<RebuildScope>, CommitError> {
         let Some(scope) = self.scope_due(now) else {
             return Ok(None);
         };
+        // Nothing else gives them up: a draining member does not wait for them.
+        if self.see_members(now, |due| due.is_time_over(self.rebuild_after, now)) {
+            decision.gives_up = decision.absent.iter().copied().collect();
+        }
         let is_whole = {
             let mut due = self.due.lock();
             due.as_mut().is_some_and(|due| {
@@ -271,6 +291,15 @@ impl RebuildScheduler {
         let absent = self.members.membership().away().into_iter();
         absent.map(|(member, _)| member).collect()
     }
+}
+
+/// The members on which a rebuild was decided.
+#[derive(Debug)]
+struct Decision {
+    /// Those that were absent.
+    absent: Vec<MemberIndex>,
+    /// Those of them that are not waited for any more.
+    gives_up: BTreeSet<MemberIndex>,
 }
 
 /// Logs the progress of a rebuild or of balancing, if anything was done or is left.

@@ -657,7 +657,7 @@ fn the_rewriting_goes_on_by_itself_without_members_that_a_rebuild_gave_up() {
     order_two_one(&maintenance);
     disks[3].fail(Some(StoreErrorKind::Gone));
     maintenance.transactions().members().probe();
-    orders.order(None, false);
+    orders.order_giving_up(None, BTreeSet::from([MemberIndex(3)]));
     run(0);
     run(1);
     let rebuild = maintenance.rebuild();
@@ -670,4 +670,5 @@ fn the_rewriting_goes_on_by_itself_without_members_that_a_rebuild_gave_up() {
     assert!(!rebuild.awaits_rewrite().unwrap());
 }
 
+mod giving_up;
 mod rewriting;

@@ -19,6 +19,8 @@ pub(super) struct Passed {
     pub(super) found: DefectCounts,
     /// Shards that were written and could not be verified.
     pub(super) unread: DefectCounts,
+    /// The number of stripes that are to be rewritten, and would be less protected afterwards.
+    pub(super) waiting: u64,
     /// Set if this is the outcome of the second pass.
     pub(super) is_second: bool,
 }
@@ -26,6 +28,7 @@ pub(super) struct Passed {
 impl Passed {
     pub(super) fn add(&mut self, other: Self) {
         add_counted(&mut self.counted, &other.counted);
+        self.waiting += other.waiting;
         add_defects(&mut self.found, other.found);
         add_defects(&mut self.unread, other.unread);
     }
@@ -38,7 +41,7 @@ impl Passed {
             lost,
             ..
         } = self.counted;
-        (wrong, missing, lost) != (0, 0, 0) || !self.unread.is_empty()
+        (wrong, missing, lost, self.waiting) != (0, 0, 0, 0) || !self.unread.is_empty()
     }
 }
 

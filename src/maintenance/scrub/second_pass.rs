@@ -48,7 +48,8 @@ impl Scrubber {
             return Some((segment, from));
         }
         let is_due = |(segment, passed): (&SegmentId, &Passed)| {
-            let is_due = passed.counted.wrong > 0 || !self.unread_now(*segment, passed).is_empty();
+            let is_due = passed.counted.wrong + passed.waiting > 0
+                || !self.unread_now(*segment, passed).is_empty();
             (!passed.is_second && is_due).then_some(*segment)
         };
         let (before, after) = (..last.unwrap_or_default(), last.unwrap_or_default()..);
@@ -126,6 +127,14 @@ impl Scrubber {
     #[must_use]
     pub fn unverified_by_scrub(&self) -> u64 {
         self.passed.0.lock().unverified
+    }
+
+    /// Returns how many stripes the last scrub since the volume was opened did not rewrite, because their bytes would have been less
+    /// protected afterwards.
+    #[must_use]
+    pub fn stripes_waiting(&self) -> u64 {
+        let state = self.passed.0.lock();
+        state.passed.values().map(|passed| passed.waiting).sum()
     }
 
     /// Puts into the record the shards that are missing or were not verified, and the bytes that are lost now.

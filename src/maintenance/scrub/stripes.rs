@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::super::compaction::{Floor, InodeLocks};
+use super::super::compaction::{Floor, InodeLocks, Rewritten};
 use super::super::pace::Pace;
 use super::Scrubber;
 use super::passed::{DefectCounts, Passed, add_counted, add_defects};
@@ -115,43 +115,58 @@ impl Scrubber {
         }
         drop(pin);
         for verdict in &verdicts {
-            self.count_verdict(&mut passed.counted, verdict, locks)?;
+            self.count_verdict(&mut passed, verdict, locks)?;
         }
         Ok((passed, run.has_more.then_some(run.end)))
     }
 
     /// Counts the outcome of the inspection of a stripe. Rewrites a stripe whose parity does not match its data. Also
-    /// rewrites a stripe whose unrecoverable ranges no file holds. All shards of the new stripe are right.
+    /// rewrites a stripe whose unrecoverable ranges no file holds. All shards of the new stripe are right, and with them the
+    /// bytes survive as many losses as with those shards of the old one that can be trusted. Otherwise they stay there.
     fn count_verdict(
         &self,
-        scrub: &mut Scrub,
+        passed: &mut Passed,
         verdict: &Verdict,
         locks: &dyn InodeLocks,
     ) -> Result<(), CommitError> {
         let stripe = verdict.stripe;
+        let scrub = &mut passed.counted;
         scrub.bytes += verdict.bytes;
         scrub.repaired += verdict.repaired;
         let lost = self.catalog.live_within(stripe, &verdict.lost)?;
         let wrong = wrong_in(verdict) + u64::from(verdict.inconsistent.is_some());
         if let Some(inconsistent) = &verdict.inconsistent {
-            tracing::warn!("{inconsistent}; it is rewritten");
+            tracing::warn!("{inconsistent}; its bytes are to be rewritten");
         }
         let is_loss_dead = verdict.is_lost_for_good && !verdict.lost.is_empty() && lost == 0;
         if is_loss_dead {
             tracing::warn!(
                 %stripe,
-                "parity cannot replace bytes that no file holds any more; the rest is rewritten"
+                "parity cannot replace bytes that no file holds any more; the rest is to be rewritten"
             );
         }
         let is_to_move = is_loss_dead || verdict.inconsistent.is_some();
         // The other shards of a stripe with dead losses are right.
-        let floor = match verdict.inconsistent {
-            Some(_) => Floor::None,
+        let floor = match &verdict.inconsistent {
+            Some(inconsistent) => Floor::Trusted(inconsistent.suspects),
             None => Floor::Written,
         };
-        if is_to_move && self.compaction.rewrite(stripe, locks, floor)? {
-            scrub.repaired += wrong.max(1);
-            return Ok(());
+        if is_to_move {
+            match self.compaction.rewrite(stripe, locks, floor)? {
+                Rewritten::Whole => {
+                    scrub.repaired += wrong.max(1);
+                    return Ok(());
+                }
+                Rewritten::Waits => {
+                    passed.waiting += 1;
+                    tracing::warn!(
+                        %stripe,
+                        "not rewritten: with the members and the room there are, its bytes would survive fewer losses; a later \
+                         scrub tries again"
+                    );
+                }
+                Rewritten::No => {}
+            }
         }
         scrub.wrong += wrong;
         scrub.missing += verdict.missing + verdict.gone;

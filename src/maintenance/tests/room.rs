@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::full::fill_up;
 use super::*;
+use crate::maintenance::compaction::{Effort, Floor};
 
 fn counted(fs: &TestFs) -> u64 {
     fs.maintenance.room.compaction.candidates_counted()
@@ -217,4 +218,46 @@ fn additions_meet_no_lack_of_space_where_all_copies_of_the_index_went_away() {
     }
     let checked = fs.transactions.growth().check_growth();
     assert!(!matches!(checked, Err(CommitError::NoSpace)), "{checked:?}");
+}
+
+/// Their bytes cannot be read, and one compaction tries no more of them. Those that can be moved come later.
+#[test]
+fn room_is_made_with_stripes_that_come_after_many_that_cannot_be_moved() {
+    let rig = Rig::new(4, 2, 6);
+    let fs = rig.open(&[]);
+    let files = 0..400_u64;
+    for file in files.clone() {
+        fs.write(file, &pattern(file, 2 * UNIT)).unwrap();
+    }
+    fs.transactions.stripes.writer().retire_segments().unwrap();
+    fs.sync().unwrap();
+    for file in files.filter(|file| file % 2 != 0) {
+        fs.remove(file).unwrap();
+    }
+    fs.sync().unwrap();
+    let stripes = fs.stripes();
+    assert!(stripes.len() >= 200);
+    let spoil = |count: usize| {
+        let some = &stripes[..count];
+        for shard in fs.written_shards() {
+            if shard.shard.0 < 3 && some.contains(&shard.stripe) {
+                let disk = &rig.disks[shard.disk];
+                disk.corrupt(&shard.name, shard.offset, |b| b.fill(0x5a), shard.height);
+            }
+        }
+    };
+    let effort = Effort {
+        max_live: 900,
+        counts: usize::MAX,
+        turns: 1,
+        floor: Floor::Online,
+    };
+    let room = &fs.maintenance.room;
+    let needed = u64::MAX / 4;
+    spoil(150);
+    assert!(room.make_room_by(needed, &NoLocks, effort).unwrap());
+    let left = fs.stripes();
+    let are_there = |stripe: &&StripeId| left.contains(stripe);
+    assert_eq!(stripes[..150].iter().filter(are_there).count(), 150);
+    assert!(stripes[150..].iter().filter(are_there).count() < 50);
 }

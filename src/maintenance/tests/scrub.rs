@@ -4,13 +4,14 @@ use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use super::*;
-use crate::format::record::{Scrub, ShardSums};
+use crate::format::record::Scrub;
 use crate::maintenance::{RedundancyRow, ScrubState, ScrubStatus};
 
 mod again;
 mod concurrent;
 mod followed;
 mod harmless;
+mod inconsistent;
 mod replaced;
 mod second_pass;
 
@@ -532,36 +533,6 @@ fn a_power_cut_after_any_call_of_a_scrub_loses_nothing_and_the_next_one_repairs_
         }
         assert!(cuts > 3, "{harm:?}: only {cuts} cuts");
     }
-}
-
-#[test]
-fn parity_that_does_not_belong_to_its_data_is_found_though_its_checksums_match() {
-    let rig = Rig::new(2, 2, 4);
-    let model = fill(&rig);
-    let fs = rig.open(&[]);
-    let shards = fs.written_shards();
-    let parity = shards.iter().find(|shard| shard.shard.0 >= 2).unwrap();
-    assert!(rig.disks[parity.disk].corrupt(&parity.name, parity.offset + 9, |b| b[0] ^= 1, 1));
-    let sums = rig
-        .bytes_of(parity)
-        .chunks(BLOCK_SIZE)
-        .map(crc32c::crc32c)
-        .collect();
-    let mut batch = Batch::default();
-    batch.put(
-        key::sums(parity.stripe, parity.shard),
-        ShardSums(sums).encode(),
-    );
-    fs.transactions.apply(batch).unwrap();
-    let done = scrub(&fs);
-    assert_eq!((done.record.repaired, done.record.wrong), (1, 0));
-    assert!(
-        !fs.transactions.catalog.has_backref(parity.stripe).unwrap(),
-        "its bytes were moved"
-    );
-    assert_holds(&fs, &model, "written restarted");
-    fs.maintenance.reaper.reap_now().unwrap();
-    assert_eq!(scrub(&fs).record.repaired, 0);
 }
 
 #[test]

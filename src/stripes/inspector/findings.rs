@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use bytes::Bytes;
 
+use crate::format::record::ShardSet;
 use crate::format::{MemberIndex, ShardIndex};
 use crate::store::Buffer;
 
@@ -51,6 +52,17 @@ pub(super) struct Restored {
     pub(super) is_lost_for_good: bool,
     /// The rows in which what is right does not fit together.
     pub(super) inconsistent: Vec<Range<u32>>,
+    /// The parities that cannot be trusted, of the rows in which they are most.
+    pub(super) suspects: ShardSet,
+}
+
+impl Restored {
+    /// Notes the parities that cannot be trusted in some rows.
+    pub(super) fn suspect(&mut self, suspects: ShardSet) {
+        if suspects.len() > self.suspects.len() {
+            self.suspects = suspects;
+        }
+    }
 }
 
 /// A shard that was not right.

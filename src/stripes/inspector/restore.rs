@@ -1,12 +1,14 @@
 //! Computation of the wrong or missing parts of one stripe from its intact shards, range by range. Comparison of
 //! whole stripes with the code, all at once.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::Inspector;
 use super::findings::{Fixed, FoundShard, Restored};
 use crate::codec::{BLOCK_BYTES, CodecError, CodingTask, Mismatch};
 use crate::format::BLOCK_SIZE;
+use crate::format::record::ShardSet;
 use crate::stripes::error::StripeError;
 use crate::stripes::layout;
 use crate::stripes::locator::{Located, Rows};
@@ -106,11 +108,13 @@ impl Inspector {
                 Ok(so_far && !is_wrong(*shard, bytes)?)
             })
         })?;
+        let mut unlike_their_sums = ShardSet::default();
         for fixed in &mut restored.fixed {
             if right(fixed.shard) {
                 continue;
             }
             if is_wrong(fixed.shard, &fixed.bytes[rows.clone()])? {
+                unlike_their_sums.insert(layout::shard(fixed.shard));
                 restored.inconsistent.push(in_shards(rows));
                 restored.is_lost_for_good = true;
                 fixed.is_whole = false;
@@ -121,6 +125,17 @@ impl Inspector {
                 fixed.ranges.push(rows.clone());
             }
         }
+        if unlike_their_sums.is_empty() {
+            return Ok(());
+        }
+        // Data that is right tells which parities are not. Otherwise one of those that are there is not.
+        let one = present.iter().map(|(shard, _)| *shard);
+        let one = one.filter(|shard| *shard >= needed).take(1);
+        restored.suspect(if (0..needed).all(right) {
+            unlike_their_sums
+        } else {
+            one.map(layout::shard).collect()
+        });
         Ok(())
     }
 
@@ -170,6 +185,9 @@ impl Inspector {
         }
         for (at, mismatches) in inconsistent {
             restored[at].inconsistent = joined(mismatches.iter().map(rows_of));
+            for suspects in suspects_of(&mismatches) {
+                restored[at].suspect(suspects);
+            }
         }
         Ok(())
     }
@@ -220,6 +238,16 @@ impl<'a> Whole<'a> {
         let stripe = self.located.id;
         StripeError::Codec { stripe, source }
     }
+}
+
+/// Returns the parities that cannot be trusted, of each block.
+fn suspects_of(mismatches: &[Mismatch]) -> impl Iterator<Item = ShardSet> {
+    let mut by_block: BTreeMap<usize, ShardSet> = BTreeMap::new();
+    for mismatch in mismatches {
+        let suspects = by_block.entry(mismatch.block).or_default();
+        suspects.insert(layout::shard(mismatch.shard));
+    }
+    by_block.into_values()
 }
 
 /// Returns the rows of a block.

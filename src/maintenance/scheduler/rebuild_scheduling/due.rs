@@ -95,12 +95,17 @@ impl DueTimes {
         let is_time_for_all = if self.absent_since.is_empty() || self.members.is_draining {
             is_settled(self.checked)
         } else {
-            self.was_interrupted() || rebuild_after.is_some_and(|after| self.is_over(after, now))
+            self.is_time_over(rebuild_after, now)
         };
         if is_time_for_all {
             return Some(RebuildScope::Everything);
         }
         is_settled(self.checked_online.max(self.checked)).then_some(RebuildScope::Online)
+    }
+
+    /// Returns whether absent members have had the time `rebuild_after`, or were given up before.
+    pub(super) fn is_time_over(&self, rebuild_after: Option<Duration>, now: Instant) -> bool {
+        self.was_interrupted() || rebuild_after.is_some_and(|after| self.is_over(after, now))
     }
 
     /// Returns whether shards of absent members were being rebuilt when the volume was closed, or its daemon died.

@@ -1,6 +1,6 @@
 //! Orders to rebuild, and their outcomes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
@@ -9,6 +9,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::accounts::Accounts;
 use super::limit::Limit;
+use crate::format::MemberIndex;
 use crate::maintenance::scheduler::stop::StopSignal;
 use crate::maintenance::{RebuildProgress, RebuildState};
 use crate::transaction::CommitError;
@@ -28,14 +29,16 @@ pub struct RebuildOrders {
 }
 
 /// Orders that are open at some moment.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct OpenOrders {
     /// The number of the last order.
     pub(super) newest: u64,
     /// Set if missing shards have to be rebuilt for an order.
     pub(super) rebuild: bool,
-    /// Set if one of these orders gives up absent members.
-    pub(super) gives_up: bool,
+    /// Set if one of these orders is for the shards of absent members too.
+    pub(super) everything: bool,
+    /// The members that these orders give up: all were absent when an order was given.
+    pub(super) gives_up: BTreeSet<MemberIndex>,
     /// The last order for which shards have to be moved to members that have fewer.
     pub(super) balance: Option<u64>,
 }
@@ -43,8 +46,10 @@ pub(super) struct OpenOrders {
 #[derive(Debug, Default)]
 struct Book {
     ordered: u64,
-    /// The last order that gives up absent members.
-    giving_up: u64,
+    /// The last order that is for the shards of absent members too.
+    everything: u64,
+    /// The members that open orders give up.
+    giving_up: BTreeMap<u64, BTreeSet<MemberIndex>>,
     /// The last order for which missing shards were rebuilt.
     done: u64,
     /// The orders for which shards are still to be moved to members that have fewer.
@@ -116,7 +121,9 @@ impl RebuildOrders {
         }
     }
 
-    /// Orders a rebuild, with a limit to the bytes written in a second. With `balance`, also moves shards afterwards to
+    /// Orders a rebuild, with a limit to the bytes written in a second. Shards of absent members are rebuilt on others, where
+    /// there is a place for them. Yet no absent member is given up: until it is back, or others have all its shards, bytes are
+    /// moved only to where they survive as many losses as with its shards. With `balance`, also moves shards afterwards to
     /// members that have fewer. The limit applies at once to a running rebuild, and to orders without one, until all
     /// orders are done or another limit is given. Without any limit the rebuild is unlimited, even if rebuilds without
     /// an order have one.
@@ -124,26 +131,39 @@ impl RebuildOrders {
     /// Shards lost before the rebuild begins are rebuilt with it. Shards lost during the moves are rebuilt when they
     /// would be without an order, and before any more moves; so are those of orders given meanwhile.
     pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
-        self.note(bytes_per_second, balance, true)
+        self.note(bytes_per_second, balance, Some(BTreeSet::new()))
     }
 
-    /// Orders a rebuild like [`Self::order`], which gives up no absent member: their shards are not rebuilt on others for it.
-    pub fn order_without_giving_up(
+    /// Orders a rebuild like [`Self::order`], which gives up members that are absent now: their shards do not count any more.
+    pub fn order_giving_up(
+        &self,
+        bytes_per_second: Option<u64>,
+        absent: BTreeSet<MemberIndex>,
+    ) -> OrderNumber {
+        self.note(bytes_per_second, false, Some(absent))
+    }
+
+    /// Orders a rebuild like [`Self::order`] for members that are online, and those given up before: the shards of other
+    /// absent ones stay theirs.
+    pub fn order_for_online(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
+        self.note(bytes_per_second, balance, None)
+    }
+
+    /// Notes an order that is for the shards of absent members too if it says which of them it gives up.
+    fn note(
         &self,
         bytes_per_second: Option<u64>,
         balance: bool,
+        gives_up: Option<BTreeSet<MemberIndex>>,
     ) -> OrderNumber {
-        self.note(bytes_per_second, balance, false)
-    }
-
-    fn note(&self, bytes_per_second: Option<u64>, balance: bool, gives_up: bool) -> OrderNumber {
         let order = {
             let mut book = self.book.lock();
             self.limit.ask(bytes_per_second, !book.has_open());
             book.ordered += 1;
             let order = book.ordered;
-            if gives_up {
-                book.giving_up = order;
+            if let Some(absent) = gives_up {
+                book.everything = order;
+                book.giving_up.insert(order, absent);
             }
             if balance {
                 book.balance.insert(order);
@@ -201,7 +221,8 @@ impl RebuildOrders {
         OpenOrders {
             newest: book.ordered,
             rebuild: book.awaits_rebuild(),
-            gives_up: book.giving_up > book.done,
+            everything: book.everything > book.done,
+            gives_up: book.giving_up.values().flatten().copied().collect(),
             balance: book.balance.last().copied(),
         }
     }
@@ -245,6 +266,7 @@ impl RebuildOrders {
     pub(super) fn finish_rebuild(&self, order: u64, outcome: Result<(), CommitError>) {
         let mut book = self.book.lock();
         book.done = book.done.max(order);
+        book.giving_up.retain(|later, _| *later > order);
         book.note_outcome(order, outcome.err());
         self.announce(&book);
     }
