@@ -22,8 +22,8 @@ use crate::transaction::growth::Growth;
 /// The most rounds of compaction in one call that move bytes. Each gains little if nearly all bytes live.
 const MAX_ROUNDS: usize = 16;
 
-/// The most rounds of compaction in one call that find no stripe to move, and leave some. In need, they try a million.
-const MAX_VAIN_ROUNDS: usize = 64;
+/// The most rounds of compaction in one call that find no stripe to move, and leave some. In need, they try 131,072.
+const MAX_VAIN_ROUNDS: usize = 8;
 
 /// The effort when there is no room: everything is tried.
 const IN_NEED: Effort = Effort {
@@ -170,8 +170,8 @@ impl Room {
         Ok(made || self.reaper.freed() > freed_before)
     }
 
-    /// Moves bytes until there is room for `needed` more. Goes on past stripes that cannot be moved: none of them is tried twice.
-    /// Returns the last outcome.
+    /// Moves bytes until there is room for `needed` more. Goes on past stripes that cannot be moved. They are tried again once
+    /// room or members changed. Returns the last outcome.
     fn compact_for(
         &self,
         needed: u64,

@@ -83,11 +83,11 @@ impl RebuildScheduler {
         let now = clock();
         self.see_members(now, |_| ());
         let with_room = self.waiting_with_room(now);
-        // Absent members keep their time although shards are yet to be moved.
         let mut decision = Decision {
             absent: self.absent(),
             gives_up: open.gives_up,
         };
+        // Absent members keep their time although shards are yet to be moved.
         let scope = match &with_room {
             _ if open.everything || self.is_code_change_due(now) => {
                 Ok(Some(RebuildScope::Everything))
@@ -95,8 +95,12 @@ impl RebuildScheduler {
             _ if open.rebuild && self.are_absent_given_up() => Ok(Some(RebuildScope::Everything)),
             _ if open.rebuild => Ok(Some(RebuildScope::Online)),
             Some(waiting) => Ok(Some(waiting.scope)),
-            None => self.scope_in_need(now, &mut decision),
+            None => self.scope_in_need(now),
         };
+        if matches!(scope, Ok(Some(RebuildScope::Everything))) {
+            let over = self.see_members(now, |due| due.over(self.rebuild_after, now));
+            decision.gives_up.extend(over);
+        }
         let pace = Pace {
             bytes_per_second: self.orders.limit(),
             wait: &|time| self.stop.sleep(time) && self.stop.wait_out_pause(),
@@ -144,8 +148,8 @@ impl RebuildScheduler {
         is_changing || self.rebuild.has_rewriting_to_do().unwrap_or(true)
     }
 
-    /// Rebuilds the missing shards of a scope. Returns the scope that this came to: members that went away since the decision
-    /// keep their time.
+    /// Rebuilds the missing shards of a scope. Returns the scope that this came to: if all absent members went away since the
+    /// decision, they keep their time and their shards.
     fn rebuild(
         &self,
         mut scope: RebuildScope,
@@ -248,19 +252,11 @@ impl RebuildScheduler {
     }
 
     /// Returns the scope that has to be rebuilt without an order. Where a check is due, looks for missing files and
-    /// shards. Decides to give up the absent members if their time is over.
-    fn scope_in_need(
-        &self,
-        now: Instant,
-        decision: &mut Decision,
-    ) -> Result<Option<RebuildScope>, CommitError> {
+    /// shards.
+    fn scope_in_need(&self, now: Instant) -> Result<Option<RebuildScope>, CommitError> {
         let Some(scope) = self.scope_due(now) else {
             return Ok(None);
         };
-        // Nothing else gives them up: a draining member does not wait for them.
-        if self.see_members(now, |due| due.is_time_over(self.rebuild_after, now)) {
-            decision.gives_up = decision.absent.iter().copied().collect();
-        }
         let is_whole = {
             let mut due = self.due.lock();
             due.as_mut().is_some_and(|due| {

@@ -92,10 +92,11 @@ impl DueTimes {
             Some(checked) => now.duration_since(checked) >= LOOK_INTERVAL,
             None => now.duration_since(self.since) >= SETTLED,
         };
-        let is_time_for_all = if self.absent_since.is_empty() || self.members.is_draining {
+        let is_time_for_all = if self.absent_since.is_empty() {
             is_settled(self.checked)
         } else {
-            self.is_time_over(rebuild_after, now)
+            let is_settled = self.members.is_draining && is_settled(self.checked);
+            is_settled || self.is_time_over(rebuild_after, now)
         };
         if is_time_for_all {
             return Some(RebuildScope::Everything);
@@ -103,8 +104,23 @@ impl DueTimes {
         is_settled(self.checked_online.max(self.checked)).then_some(RebuildScope::Online)
     }
 
-    /// Returns whether absent members have had the time `rebuild_after`, or were given up before.
-    pub(super) fn is_time_over(&self, rebuild_after: Option<Duration>, now: Instant) -> bool {
+    /// Returns the members that have been absent for the time `rebuild_after`.
+    pub(super) fn over(
+        &self,
+        rebuild_after: Option<Duration>,
+        now: Instant,
+    ) -> BTreeSet<MemberIndex> {
+        let is_over =
+            |since: Instant| rebuild_after.is_some_and(|after| now.duration_since(since) >= after);
+        let over = self
+            .absent_since
+            .iter()
+            .filter(|(_, since)| is_over(**since));
+        over.map(|(member, _)| *member).collect()
+    }
+
+    /// Returns whether an absent member has had the time `rebuild_after`, or was given up before.
+    fn is_time_over(&self, rebuild_after: Option<Duration>, now: Instant) -> bool {
         self.was_interrupted() || rebuild_after.is_some_and(|after| self.is_over(after, now))
     }
 
@@ -114,15 +130,19 @@ impl DueTimes {
         self.checked.is_none() && absent.any(|member| self.given_up.contains(member))
     }
 
-    /// Returns whether the time `after` is over for a member whose shards are not rebuilt yet. If all absent members
-    /// were handled, returns whether the next check is due.
+    /// Returns whether the time `after` is over for a member, and there was no check since then. If there was one for all
+    /// absent members, returns whether the next check is due.
     fn is_over(&self, after: Duration, now: Instant) -> bool {
-        let is_new = |since: &&Instant| self.checked.is_none_or(|checked| **since > checked);
+        let has_time = |since: Instant, at: Instant| at.saturating_duration_since(since) < after;
+        let is_open = |since: &&Instant| {
+            let checked = self.checked.filter(|checked| *checked >= **since);
+            checked.is_none_or(|checked| has_time(**since, checked))
+        };
         match (
-            self.absent_since.values().filter(is_new).min(),
+            self.absent_since.values().filter(is_open).min(),
             self.checked,
         ) {
-            (Some(longest), _) => now.duration_since(*longest) >= after,
+            (Some(longest), _) => !has_time(*longest, now),
             (None, Some(checked)) => now.duration_since(checked) >= LOOK_INTERVAL,
             (None, None) => false,
         }
@@ -177,6 +197,35 @@ mod tests {
         assert!(is_due(&at_once, 0, start));
     }
 
+    /// An order to add a member checks all missing shards, and gives none up.
+    #[test]
+    fn a_check_before_its_time_neither_shortens_nor_prolongs_the_time_of_an_absent_member() {
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        for (is_draining, after) in [(false, 60), (true, 60), (false, 86_400), (true, 86_400)] {
+            let members = MembersSeen {
+                is_draining,
+                ..without(&[SEVEN])
+            };
+            let mut times = DueTimes::new(members, BTreeSet::new(), start);
+            times.note_checked(RebuildScope::Everything, at(5));
+            let over = |now| times.over(Some(Duration::from_secs(after)), now);
+            assert_eq!(over(at(after - 1)), BTreeSet::new());
+            assert_eq!(over(at(after)), BTreeSet::from([SEVEN]));
+            assert!(is_due(&times, after, at(after)));
+            assert!(is_draining || !is_due(&times, after, at(after - 1)));
+            assert_eq!(times.over(None, at(after)), BTreeSet::new());
+        }
+        let mut times = DueTimes::new(without(&[SEVEN]), BTreeSet::new(), start);
+        times.see(without(&[SIX, SEVEN]), at(59));
+        let over = times.over(Some(Duration::from_secs(60)), at(60));
+        assert_eq!(
+            over,
+            BTreeSet::from([SEVEN]),
+            "the other one keeps its time"
+        );
+    }
+
     #[test]
     fn a_second_absent_member_does_not_delay_the_rebuild_for_the_first() {
         let start = Instant::now();
@@ -184,12 +233,13 @@ mod tests {
         let mut times = DueTimes::new(without(&[SEVEN]), BTreeSet::new(), start);
         times.see(without(&[SIX, SEVEN]), at(90));
         assert!(!is_due(&times, 100, at(99)) && is_due(&times, 100, at(100)));
-        // That rebuild was for both.
         times.note_checked(RebuildScope::Everything, at(100));
+        assert!(!is_due(&times, 100, at(189)) && is_due(&times, 100, at(190)));
+        times.note_checked(RebuildScope::Everything, at(190));
         assert!(!is_due(&times, 100, at(250)));
         // Data of a member that goes later may come back with it.
         times.see(without(&[FIVE, SIX, SEVEN]), at(300));
-        assert!(!is_due(&times, 1000, at(1299)) && is_due(&times, 1000, at(1300)));
+        assert!(!is_due(&times, 100, at(399)) && is_due(&times, 100, at(400)));
         // A member that was back has all the time again.
         let mut times = DueTimes::new(without(&[SEVEN]), BTreeSet::new(), start);
         times.see(without(&[]), at(50));
