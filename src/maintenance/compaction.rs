@@ -29,8 +29,7 @@ use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
 use crate::transaction::extent_cache::ExtentCache;
 
-use moves::{LiveRun, NewStripe, PackKey, Packed, Pass};
-use protection::least;
+use moves::{LiveRun, NewStripe, PackKey, Packed, Pass, least};
 
 mod moves;
 mod protection;

@@ -219,3 +219,10 @@ impl Pass {
         }
     }
 }
+
+/// Returns how many losses bytes have to survive after they moved, if they survive so many now. Their own code may survive
+/// fewer.
+pub(super) fn least(survived: i16, code: &ClassCode) -> i16 {
+    let guaranteed = i16::try_from(code.survival().guaranteed()).unwrap_or(i16::MAX);
+    survived.min(guaranteed).max(0)
+}

@@ -4,7 +4,7 @@ use super::Compaction;
 use super::moves::Floor;
 use crate::format::record::ShardSet;
 use crate::format::{MemberIndex, StripeId};
-use crate::stripes::{ClassCode, Tally, member_of};
+use crate::stripes::{Tally, member_of};
 use crate::transaction::CommitError;
 
 impl Compaction {
@@ -63,11 +63,4 @@ impl Compaction {
             Tally::of(&segment, &record, is_there).losses_tolerated()
         }))
     }
-}
-
-/// Returns how many losses bytes have to survive after they moved, if they survive so many now. Their own code may survive
-/// fewer.
-pub(super) fn least(survived: i16, code: &ClassCode) -> i16 {
-    let guaranteed = i16::try_from(code.survival().guaranteed()).unwrap_or(i16::MAX);
-    survived.min(guaranteed).max(0)
 }
