@@ -76,7 +76,7 @@ pub struct Inconsistent {
     /// Their ranges in each of its shards, in order.
     pub rows: Vec<Range<u32>>,
     /// The shards that cannot be trusted in one of these blocks, in which they are most: parities that the data does not call
-    /// for. It is one parity if only shards that are not there would tell which ones.
+    /// for. One parity stands for them if absent shards would be needed to tell which ones.
     pub suspects: ShardSet,
 }
 

@@ -60,7 +60,7 @@ impl Module {
         Self::new(printed)
     }
 
-    /// Returns a kernel that encodes by transforms, for devices of this compute capability whose blocks can have so much
+    /// Returns a kernel that computes by transforms, for devices of this compute capability whose blocks can have so much
     /// shared memory; nothing where the matrix is none of a kind that such a kernel takes.
     pub(super) fn for_transforms(
         matrix: &Matrix,

@@ -269,6 +269,28 @@ fn balancing_gives_way_once_the_time_of_an_absent_member_is_over() {
     assert!(is_balanced(&maintenance));
 }
 
+/// Runs the scheduler at a time until a fault has hung a call, and `meanwhile`. Then lets the call go on.
+fn run_meanwhile(
+    rebuilds: &Rebuilds,
+    plan: &FaultPlan,
+    fault: Fault,
+    now: Instant,
+    meanwhile: &dyn Fn(),
+) {
+    let before = plan.triggered();
+    plan.add(fault);
+    std::thread::scope(|scope| {
+        let work = scope.spawn(|| rebuilds.scheduler.run_by(&|| now));
+        while plan.triggered() == before && !work.is_finished() {
+            std::thread::yield_now();
+        }
+        meanwhile();
+        plan.release();
+        work.join().unwrap().unwrap();
+    });
+    assert_eq!(plan.triggered(), before + 1);
+}
+
 #[test]
 fn an_order_to_rebuild_does_not_wait_for_the_end_of_balancing() {
     let plan = FaultPlan::new();
@@ -278,18 +300,8 @@ fn an_order_to_rebuild_does_not_wait_for_the_end_of_balancing() {
     let now = Instant::now();
     // Runs `meanwhile` while the second of the shards to move is read.
     let work_meanwhile = |meanwhile: &dyn Fn()| {
-        let before = plan.triggered();
-        plan.add(Fault::at(2, Effect::Hang).of(Scope::MemberKind(3, CallKind::Read)));
-        std::thread::scope(|scope| {
-            let work = scope.spawn(|| rebuilds.scheduler.run_by(&|| now));
-            while plan.triggered() == before && !work.is_finished() {
-                std::thread::yield_now();
-            }
-            meanwhile();
-            plan.release();
-            work.join().unwrap().unwrap();
-        });
-        assert_eq!(plan.triggered(), before + 1);
+        let fault = Fault::at(2, Effect::Hang).of(Scope::MemberKind(3, CallKind::Read));
+        run_meanwhile(&rebuilds, &plan, fault, now, meanwhile);
     };
     let balance = rebuilds.orders.order(None, true);
     let rebuild = Mutex::new(None);

@@ -82,8 +82,8 @@ pub(super) unsafe fn run<V: Vector, const N: usize>(job: &mut SelectionJob<'_, '
     whole
 }
 
-/// Packets that are asked for ahead, line after line: half while tables are filled, and half while they are read. So memory
-/// is never idle. They fill the L2 cache, since tables and packets of this message fill the L1 cache.
+/// Packets that are asked for ahead, line after line: about half while tables are filled, and the rest while they are read.
+/// They fill the L2 cache, since tables and packets of this message fill the L1 cache.
 struct Ahead<'a> {
     packets: std::slice::Iter<'a, &'a [u8]>,
     lines: &'a [u8],

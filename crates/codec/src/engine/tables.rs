@@ -61,7 +61,7 @@ unsafe fn run_tables<V: Vector, const N: usize, const T: usize, const E: usize>(
     // SAFETY: the caller vouches for the CPU.
     let zero = [unsafe { V::zero() }; N];
     let mut tables = [[zero; E]; T];
-    // Where targets stay in the cache, asking for them made decoding slower.
+    // Where targets stay in the cache, asking for the next packets made decoding slower.
     let next = match job.stores() {
         Stores::Streaming => job.next(),
         Stores::Cached => &[],

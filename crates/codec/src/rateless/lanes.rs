@@ -96,8 +96,8 @@ pub(crate) fn eliminate_lanes(lanes: &mut BitLanes) {
             added[lane] = own[lane] ^ pivot[lane];
         }
         for other in &mut *columns {
-            // Lanes are to become a register. Without this, a compiler made one of the same lane of eight columns, which
-            // takes more than twice as long.
+            // The lanes of a column are to fill a register. Without this, the compiler gathered one lane of eight columns,
+            // which takes more than twice as long.
             let other = black_box(other);
             for lane in 0..LANES {
                 // All bits if the row of the pivot has this column, none otherwise.

@@ -19,7 +19,7 @@ use cauchyfs_codec::Matrix;
 const KEPT: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
 
 /// Bytes after which a matrix gets a kernel of its own. As a rule, compiling one takes as long as the bus takes for some
-/// gigabytes. For one that encodes by transforms, it takes as long as for some tens of gigabytes. One batch waits
+/// gigabytes. For one that computes by transforms, it takes as long as for some tens of gigabytes. One batch waits
 /// for it, once for each kind. The kernel for all matrices is fast enough for the bus, but keeps more of the device busy.
 const WORTH_COMPILING: u64 = 1 << 30;
 
@@ -98,7 +98,7 @@ impl Applied {
     }
 }
 
-/// Has kernels for one matrix compiled: the one that encodes by transforms, for devices with these `limits`. If there is
+/// Has kernels for one matrix compiled: the one that computes by transforms, for devices with these `limits`. If there is
 /// none for the matrix, or it is refused, those that know the matrix alone are compiled. Returns their text, too.
 ///
 /// # Errors

@@ -66,7 +66,7 @@ impl Function {
 
 impl Module {
     /// Lets the driver compile a module, which takes tens of milliseconds as a rule. It takes up to a second or more for
-    /// a kernel that encodes by transforms.
+    /// a kernel that computes by transforms.
     ///
     /// # Errors
     ///

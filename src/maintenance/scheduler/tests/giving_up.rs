@@ -2,22 +2,6 @@
 
 use super::*;
 
-/// Runs the scheduler until a fault has hung a call, and `meanwhile`. Then lets the call go on.
-fn run_meanwhile(rebuilds: &Rebuilds, plan: &FaultPlan, fault: Fault, meanwhile: &dyn Fn()) {
-    let before = plan.triggered();
-    plan.add(fault);
-    std::thread::scope(|scope| {
-        let work = scope.spawn(|| rebuilds.scheduler.run());
-        while plan.triggered() == before && !work.is_finished() {
-            std::thread::yield_now();
-        }
-        meanwhile();
-        plan.release();
-        work.join().unwrap().unwrap();
-    });
-    assert_eq!(plan.triggered(), before + 1);
-}
-
 /// Makes a volume of 1+1 on four disks with a file. Returns also the members that have shards of it.
 fn one_file(plan: &FaultPlan) -> (Vec<MemDisk>, Arc<Maintenance>, Vec<u16>) {
     let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
@@ -54,7 +38,7 @@ fn a_member_that_goes_away_after_a_rebuild_was_decided_keeps_its_time() {
     let holding: Vec<u16> = segment.slots.iter().flatten().map(|it| it.0).collect();
     let gone = holding[1];
     let fault = Fault::at(1, Effect::Hang).of(Scope::MemberKind(holding[0].into(), CallKind::Read));
-    run_meanwhile(&rebuilds, &plan, fault, &|| {
+    run_meanwhile(&rebuilds, &plan, fault, Instant::now(), &|| {
         disks[usize::from(gone)].fail(Some(StoreErrorKind::Gone));
         maintenance.transactions().members().probe();
     });
@@ -92,7 +76,7 @@ fn only_an_order_that_says_so_gives_up_the_absent_members() {
         let fault = Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create));
         // A test that fails with the call hung would never end.
         let meanwhile = Mutex::new(None);
-        run_meanwhile(&rebuilds, &plan, fault, &|| {
+        run_meanwhile(&rebuilds, &plan, fault, Instant::now(), &|| {
             *meanwhile.lock() = Some(given_up(&maintenance));
         });
         assert_eq!(meanwhile.into_inner(), Some(expected), "{gives_up}");
