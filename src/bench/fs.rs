@@ -2,7 +2,7 @@
 //!
 //! Up to three directories take turns at each job, so all of them see the same machine: the directory in question, one
 //! on a filesystem below it, and one on a filesystem that costs no more than FUSE itself. Every job works in a new
-//! directory with a unique name ([`Site`]), and on nothing that was there before.
+//! directory with a unique name ([`FsSite`]), and on nothing that was there before.
 
 mod columns;
 mod error;
@@ -19,7 +19,7 @@ pub use self::{
     job::Job,
     load::Load,
     report::{ColumnReport, FsReport, JobRow, LeftOut},
-    site::Site,
+    site::FsSite,
     wake::Wake,
 };
 
@@ -32,7 +32,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// [`FsBenchError`] if a job fails somewhere, or `stop` was set.
 pub fn run(
     load: &Load,
-    sites: &mut Columns<Site>,
+    sites: &mut Columns<FsSite>,
     stop: &AtomicBool,
     mut progress: impl FnMut(Job, usize),
 ) -> Result<Vec<JobRow>, FsBenchError> {
@@ -66,10 +66,10 @@ mod tests {
         }
     }
 
-    fn sites(home: &std::path::Path) -> Columns<Site> {
+    fn sites(home: &std::path::Path) -> Columns<FsSite> {
         Columns {
-            directory: Site::create(home, &tiny()).unwrap(),
-            below: Some(Site::create(home, &tiny()).unwrap()),
+            directory: FsSite::create(home, &tiny()).unwrap(),
+            below: Some(FsSite::create(home, &tiny()).unwrap()),
             fuse: None,
         }
     }

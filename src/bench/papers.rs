@@ -17,7 +17,7 @@ mod thesis;
 use std::time::Duration;
 
 pub use report::PapersReport;
-pub use table::{Missing, Ours, Published, Row, Source, Table, Unit};
+pub use table::{Missing, Ours, PaperRow, Published, Source, Table, Unit};
 
 use crate::bench::{
     BenchError, Isal,
@@ -26,7 +26,7 @@ use crate::bench::{
     machine::cpu_name,
 };
 use crate::codec::select;
-use site::Site;
+use site::PapersSite;
 
 /// The measurements to make.
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub struct PapersWishes {
 pub enum PapersError {
     /// None was, because the machine has a GPU that cannot be used, or no engine.
     #[error(transparent)]
-    Site(#[from] BenchError),
+    PapersSite(#[from] BenchError),
 
     /// One failed, and those after it were not tried.
     #[error("{}: {error}", paper.name())]
@@ -71,7 +71,7 @@ pub fn run(
     } else {
         None
     };
-    let mut site = Site {
+    let mut site = PapersSite {
         engine: select("auto").map_err(BenchError::from)?,
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         isal: Isal::load().ok(),

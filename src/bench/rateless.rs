@@ -24,7 +24,7 @@ use crate::bench::{
 };
 use crate::codec;
 use crate::workers::Workers;
-use site::{BULK_PACKETS, PACKET_BYTES, Site};
+use site::{BULK_PACKETS, PACKET_BYTES, RatelessSite};
 
 /// The measurements to make.
 #[derive(Debug, Clone)]
@@ -70,7 +70,7 @@ pub(in crate::bench) fn run_on(
 ) -> Result<RatelessReport, BenchError> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let workers = Workers::new(threads)?;
-    let site = Site {
+    let site = RatelessSite {
         engine: codec::select("auto")?,
         workers: &workers,
         gpus,

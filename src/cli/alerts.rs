@@ -98,11 +98,11 @@ pub(super) fn run(arguments: &AlertsArguments) -> Result<Outcome, Failure> {
         config.receivers.iter().map(|_| Ok(())).collect()
     };
     let word = if is_test { "delivered" } else { "sound" };
-    let rows: Vec<Row> = config
+    let rows: Vec<ReceiverRow> = config
         .receivers
         .iter()
         .zip(&tested)
-        .map(|(receiver, result)| Row::of(receiver, result, word))
+        .map(|(receiver, result)| ReceiverRow::of(receiver, result, word))
         .collect();
     show(&rows, options.json)?;
     let is_fine = config.problems.is_empty() && tested.iter().all(Result::is_ok);
@@ -115,14 +115,14 @@ pub(super) fn run(arguments: &AlertsArguments) -> Result<Outcome, Failure> {
 
 /// The outcome of the alert to one receiver.
 #[derive(Debug, Serialize)]
-struct Row<'a> {
+struct ReceiverRow<'a> {
     receiver: &'a str,
     kind: &'a str,
     result: &'a str,
     reason: Option<String>,
 }
 
-impl<'a> Row<'a> {
+impl<'a> ReceiverRow<'a> {
     fn of(receiver: &'a Receiver, result: &Result<(), DeliveryFailure>, word: &'a str) -> Self {
         Self {
             receiver: &receiver.name,
@@ -154,7 +154,7 @@ fn test(receivers: &[Receiver]) -> Result<Vec<Result<(), DeliveryFailure>>, Fail
     })
 }
 
-fn show(rows: &[Row<'_>], json: bool) -> Result<(), Failure> {
+fn show(rows: &[ReceiverRow<'_>], json: bool) -> Result<(), Failure> {
     if json {
         return terminal::json(&rows).map_err(Failure::environment);
     }

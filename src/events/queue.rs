@@ -72,7 +72,7 @@ enum Stage {
 }
 
 /// Events to write, and the members to write them to.
-pub(super) struct Batch {
+pub(super) struct EventBatch {
     pub(super) events: Vec<Event>,
     pub(super) members: Arc<Members>,
     pub(super) full: BTreeSet<MemberIndex>,
@@ -264,14 +264,14 @@ impl Queue {
     }
 
     /// Waits for events that can be written. Returns none once the thread is to end.
-    pub(super) fn next(&self) -> Option<Batch> {
+    pub(super) fn next(&self) -> Option<EventBatch> {
         let mut state = self.state.lock();
         loop {
             let members = state.members.upgrade();
             let is_closing = state.stage == Stage::Closing;
             match members {
                 Some(members) if !state.waiting.is_empty() => {
-                    return Some(Batch {
+                    return Some(EventBatch {
                         events: take_some(&mut state.waiting),
                         members,
                         full: state.full.clone(),

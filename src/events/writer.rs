@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 
 use super::files::{FULL, make_room};
-use super::queue::{Batch, Queue};
+use super::queue::{EventBatch, Queue};
 use crate::format::MemberIndex;
 use crate::format::event::Event;
 use crate::format::files::EVENTS;
@@ -93,7 +93,7 @@ impl Writer {
     pub(super) fn run(&mut self) {
         while let Some(batch) = self.queue.next() {
             let has_written = self.write(&batch);
-            let Batch {
+            let EventBatch {
                 events, members, ..
             } = batch;
             drop(members);
@@ -118,7 +118,7 @@ impl Writer {
     }
 
     /// Writes events to all members that take them, at once. Returns whether one did, a moment after that at the latest.
-    fn write(&mut self, batch: &Batch) -> bool {
+    fn write(&mut self, batch: &EventBatch) -> bool {
         while let Ok(answer) = self.answers.try_recv() {
             self.note(answer);
         }

@@ -28,12 +28,12 @@ pub(super) struct Chunk {
     /// The two slots that each shared sum adds. They come before it.
     pub(super) shared: Vec<[Slot; 2]>,
     /// All targets, in the order to compute them in.
-    pub(super) rows: Vec<Row>,
+    pub(super) rows: Vec<HornerRow>,
 }
 
 /// The steps that compute one target.
 #[derive(Debug)]
-pub(super) struct Row {
+pub(super) struct HornerRow {
     /// Index of the target.
     pub(super) target: usize,
     /// The slot that it goes to as well, if the last target needs it.
@@ -134,10 +134,10 @@ impl Chunk {
         let kept = if folded { matrix.rows() - 1 } else { 0 };
         let shared = share(&mut sums, sources, Slot::MOST - kept);
         let first_kept = sources + shared.len();
-        let mut rows: Vec<Row> = (0..matrix.rows())
+        let mut rows: Vec<HornerRow> = (0..matrix.rows())
             .map(|row| {
                 let kept = (folded && row > 0).then(|| Slot::new(first_kept + row - 1));
-                Row::new(row, kept, &sums)
+                HornerRow::new(row, kept, &sums)
             })
             .collect();
         if folded {
@@ -162,7 +162,7 @@ impl Chunk {
     }
 }
 
-impl Row {
+impl HornerRow {
     fn new(row: usize, kept: Option<Slot>, sums: &[Sum]) -> Self {
         let own = sums.iter().filter(|sum| sum.row == row);
         let own: Vec<Vec<Slot>> = own

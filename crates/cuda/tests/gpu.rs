@@ -60,7 +60,7 @@ enum ShardLayout {
 
 /// A batch to be run, and what is to be seen afterwards.
 #[derive(Clone)]
-struct Batch {
+struct CodingBatch {
     matrix: Matrix,
     bytes: usize,
     items: usize,
@@ -69,7 +69,7 @@ struct Batch {
     memory: Vec<u8>,
 }
 
-impl Batch {
+impl CodingBatch {
     fn new(matrix: &Matrix, bytes: usize, items: usize, place: ShardLayout, seed: u64) -> Self {
         let mut batch = Self {
             matrix: matrix.clone(),
@@ -187,7 +187,7 @@ fn check(
     place: ShardLayout,
     seed: u64,
 ) {
-    let batch = Batch::new(matrix, bytes, items, place, seed);
+    let batch = CodingBatch::new(matrix, bytes, items, place, seed);
     check_batch(lane, &batch, seed, |batch, lane, with_sums| {
         batch.run(lane, with_sums)
     });
@@ -196,11 +196,11 @@ fn check(
 /// Does the same with copies of a batch, which `run` runs.
 fn check_batch(
     lane: &mut dyn Lane,
-    batch: &Batch,
+    batch: &CodingBatch,
     seed: u64,
-    run: impl Fn(&mut Batch, &mut dyn Lane, bool) -> Result<Vec<u32>, DeviceError>,
+    run: impl Fn(&mut CodingBatch, &mut dyn Lane, bool) -> Result<Vec<u32>, DeviceError>,
 ) {
-    let Batch {
+    let CodingBatch {
         matrix,
         bytes,
         items,
@@ -315,14 +315,14 @@ fn batches_larger_than_a_lane_are_computed_pinned_or_not() {
     ] {
         let matrix = cauchy(k, m);
         for place in [ShardLayout::Adjacent, ShardLayout::Scattered] {
-            let mut expected = Batch::new(&matrix, bytes, items, place, 7);
-            let mut batch = Batch::new(&matrix, bytes, items, place, 7);
+            let mut expected = CodingBatch::new(&matrix, bytes, items, place, 7);
+            let mut batch = CodingBatch::new(&matrix, bytes, items, place, 7);
             expected.complete();
             gpu.pin(&mut batch.memory).expect("may be pinned");
             batch.run(&mut *lane, true).expect("runs");
             gpu.unpin(&mut batch.memory).expect("was pinned");
             assert!(batch.memory == expected.memory, "{k}+{m} {bytes} {place:?}");
-            let mut batch = Batch::new(&matrix, bytes, items, place, 7);
+            let mut batch = CodingBatch::new(&matrix, bytes, items, place, 7);
             batch.run(&mut *lane, false).expect("runs");
             assert!(batch.memory == expected.memory, "{k}+{m} {bytes} {place:?}");
         }
@@ -337,7 +337,7 @@ fn pinned_shards_of_every_length_are_computed_wherever_they_begin() {
     for bytes in [1, 255, 256, 4095, 4096, 65_536, 65_537, 300_000] {
         for (k, m, items) in [(3, 2, 17), (10, 4, 1)] {
             for place in [ShardLayout::Adjacent, ShardLayout::Scattered] {
-                let batch = Batch::new(&cauchy(k, m), bytes, items, place, bytes as u64);
+                let batch = CodingBatch::new(&cauchy(k, m), bytes, items, place, bytes as u64);
                 check_batch(
                     &mut *lane,
                     &batch,
@@ -392,7 +392,7 @@ fn comparing_finds_every_planted_damage_and_nothing_else() {
             if prepared {
                 gpu.prepare(&matrix, true).expect("compiles");
             }
-            let mut batch = Batch::new(&matrix, bytes, 3, ShardLayout::Scattered, 12);
+            let mut batch = CodingBatch::new(&matrix, bytes, 3, ShardLayout::Scattered, 12);
             batch.complete();
             let sound = vec![vec![false; m * blocks]; 3];
             assert_eq!(batch.compare(&mut *lane), Ok(sound.clone()), "{k}+{m}");
@@ -466,7 +466,7 @@ fn blocks_go_on_to_further_tiles() {
         let place = ShardLayout::Scattered;
         check(&mut *lane, &matrix, bytes, items, place, seed);
         gpu.prepare(&matrix, true).expect("compiles");
-        let mut batch = Batch::new(&matrix, bytes, items, place, seed);
+        let mut batch = CodingBatch::new(&matrix, bytes, items, place, seed);
         batch.complete();
         let blocks = bytes.div_ceil(BLOCK_BYTES);
         let sound = vec![vec![false; m * blocks]; items];
@@ -531,7 +531,7 @@ fn a_batch_that_fails_half_way_leaves_its_memory_alone_and_the_lane_goes_on() {
     let Some(gpu) = gpu() else { return };
     let mut lane = gpu.lane().expect("a lane");
     let matrix = cauchy(4, 2);
-    let mut batch = Batch::new(&matrix, 1 << 20, 40, ShardLayout::Adjacent, 21);
+    let mut batch = CodingBatch::new(&matrix, 1 << 20, 40, ShardLayout::Adjacent, 21);
     let inside = 39 * batch.item_bytes() + (2 << 20);
     let border = inside + batch.memory[inside..].as_ptr().align_offset(4096);
     let (front, back) = batch.memory.split_at_mut(border);
@@ -546,7 +546,7 @@ fn a_batch_that_fails_half_way_leaves_its_memory_alone_and_the_lane_goes_on() {
     gpu.unpin(back).expect("was pinned");
     let failed = failed.expect_err("sources of the last item lie in two registrations");
     assert!(!failed.is_final(), "{failed}");
-    let mut expected = Batch::new(&matrix, 1 << 20, 40, ShardLayout::Adjacent, 21);
+    let mut expected = CodingBatch::new(&matrix, 1 << 20, 40, ShardLayout::Adjacent, 21);
     expected.complete();
     batch.run(&mut *lane, true).expect("runs");
     assert!(batch.memory == expected.memory);

@@ -17,7 +17,7 @@ const PREFIX: &str = "cauchyfs-bench-";
 
 /// A new directory with a unique name. Dropping it removes it with everything in it.
 #[derive(Debug)]
-pub struct Site {
+pub struct FsSite {
     path: PathBuf,
     /// True while it must be removed.
     is_there: bool,
@@ -27,7 +27,7 @@ pub struct Site {
     pub(super) files: u64,
 }
 
-impl Site {
+impl FsSite {
     /// Makes a site in `parent`, which must have room for `load`.
     ///
     /// # Errors
@@ -96,7 +96,7 @@ impl Site {
     }
 }
 
-impl Drop for Site {
+impl Drop for FsSite {
     fn drop(&mut self) {
         if let Err(error) = self.remove() {
             tracing::warn!("{error}");
@@ -149,10 +149,10 @@ mod tests {
     #[test]
     fn a_site_is_refused_without_room_or_place_and_nothing_is_made() {
         let home = tempfile::tempdir().unwrap();
-        let refused = Site::create(home.path(), &load(u64::MAX));
+        let refused = FsSite::create(home.path(), &load(u64::MAX));
         assert!(matches!(refused, Err(FsBenchError::NoSpace { .. })));
         assert_eq!(fs::read_dir(home.path()).unwrap().count(), 0);
-        let absent = Site::create(&home.path().join("none"), &load(1));
+        let absent = FsSite::create(&home.path().join("none"), &load(1));
         let Err(FsBenchError::Io { source, .. }) = absent else {
             panic!("{absent:?}");
         };
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn two_sites_have_two_names_and_each_removes_its_own() {
         let home = tempfile::tempdir().unwrap();
-        let [mut one, two] = [(); 2].map(|()| Site::create(home.path(), &load(1)).unwrap());
+        let [mut one, two] = [(); 2].map(|()| FsSite::create(home.path(), &load(1)).unwrap());
         fs::write(one.path("data"), "x").unwrap();
         let kept = two.path("data");
         fs::write(&kept, "x").unwrap();

@@ -16,7 +16,7 @@ use rustix::fs::{AtFlags, Dir, Mode, OFlags, StatxFlags};
 use super::error::FsBenchError;
 use super::job::Job;
 use super::load::{BLOCK, Load, PIECE};
-use super::site::{AlignedBlock, Site, drop_cache};
+use super::site::{AlignedBlock, FsSite, drop_cache};
 
 /// The large file.
 const DATA: &str = "data";
@@ -35,7 +35,7 @@ const MOST_LISTINGS: u32 = 10;
 pub(super) fn measure(
     job: Job,
     load: &Load,
-    site: &mut Site,
+    site: &mut FsSite,
     stop: &AtomicBool,
 ) -> Result<f64, FsBenchError> {
     let (data, files) = (site.path(DATA), site.path(FILES));
@@ -165,7 +165,7 @@ impl RandomNumbers {
 }
 
 /// Returns the files for sequential jobs: the large one, or one for each thread.
-fn sequential_files(site: &Site, threads: usize) -> Vec<PathBuf> {
+fn sequential_files(site: &FsSite, threads: usize) -> Vec<PathBuf> {
     match threads {
         1 => vec![site.path(DATA)],
         _ => names_for(site, "data", threads),
@@ -173,7 +173,7 @@ fn sequential_files(site: &Site, threads: usize) -> Vec<PathBuf> {
 }
 
 /// Returns a path for each thread.
-fn names_for(site: &Site, prefix: &str, threads: usize) -> Vec<PathBuf> {
+fn names_for(site: &FsSite, prefix: &str, threads: usize) -> Vec<PathBuf> {
     let name = |number| site.path(&format!("{prefix}-{number}"));
     (0..threads).map(name).collect()
 }
@@ -223,7 +223,7 @@ fn read_sequentially(paths: &[PathBuf], load: &Load, stop: &AtomicBool) -> io::R
 }
 
 fn read_at_random(
-    site: &mut Site,
+    site: &mut FsSite,
     path: &Path,
     load: &Load,
     threads: usize,
@@ -266,7 +266,7 @@ fn write_at_random(path: &Path, load: &Load, clock: &Clock<'_>) -> io::Result<f6
 }
 
 /// Appends to a file for each thread. One that has its share of the size continues at its start.
-fn write_synced(site: &Site, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
+fn write_synced(site: &FsSite, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
     let names = names_for(site, "synced", threads);
     let files: io::Result<Vec<File>> = names.iter().map(File::create_new).collect();
     let block = RandomNumbers::new(3).bytes(BLOCK);
@@ -319,7 +319,7 @@ fn create(path: &Path, most: u64, clock: &Clock<'_>) -> io::Result<(u64, f64)> {
 }
 
 /// Creates files in a directory for each thread, and returns the rate. Then removes all of them.
-fn create_apart(site: &Site, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
+fn create_apart(site: &FsSite, load: &Load, threads: usize, stop: &AtomicBool) -> io::Result<f64> {
     let paths = names_for(site, FILES, threads);
     let most = (load.most_files() / threads as u64).max(1);
     let rate = at_once(paths.clone(), load.seconds, stop, |path, clock| {

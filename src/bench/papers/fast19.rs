@@ -1,7 +1,7 @@
 //! The FAST '19 study: codes that XOR packets.
 
-use super::site::Site;
-use super::table::{Missing, Row, Source, Table, Unit};
+use super::site::PapersSite;
+use super::table::{Missing, PaperRow, Source, Table, Unit};
 use crate::bench::BenchError;
 use crate::bench::row::to_f64;
 use crate::bench::setting::WorkingSet;
@@ -18,9 +18,9 @@ const SHARD_BYTES: usize = 64 << 10;
 /// # Errors
 ///
 /// [`BenchError`] if this machine cannot measure it.
-pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
+pub(super) fn measure(site: &mut PapersSite) -> Result<Table, BenchError> {
     let counts = codec::study().map(|studied| count(site, studied));
-    let mut rows: Vec<Row> = counts.collect::<Result<_, _>>()?;
+    let mut rows: Vec<PaperRow> = counts.collect::<Result<_, _>>()?;
     for geometry in GEOMETRIES {
         rows.extend(encoding(site, geometry)?);
     }
@@ -36,7 +36,7 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
 }
 
 /// Returns the row of one count.
-fn count(site: &Site, studied: Studied) -> Result<Row, BenchError> {
+fn count(site: &PapersSite, studied: Studied) -> Result<PaperRow, BenchError> {
     let Studied {
         code,
         geometry,
@@ -45,22 +45,22 @@ fn count(site: &Site, studied: Studied) -> Result<Row, BenchError> {
     let unknown = CodecError::UnknownCodeNumber { number: code.0 };
     let count = Codec::new(code, geometry, site.engine)?.packet_operations();
     let count = count.ok_or(unknown)?;
-    let row = Row::new(format!("{code} {geometry}"), Unit::Xors, Ok(to_f64(count)));
+    let row = PaperRow::new(format!("{code} {geometry}"), Unit::Xors, Ok(to_f64(count)));
     Ok(row.beside(to_f64(operations), "any"))
 }
 
 /// Returns the rates of all codes with one geometry.
-fn encoding(site: &mut Site, geometry: (usize, usize)) -> Result<Vec<Row>, BenchError> {
+fn encoding(site: &mut PapersSite, geometry: (usize, usize)) -> Result<Vec<PaperRow>, BenchError> {
     let (data, parity) = geometry;
     let name = |name: &str| format!("{name} {data}+{parity}, encode");
     let mut rows = Vec::new();
     for code in [CodeId(4), CodeId(8), CodeId::RS_CAUCHY] {
         let measured = site.on_cpu((code, geometry), SHARD_BYTES, (1, WorkingSet::Warm))?;
         let ours = Ok(measured.gb_per_s);
-        rows.push(Row::new(name(&measured.code), Unit::GbPerS, ours));
+        rows.push(PaperRow::new(name(&measured.code), Unit::GbPerS, ours));
         if code == CodeId::RS_CAUCHY {
             let rival = measured.isal_gb_per_s.ok_or(Missing::NoIsal);
-            rows.push(Row::new(name("ISA-L"), Unit::GbPerS, rival));
+            rows.push(PaperRow::new(name("ISA-L"), Unit::GbPerS, rival));
         }
     }
     Ok(rows)

@@ -1,7 +1,7 @@
 //! G-CRS: Cauchy Reed–Solomon on GPUs.
 
-use super::site::Site;
-use super::table::{Missing, Ours, Row, Source, Table, Unit};
+use super::site::PapersSite;
+use super::table::{Missing, Ours, PaperRow, Source, Table, Unit};
 use crate::bench::BenchError;
 use crate::bench::row::Row as CodecRow;
 use crate::bench::setting::WorkingSet;
@@ -42,7 +42,7 @@ const CPU_SHARD_BYTES: usize = 64 << 10;
 /// # Errors
 ///
 /// [`BenchError`] if this machine cannot measure it.
-pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
+pub(super) fn measure(site: &mut PapersSite) -> Result<Table, BenchError> {
     let mut measured = Vec::new();
     for data in DATA {
         for parity in PARITY {
@@ -59,7 +59,7 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
             let coded = (CodeId(width.into()), (USUAL_DATA, parity));
             let row = site.on_cpu(coded, CPU_SHARD_BYTES, (1, WorkingSet::Warm))?;
             let quantity = format!("CPU, 1 thread, warm: k={USUAL_DATA} m={parity} w={width}");
-            rows.push(Row::new(quantity, Unit::GbPerS, Ok(row.gb_per_s)));
+            rows.push(PaperRow::new(quantity, Unit::GbPerS, Ok(row.gb_per_s)));
         }
     }
     Ok(Table {
@@ -80,7 +80,7 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
 type Measured = ((usize, usize), Option<CodecRow>);
 
 /// Returns the rows of figures that the source has.
-fn published(measured: &[Measured]) -> Vec<Row> {
+fn published(measured: &[Measured]) -> Vec<PaperRow> {
     let mut rows = Vec::new();
     for (parity, figures) in PUBLISHED {
         let is_ours = |row: &&Measured| row.0 == (USUAL_DATA, parity);
@@ -90,7 +90,7 @@ fn published(measured: &[Measured]) -> Vec<Row> {
                 OUR_WIDTH => rate(ours),
                 _ => Err(Missing::NotOffered),
             };
-            let row = Row::new(format!("GPU: m={parity} w={width}"), Unit::GbPerS, ours);
+            let row = PaperRow::new(format!("GPU: m={parity} w={width}"), Unit::GbPerS, ours);
             rows.push(row.beside(figure, HARDWARE));
         }
     }
@@ -98,12 +98,12 @@ fn published(measured: &[Measured]) -> Vec<Row> {
 }
 
 /// Returns the rows of one geometry inside the GPU.
-fn inside((data, parity): (usize, usize), row: Option<&CodecRow>) -> [Row; 2] {
+fn inside((data, parity): (usize, usize), row: Option<&CodecRow>) -> [PaperRow; 2] {
     let name = format!("GPU: k={data} m={parity} w={OUR_WIDTH}");
     let share = row.map(|row| 100.0 * row.gb_per_s / row.limit_gb_per_s);
     [
-        Row::new(name.clone(), Unit::GbPerS, rate(row)),
-        Row::new(
+        PaperRow::new(name.clone(), Unit::GbPerS, rate(row)),
+        PaperRow::new(
             format!("{name}, of a copy of as many bytes"),
             Unit::Percent,
             share.ok_or(Missing::NoGpu),
@@ -144,7 +144,7 @@ mod tests {
         let measured = [((4, 1), None), ((10, 1), Some(row())), ((10, 2), None)];
         let rows = published(&measured);
         assert_eq!(rows.len(), 10);
-        let ratios: Vec<Option<f64>> = rows.iter().map(Row::ratio).collect();
+        let ratios: Vec<Option<f64>> = rows.iter().map(PaperRow::ratio).collect();
         assert_eq!(ratios.iter().flatten().count(), 1, "{ratios:?}");
         assert!((ratios[4].expect("m=1 w=8") - 10.0).abs() < 1e-9);
         assert_eq!(rows[3].ours, Err(Missing::NotOffered));

@@ -2,8 +2,8 @@
 
 use super::encoder::Encoder;
 use super::queue::{Goal, Pool, Worker};
-use super::site::{Site, lane};
-use super::table::{Missing, Ours, Row, Source, Table, Unit};
+use super::site::{PapersSite, lane};
+use super::table::{Missing, Ours, PaperRow, Source, Table, Unit};
 use crate::bench::BenchError;
 use crate::bench::row::median;
 use crate::codec::select;
@@ -52,7 +52,7 @@ const TURNS: usize = 3;
 /// # Errors
 ///
 /// [`BenchError`] if this machine cannot measure it.
-pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
+pub(super) fn measure(site: &mut PapersSite) -> Result<Table, BenchError> {
     let tables = Encoder::new(GEOMETRY, select("scalar")?)?;
     let best = Encoder::new(GEOMETRY, site.engine)?;
     let geometry = best.codec().geometry();
@@ -82,7 +82,7 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
         ];
         rows.extend(ways.map(|(way, ours, published)| {
             let quantity = format!("bus, {way} the GPU, {memory} memory");
-            Row::new(quantity, Unit::GbPerS, ours).beside(published, "Tesla K20X, PCIe")
+            PaperRow::new(quantity, Unit::GbPerS, ours).beside(published, "Tesla K20X, PCIe")
         }));
     }
     Ok(Table {
@@ -99,14 +99,14 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
 
 /// Returns the rows of the GPU and of one thread of the CPU. `on_gpu` has the milliseconds for each number of lanes, or
 /// nothing without a GPU. `tables_ms` has those of table look-up, and `best_ms` those of the engine of that name.
-fn times(on_gpu: &[f64], tables_ms: f64, (engine, best_ms): (&str, f64)) -> Vec<Row> {
+fn times(on_gpu: &[f64], tables_ms: f64, (engine, best_ms): (&str, f64)) -> Vec<PaperRow> {
     let best = on_gpu.iter().copied().min_by(f64::total_cmp);
     let best: Ours = best.ok_or(Missing::NoGpu);
     let mut rows =
-        vec![Row::new("1,600 MB: GPU, the best of these", Unit::Ms, best).beside(GPU_MS, GPU)];
+        vec![PaperRow::new("1,600 MB: GPU, the best of these", Unit::Ms, best).beside(GPU_MS, GPU)];
     for (index, lanes) in LANES.into_iter().enumerate() {
         let ours = on_gpu.get(index).copied().ok_or(Missing::NoGpu);
-        rows.push(Row::new(
+        rows.push(PaperRow::new(
             format!("1,600 MB: GPU, lanes: {lanes}"),
             Unit::Ms,
             ours,
@@ -118,11 +118,11 @@ fn times(on_gpu: &[f64], tables_ms: f64, (engine, best_ms): (&str, f64)) -> Vec<
     ];
     rows.extend(engines.map(|(engine, ms)| {
         let quantity = format!("1,600 MB: CPU, 1 thread, {engine}");
-        Row::new(quantity, Unit::Ms, Ok(ms)).beside(CPU_MS, CPU)
+        PaperRow::new(quantity, Unit::Ms, Ok(ms)).beside(CPU_MS, CPU)
     }));
     let speed_up = best.map(|best| best_ms / best);
     let quantity = format!("GPU, over the CPU: 1 thread, {engine}");
-    rows.push(Row::new(quantity, Unit::Times, speed_up).beside(SPEED_UP, BOTH));
+    rows.push(PaperRow::new(quantity, Unit::Times, speed_up).beside(SPEED_UP, BOTH));
     rows
 }
 
@@ -205,7 +205,7 @@ mod tests {
             (speed_up.ours.expect("measured") - 5.0).abs() < 1e-9,
             "over the best of the CPU"
         );
-        let missing = |row: &Row| row.ours == Err(Missing::NoGpu);
+        let missing = |row: &PaperRow| row.ours == Err(Missing::NoGpu);
         let rows = times(&[], 2929.77, ("best", 146.4885));
         assert_eq!(rows.iter().filter(|row| missing(row)).count(), 7);
         assert_eq!(rows.iter().filter(|row| !missing(row)).count(), 2);

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::encoder::Encoder;
 use super::queue::{Done, Goal, Pool, Worker};
-use super::site::{Site, lane};
-use super::table::{Missing, Ours, Row, Source, Table, Unit};
+use super::site::{PapersSite, lane};
+use super::table::{Missing, Ours, PaperRow, Source, Table, Unit};
 use crate::bench::BenchError;
 use crate::bench::Isal;
 use crate::bench::row::{median, to_f64};
@@ -37,7 +37,7 @@ const TURNS: usize = 3;
 /// # Errors
 ///
 /// [`BenchError`] if this machine cannot measure it.
-pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
+pub(super) fn measure(site: &mut PapersSite) -> Result<Table, BenchError> {
     let kernel = site.inside_gpu(GEOMETRY, GPU_SHARD_BYTES)?;
     let kernel = kernel.map(|row| row.gb_per_s).ok_or(Missing::NoGpu);
     let encoder = Encoder::new(GEOMETRY, site.engine)?;
@@ -71,8 +71,8 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
     let mut rows = cpu_rows(&on_cpu);
     let gpu = together.map(|together| together.gpu);
     rows.extend([
-        Row::new("GPU, over the bus", Unit::GbPerS, gpu).beside(3.90, "K40m"),
-        Row::new("GPU, kernel alone", Unit::GbPerS, kernel),
+        PaperRow::new("GPU, over the bus", Unit::GbPerS, gpu).beside(3.90, "K40m"),
+        PaperRow::new("GPU, kernel alone", Unit::GbPerS, kernel),
     ]);
     let others = [
         ("APU", 0.56, "Carrizo"),
@@ -80,7 +80,7 @@ pub(super) fn measure(site: &mut Site) -> Result<Table, BenchError> {
         ("FPGA, kernel alone", 5.35, "Stratix V"),
     ];
     rows.extend(others.map(|(name, published, hardware)| {
-        Row::new(name, Unit::GbPerS, Err(Missing::NotOffered)).beside(published, hardware)
+        PaperRow::new(name, Unit::GbPerS, Err(Missing::NotOffered)).beside(published, hardware)
     }));
     rows.extend(together_rows(site.threads, together));
     Ok(Table {
@@ -154,13 +154,13 @@ fn measure_cpu(
 }
 
 /// Returns the rows of the CPU. `measured` has one entry for each number of threads, all threads last.
-fn cpu_rows(measured: &[OnCpu]) -> Vec<Row> {
+fn cpu_rows(measured: &[OnCpu]) -> Vec<PaperRow> {
     let mut rows = Vec::new();
     for (index, row) in measured.iter().enumerate() {
         let name = |what: &str| format!("{what}, threads: {}", row.threads);
-        let ours = Row::new(name("CPU"), Unit::GbPerS, Ok(row.encode));
-        let rival = Row::new(name("ISA-L"), Unit::GbPerS, row.isal);
-        let plain = Row::new(name("plain XOR on the CPU"), Unit::GbPerS, Ok(row.plain));
+        let ours = PaperRow::new(name("CPU"), Unit::GbPerS, Ok(row.encode));
+        let rival = PaperRow::new(name("ISA-L"), Unit::GbPerS, row.isal);
+        let plain = PaperRow::new(name("plain XOR on the CPU"), Unit::GbPerS, Ok(row.plain));
         let (is_first, is_last) = (index == 0, index + 1 == measured.len());
         rows.push(if is_last {
             ours.beside(2.84, "28-core Xeon, threads: 56")
@@ -234,9 +234,9 @@ impl Together {
 }
 
 /// Returns the rows of CPU and GPU on one queue.
-fn together_rows(threads: usize, measured: Result<&Together, Missing>) -> Vec<Row> {
+fn together_rows(threads: usize, measured: Result<&Together, Missing>) -> Vec<PaperRow> {
     let figure = |take: &dyn Fn(&Together) -> f64| -> Ours { measured.map(take) };
-    let rate = |name: String, ours: Ours| Row::new(name, Unit::GbPerS, ours);
+    let rate = |name: String, ours: Ours| PaperRow::new(name, Unit::GbPerS, ours);
     let mut rows = vec![
         rate(
             format!("one queue: CPU alone, threads: {threads}"),
@@ -254,7 +254,7 @@ fn together_rows(threads: usize, measured: Result<&Together, Missing>) -> Vec<Ro
             format!("one queue: both, threads of the CPU: {threads}"),
             figure(&|all| all.both[index].gb_per_s),
         ));
-        rows.push(Row::new(
+        rows.push(PaperRow::new(
             format!("one queue: both, threads of the CPU: {threads}, part of the GPU"),
             Unit::Percent,
             figure(&|all| all.both[index].gpu_percent),
@@ -262,7 +262,7 @@ fn together_rows(threads: usize, measured: Result<&Together, Missing>) -> Vec<Ro
     }
     let share = |of: &str, ours: Ours| {
         let quantity = format!("one queue: both at best, of {of}");
-        Row::new(quantity, Unit::Percent, ours)
+        PaperRow::new(quantity, Unit::Percent, ours)
     };
     rows.extend([
         share("their sum", figure(&|all| 100.0 * all.best() / all.sum())),

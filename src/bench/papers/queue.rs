@@ -20,7 +20,7 @@ pub(super) type Stripe<'a> = Vec<&'a mut [u8]>;
 const CLEARED: u8 = 0x5a;
 
 /// Stripes that are taken together.
-struct Batch<'a> {
+struct StripeBatch<'a> {
     stripes: Vec<Stripe<'a>>,
     /// True if the worker that had it last has encoded it.
     is_encoded: bool,
@@ -28,7 +28,7 @@ struct Batch<'a> {
 
 /// Stripes in memory, for workers to take.
 pub(super) struct Pool<'a> {
-    batches: Vec<Mutex<Batch<'a>>>,
+    batches: Vec<Mutex<StripeBatch<'a>>>,
     /// Data shards of each stripe; the others are parity.
     data_shards: usize,
     /// Bytes of data in each batch.
@@ -86,7 +86,7 @@ impl<'a> Pool<'a> {
             .collect();
         let shard_bytes = batches.first().map_or(0, |stripes| stripes[0][0].len());
         let batch = |stripes| {
-            Mutex::new(Batch {
+            Mutex::new(StripeBatch {
                 stripes,
                 is_encoded: false,
             })

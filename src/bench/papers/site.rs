@@ -11,7 +11,7 @@ use crate::bench::{BenchError, machine::memory_bytes};
 use crate::codec::{CodeId, Codec, Engine, Geometry};
 
 /// The settings that all sources share, and memory to work in.
-pub(super) struct Site {
+pub(super) struct PapersSite {
     pub(super) engine: &'static dyn Engine,
     /// All threads of the machine.
     pub(super) threads: usize,
@@ -25,7 +25,7 @@ pub(super) struct Site {
 /// A code and its geometry.
 pub(super) type Coded = (CodeId, (usize, usize));
 
-impl Site {
+impl PapersSite {
     /// Measures how fast the CPU encodes, beside plain XOR and ISA-L.
     ///
     /// # Errors

@@ -59,7 +59,7 @@ pub struct Table {
     /// Its authors and title.
     pub title: &'static str,
     /// One entry per figure.
-    pub rows: Vec<Row>,
+    pub rows: Vec<PaperRow>,
     /// Sentences about what is compared, and what is not known of the source.
     pub notes: Vec<&'static str>,
 }
@@ -67,7 +67,7 @@ pub struct Table {
 /// One figure. Of a quantity that the source has no figure for, or none that was found, there is only ours.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(into = "FlatRow")]
-pub struct Row {
+pub struct PaperRow {
     /// The quantity.
     pub quantity: String,
     /// Its unit.
@@ -100,12 +100,12 @@ struct FlatRow {
     ours: Option<f64>,
     /// The reason why this run has none.
     missing: Option<Missing>,
-    /// [`Row::ratio`]: higher is better, whatever the unit.
+    /// [`PaperRow::ratio`]: higher is better, whatever the unit.
     ratio: Option<f64>,
 }
 
-impl From<Row> for FlatRow {
-    fn from(row: Row) -> Self {
+impl From<PaperRow> for FlatRow {
+    fn from(row: PaperRow) -> Self {
         Self {
             ratio: row.ratio(),
             quantity: row.quantity,
@@ -118,7 +118,7 @@ impl From<Row> for FlatRow {
     }
 }
 
-impl Row {
+impl PaperRow {
     /// Returns a row with our figure, or the reason why there is none.
     pub(super) fn new(quantity: impl Into<String>, unit: Unit, ours: Ours) -> Self {
         Self {
@@ -271,9 +271,9 @@ mod tests {
 
     fn table() -> Table {
         let rows = vec![
-            Row::new("k=4", Unit::GbPerS, Ok(300.0)).beside(150.0, "GTX 980"),
-            Row::new("k=8", Unit::GbPerS, Err(Missing::NoGpu)).beside(144.71, "GTX 980"),
-            Row::new("encode, k=16", Unit::Xors, Ok(57.0)),
+            PaperRow::new("k=4", Unit::GbPerS, Ok(300.0)).beside(150.0, "GTX 980"),
+            PaperRow::new("k=8", Unit::GbPerS, Err(Missing::NoGpu)).beside(144.71, "GTX 980"),
+            PaperRow::new("encode, k=16", Unit::Xors, Ok(57.0)),
         ];
         Table {
             source: Source::GCrs,
@@ -315,7 +315,11 @@ mod tests {
 
     #[test]
     fn a_ratio_above_one_is_better_in_every_unit() {
-        let ratio = |unit| Row::new("q", unit, Ok(50.0)).beside(200.0, "it").ratio();
+        let ratio = |unit| {
+            PaperRow::new("q", unit, Ok(50.0))
+                .beside(200.0, "it")
+                .ratio()
+        };
         for unit in [Unit::GbPerS, Unit::Times, Unit::Percent] {
             assert_eq!(ratio(unit), Some(0.25), "{unit}: more is better");
         }

@@ -1,7 +1,7 @@
 //! The thesis on the random code: how long it takes to decode one message, and many.
 
-use super::site::Site;
-use super::table::{Missing, Row, Source, Table, Unit};
+use super::site::PapersSite;
+use super::table::{Missing, PaperRow, Source, Table, Unit};
 use crate::bench::BenchError;
 use crate::bench::rateless::{
     self, BulkRow, Decoder, GpuRow, MessagePlace, Pattern, RatelessReport, RatelessWishes,
@@ -34,7 +34,7 @@ const GPU: &str = "Quadro K620";
 /// # Errors
 ///
 /// [`BenchError`] if this machine cannot measure it.
-pub(super) fn measure(site: &Site) -> Result<Table, BenchError> {
+pub(super) fn measure(site: &PapersSite) -> Result<Table, BenchError> {
     let packets = SERIAL.map(|(packets, _)| packets);
     let report = run(site, &packets, BEST_OF_MANY.0)?;
     let most = match run(site, &[], MOST_MESSAGES) {
@@ -76,7 +76,7 @@ pub(super) fn measure(site: &Site) -> Result<Table, BenchError> {
 }
 
 fn run(
-    site: &Site,
+    site: &PapersSite,
     packets: &[usize],
     messages: usize,
 ) -> Result<rateless::RatelessReport, BenchError> {
@@ -90,13 +90,13 @@ fn run(
 }
 
 /// Returns the rows of one message.
-fn one_message(measured: &[SingleRow]) -> Vec<Row> {
+fn one_message(measured: &[SingleRow]) -> Vec<PaperRow> {
     let mut rows = Vec::new();
     for (packets, published) in SERIAL {
         let of_base = |row: &&SingleRow| row.packets == packets && row.decoder == Decoder::Serial;
         if let Some(base) = measured.iter().find(of_base) {
             let quantity = format!("one message, k={packets}: serial elimination");
-            let row = Row::new(quantity, Unit::Ms, Ok(base.median_us / 1e3));
+            let row = PaperRow::new(quantity, Unit::Ms, Ok(base.median_us / 1e3));
             rows.push(row.beside(published, CPU));
         }
         let of_size = measured.iter().filter(|row| row.packets == packets);
@@ -104,7 +104,7 @@ fn one_message(measured: &[SingleRow]) -> Vec<Row> {
             let (decoder, threads) = (best.decoder.name(), best.threads);
             let quantity =
                 format!("one message, k={packets}: best decoder ({decoder}, threads: {threads})");
-            let row = Row::new(quantity, Unit::Times, Ok(best.speed_up));
+            let row = PaperRow::new(quantity, Unit::Times, Ok(best.speed_up));
             rows.push(match BEST {
                 (of, published) if of == packets => row.beside(published, GPU),
                 _ => row,
@@ -116,7 +116,7 @@ fn one_message(measured: &[SingleRow]) -> Vec<Row> {
 
 /// Returns the rows of so many messages by one call: those of patterns that were measured, or of all with the reason
 /// why none was.
-fn many_messages(messages: usize, measured: Result<&[BulkRow], Missing>) -> Vec<Row> {
+fn many_messages(messages: usize, measured: Result<&[BulkRow], Missing>) -> Vec<PaperRow> {
     let mut all = Vec::new();
     for pattern in Pattern::ALL {
         let fits = |row: &&BulkRow| row.messages == messages && row.numbers == pattern;
@@ -127,7 +127,7 @@ fn many_messages(messages: usize, measured: Result<&[BulkRow], Missing>) -> Vec<
         };
         let numbers = pattern.name();
         let quantity = format!("{messages} messages, k=32, {numbers} numbers: best");
-        let row = Row::new(quantity, Unit::Times, best);
+        let row = PaperRow::new(quantity, Unit::Times, best);
         all.push(match (BEST_OF_MANY, pattern) {
             ((of, published), Pattern::Different) if of == messages => row.beside(published, "GPU"),
             _ => row,
@@ -150,7 +150,7 @@ fn on_gpu(
     (packets, messages): (usize, usize),
     pattern: Pattern,
     measured: Result<&[GpuRow], Missing>,
-) -> Vec<Row> {
+) -> Vec<PaperRow> {
     let of = match messages {
         1 => format!("one message, k={packets}"),
         _ => format!(
@@ -174,7 +174,7 @@ fn on_gpu(
         let Some(best) = best.transpose() else {
             continue;
         };
-        let row = Row::new(format!("{of}: GPU, {name}"), Unit::Times, best);
+        let row = PaperRow::new(format!("{of}: GPU, {name}"), Unit::Times, best);
         rows.push(match published {
             Some((figure, hardware)) if !is_kernel => row.beside(figure, hardware),
             _ => row,

@@ -7,7 +7,7 @@ use super::{
     gpu::GpuMessages,
     report::{BulkRow, GpuRow, Pattern},
     room::Room,
-    site::{BULK_PACKETS, EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
+    site::{BULK_PACKETS, EXTRA_PACKETS, PACKET_BYTES, RatelessSite, SEED},
     timing::median_us,
 };
 use crate::bench::{BenchError, machine::memory_bytes, row::to_f64};
@@ -77,7 +77,7 @@ impl<'s> Messages<'s> {
     /// [`BenchError::NotDecoded`] if the result is not what was encoded.
     fn time(
         &mut self,
-        site: Site<'_>,
+        site: RatelessSite<'_>,
         messages: usize,
         threads: usize,
     ) -> Result<(f64, usize), BenchError> {
@@ -118,7 +118,7 @@ impl<'s> Messages<'s> {
     /// # Errors
     ///
     /// [`BenchError::Codec`] if packets and targets do not fit each other.
-    fn copy_time(&mut self, site: Site<'_>, messages: usize) -> Result<f64, BenchError> {
+    fn copy_time(&mut self, site: RatelessSite<'_>, messages: usize) -> Result<f64, BenchError> {
         let plan = Plan::new(Matrix::from_fn(1, 1, |_, _| 1));
         let message_bytes = BULK_PACKETS * PACKET_BYTES;
         let mut best = f64::INFINITY;
@@ -146,7 +146,7 @@ impl<'s> Messages<'s> {
     /// [`BenchError`] if the GPU fails, or the result is not what was encoded.
     fn on_gpu(
         &mut self,
-        site: Site<'_>,
+        site: RatelessSite<'_>,
         (messages, complete): (usize, usize),
         base_us: f64,
     ) -> Result<Vec<GpuRow>, BenchError> {
@@ -202,7 +202,7 @@ fn source(message: usize) -> Vec<u8> {
 ///
 /// [`BenchError`] if a quarter of the machine's memory does not hold them, or the result is wrong.
 pub(super) fn measure(
-    site: Site<'_>,
+    site: RatelessSite<'_>,
     counts: &[usize],
     base_us: f64,
     progress: impl Fn(usize),

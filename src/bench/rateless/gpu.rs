@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     report::{GpuRow, MessagePlace},
-    site::Site,
+    site::RatelessSite,
     timing::median_us,
 };
 use crate::bench::bus::Gpus;
@@ -56,7 +56,7 @@ impl GpuMessages<'_> {
     /// [`BenchError`] if the GPU fails or has too little memory, or the result is wrong.
     pub(super) fn measure(
         mut self,
-        site: Site<'_>,
+        site: RatelessSite<'_>,
         gpus: &Gpus,
         is_right: impl Fn(&[usize], &[u8]) -> bool,
     ) -> Result<Vec<GpuRow>, BenchError> {
@@ -68,7 +68,7 @@ impl GpuMessages<'_> {
     }
 
     /// Measures kernels on messages that lie in the memory of the GPU.
-    fn kernels(&mut self, site: Site<'_>, gpu: &Gpu) -> Result<GpuRow, BenchError> {
+    fn kernels(&mut self, site: RatelessSite<'_>, gpu: &Gpu) -> Result<GpuRow, BenchError> {
         let mut resident = gpu
             .resident_messages(self.code, &self.split().0)
             .map_err(failed)?;
@@ -86,7 +86,7 @@ impl GpuMessages<'_> {
     /// Measures calls from pinned memory to pinned memory, and the bus beside them.
     fn transported(
         &mut self,
-        site: Site<'_>,
+        site: RatelessSite<'_>,
         gpus: &Gpus,
         is_right: impl Fn(&[usize], &[u8]) -> bool,
     ) -> Result<GpuRow, BenchError> {

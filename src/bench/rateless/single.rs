@@ -7,7 +7,7 @@ use super::{
     gpu::GpuMessages,
     report::{Decoder, GpuRow, Pattern, SingleRow},
     room::Room,
-    site::{EXTRA_PACKETS, PACKET_BYTES, SEED, Site},
+    site::{EXTRA_PACKETS, PACKET_BYTES, RatelessSite, SEED},
     timing::median_us,
 };
 use crate::bench::{BenchError, row::to_f64};
@@ -27,7 +27,7 @@ struct Message<'s> {
 
 impl<'s> Message<'s> {
     /// Returns a message of noise, and the first run of packets that completes it.
-    fn new(site: Site<'s>, packets: usize) -> Result<Self, BenchError> {
+    fn new(site: RatelessSite<'s>, packets: usize) -> Result<Self, BenchError> {
         let code = RandomCode::new(Form::Plain, packets, SEED)?;
         let codec = RandomCodec::new(code, site.engine);
         let count = packets + EXTRA_PACKETS;
@@ -66,7 +66,7 @@ impl<'s> Message<'s> {
     /// # Errors
     ///
     /// [`BenchError`] if the GPU fails, or the result is not what was encoded.
-    fn on_gpu(&mut self, site: Site<'_>, base_us: f64) -> Result<Vec<GpuRow>, BenchError> {
+    fn on_gpu(&mut self, site: RatelessSite<'_>, base_us: f64) -> Result<Vec<GpuRow>, BenchError> {
         let Some(gpus) = site.gpus else {
             return Ok(Vec::new());
         };
@@ -96,7 +96,12 @@ impl<'s> Message<'s> {
     /// # Errors
     ///
     /// [`BenchError::NotDecoded`] if the result is not what was encoded.
-    fn time(&self, site: Site<'_>, decoder: Decoder, threads: usize) -> Result<f64, BenchError> {
+    fn time(
+        &self,
+        site: RatelessSite<'_>,
+        decoder: Decoder,
+        threads: usize,
+    ) -> Result<f64, BenchError> {
         let codec = match threads {
             1 => self.codec,
             _ => self.codec.with_workers(site.workers),
@@ -135,7 +140,7 @@ impl<'s> Message<'s> {
 ///
 /// [`BenchError`] if no code has so many source packets, or a decoder gives wrong bytes.
 pub(super) fn measure(
-    site: Site<'_>,
+    site: RatelessSite<'_>,
     packets: usize,
 ) -> Result<(Vec<SingleRow>, Vec<GpuRow>), BenchError> {
     let mut message = Message::new(site, packets)?;
@@ -178,6 +183,6 @@ fn rows_have(rows: &[SingleRow], decoder: Decoder, threads: usize) -> bool {
 /// # Errors
 ///
 /// As [`measure`].
-pub(super) fn base_us(site: Site<'_>, packets: usize) -> Result<f64, BenchError> {
+pub(super) fn base_us(site: RatelessSite<'_>, packets: usize) -> Result<f64, BenchError> {
     Message::new(site, packets)?.time(site, Decoder::Serial, 1)
 }

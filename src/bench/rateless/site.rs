@@ -20,7 +20,7 @@ pub(super) const SEED: u64 = 0x2A7E_1E55;
 
 /// The settings that all measurements share.
 #[derive(Clone, Copy)]
-pub(super) struct Site<'s> {
+pub(super) struct RatelessSite<'s> {
     pub(super) engine: &'static dyn Engine,
     /// All threads of the machine.
     pub(super) workers: &'s Workers,

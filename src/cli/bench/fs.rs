@@ -14,7 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use super::arguments::FsArguments;
 use super::progress_bar;
 use crate::bench::fs::{
-    self as bench, ColumnReport, Columns, FsBenchError, FsReport, LeftOut, Load, Site, Wake,
+    self as bench, ColumnReport, Columns, FsBenchError, FsReport, FsSite, LeftOut, Load, Wake,
 };
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::size::format_size;
@@ -36,7 +36,7 @@ struct MeasuredDirectory {
 /// The directories to measure. Dropping it removes the sites before the mount that one of them is on, because fields are
 /// dropped in this order.
 struct Bench {
-    sites: Columns<Site>,
+    sites: Columns<FsSite>,
     _memory: Option<MemoryMount>,
     places: Columns<MeasuredDirectory>,
     left_out: Vec<LeftOut>,
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &FsArguments) -> Result<Outcome, Failure> {
     } else {
         terminal::report(&report.to_string());
     }
-    bench.sites.try_map(Site::remove).map_err(failure)?;
+    bench.sites.try_map(FsSite::remove).map_err(failure)?;
     Ok(Outcome::Done)
 }
 
@@ -96,7 +96,7 @@ impl Bench {
             transport,
             member: None,
         };
-        let site = Site::create(&directory.directory, load).map_err(failure)?;
+        let site = FsSite::create(&directory.directory, load).map_err(failure)?;
         let mut left_out = Vec::new();
         let mut leave_out = |column, reason| left_out.push(LeftOut { column, reason });
         let below = match &arguments.below {
@@ -131,7 +131,7 @@ impl Bench {
 
     fn columns(&self) -> Columns<ColumnReport> {
         let (sites, places) = (&self.sites, &self.places);
-        let both = |site: &Option<Site>, place: &Option<MeasuredDirectory>| {
+        let both = |site: &Option<FsSite>, place: &Option<MeasuredDirectory>| {
             let both = site.as_ref().zip(place.as_ref());
             both.map(|(site, place)| column(site, place))
         };
@@ -143,7 +143,7 @@ impl Bench {
     }
 }
 
-fn column(site: &Site, place: &MeasuredDirectory) -> ColumnReport {
+fn column(site: &FsSite, place: &MeasuredDirectory) -> ColumnReport {
     let mount = volume::mount_of(&place.directory);
     ColumnReport {
         path: place.directory.display().to_string(),
@@ -187,9 +187,9 @@ fn existing_directory(path: &Path) -> Result<PathBuf, Failure> {
 }
 
 /// Makes a site in the directory that the user names for the column `below`.
-fn below_asked_for(path: &Path, load: &Load) -> Result<(Site, MeasuredDirectory), Failure> {
+fn below_asked_for(path: &Path, load: &Load) -> Result<(FsSite, MeasuredDirectory), Failure> {
     let directory = existing_directory(path)?;
-    let site = Site::create(&directory, load).map_err(failure)?;
+    let site = FsSite::create(&directory, load).map_err(failure)?;
     let place = MeasuredDirectory {
         directory,
         transport: None,
@@ -199,9 +199,9 @@ fn below_asked_for(path: &Path, load: &Load) -> Result<(Site, MeasuredDirectory)
 }
 
 /// Makes a site on the filesystem of a member; returns a sentence if there is none.
-fn below_of(volume: &MeasuredVolume, load: &Load) -> Result<(Site, MeasuredDirectory), String> {
+fn below_of(volume: &MeasuredVolume, load: &Load) -> Result<(FsSite, MeasuredDirectory), String> {
     let place = volume.place_below()?;
-    let site = Site::create(&place.directory, load).map_err(|error| {
+    let site = FsSite::create(&place.directory, load).map_err(|error| {
         let failure = failure(error);
         format!(
             "{}; `--below DIR2` names another directory",

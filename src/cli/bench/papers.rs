@@ -30,7 +30,7 @@ pub(super) fn run(arguments: &PapersArguments) -> Result<Outcome, Failure> {
     bar.finish_and_clear();
     match measured {
         Ok(report) => show(&report, arguments.json)?,
-        Err(PapersError::Site(error)) => {
+        Err(PapersError::PapersSite(error)) => {
             let advice = "`cauchyfs bench papers --source fast19,thesis` needs no GPU";
             return Err(Failure::environment(error).advise(advice));
         }

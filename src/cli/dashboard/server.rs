@@ -74,7 +74,7 @@ const SCRIPT: &str = include_str!("page.js");
 type Answer = Response<Full<Bytes>>;
 
 /// Parts of all answers.
-struct Site {
+struct DashboardSite {
     board: Arc<Board>,
     guard: Guard,
     page: Bytes,
@@ -116,7 +116,7 @@ pub(super) fn serve(
     board: Arc<Board>,
     guard: Guard,
 ) -> io::Result<()> {
-    let site = Arc::new(Site::new(board, guard)?);
+    let site = Arc::new(DashboardSite::new(board, guard)?);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_io()
         .enable_time()
@@ -137,7 +137,11 @@ pub(super) fn serve(
     })
 }
 
-async fn accept_all(listener: tokio::net::TcpListener, site: Arc<Site>, crowd: Arc<Crowd>) {
+async fn accept_all(
+    listener: tokio::net::TcpListener,
+    site: Arc<DashboardSite>,
+    crowd: Arc<Crowd>,
+) {
     loop {
         match listener.accept().await {
             Ok((client, _)) => {
@@ -154,7 +158,7 @@ async fn accept_all(listener: tokio::net::TcpListener, site: Arc<Site>, crowd: A
 }
 
 /// Serves a connection, if there is a place for it. Otherwise it is closed by its drop.
-fn admit(client: TcpStream, site: &Arc<Site>, crowd: &Arc<Crowd>) {
+fn admit(client: TcpStream, site: &Arc<DashboardSite>, crowd: &Arc<Crowd>) {
     let task = Arc::new(OnceLock::<AbortHandle>::new());
     let to_end = Arc::clone(&task);
     let end = move || {
@@ -186,7 +190,7 @@ impl Drop for CrowdPlace {
     }
 }
 
-async fn attend_to(client: TcpStream, site: Arc<Site>, place: CrowdPlace) {
+async fn attend_to(client: TcpStream, site: Arc<DashboardSite>, place: CrowdPlace) {
     let Ok(local) = client.local_addr() else {
         return;
     };
@@ -213,7 +217,7 @@ async fn attend_to(client: TcpStream, site: Arc<Site>, place: CrowdPlace) {
     }
 }
 
-impl Site {
+impl DashboardSite {
     fn new(board: Arc<Board>, guard: Guard) -> io::Result<Self> {
         let page = PAGE
             .replace("/*STYLE*/", STYLE)
@@ -392,7 +396,7 @@ mod tests {
     #[test]
     fn scrapes_beyond_a_few_are_sent_away_while_others_wait() {
         let board = Board::start().unwrap();
-        let site = Site::new(board, Guard::new(None, Vec::new())).unwrap();
+        let site = DashboardSite::new(board, Guard::new(None, Vec::new())).unwrap();
         let headers = HeaderMap::new();
         // The scrape that asks daemons has this lock.
         let asking = site.metrics[1].try_lock().unwrap();

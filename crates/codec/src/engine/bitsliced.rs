@@ -11,7 +11,7 @@
 use std::{marker::PhantomData, mem::MaybeUninit};
 
 use crate::{
-    horner::{Chunk, Row, Slot},
+    horner::{Chunk, HornerRow, Slot},
     job::{Job, Mode, Stores},
 };
 
@@ -241,7 +241,7 @@ impl<'a, V: TimesTwo, const N: usize> Column<'a, V, N> {
     ///
     /// The CPU must have the instructions of `V`, and all slots that the row adds must be filled.
     #[inline(always)]
-    unsafe fn row(&self, row: &Row) -> [V; N] {
+    unsafe fn row(&self, row: &HornerRow) -> [V; N] {
         let Some((&first, others)) = row.counts.split_first() else {
             // SAFETY: the caller vouches for the CPU.
             return [unsafe { V::zero() }; N];
@@ -335,7 +335,7 @@ impl<'a, V: TimesTwo, const N: usize> Column<'a, V, N> {
     ///
     /// These registers must lie within the shards; with `STREAM`, aligned to registers.
     #[inline(always)]
-    unsafe fn store<const STREAM: bool>(&self, row: &Row, sums: [V; N]) {
+    unsafe fn store<const STREAM: bool>(&self, row: &HornerRow, sums: [V; N]) {
         if let Some(slot) = row.kept {
             // SAFETY: the slot is one of the chunk.
             unsafe { Self::store_all::<false>(sums, self.slots.wrapping_add(slot.offset())) };

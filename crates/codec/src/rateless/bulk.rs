@@ -154,7 +154,7 @@ impl RandomCodec<'_> {
             Prepared::new(shared.unwrap_or(&blank)),
         );
         let end = first + ranks.len();
-        let mut batch = Batch::new(bulk, ranks.len(), source_packets);
+        let mut batch = MessageBatch::new(bulk, ranks.len(), source_packets);
         now.prepare(self, bulk, first..end, batch.as_mut());
         let mut rest = targets;
         for (message, rank) in (first..).zip(ranks) {
@@ -213,7 +213,7 @@ impl<'a> Prepared<'a> {
         codec: &RandomCodec<'_>,
         bulk: &Bulk<'a>,
         messages: Range<usize>,
-        batch: Option<&mut Batch>,
+        batch: Option<&mut MessageBatch>,
     ) {
         self.sources.clear();
         let message = messages.start;
@@ -243,13 +243,13 @@ impl<'a> Prepared<'a> {
 }
 
 /// Small messages that are solved together, ahead of their turn.
-struct Batch {
+struct MessageBatch {
     lanes: BitLanes,
     /// The messages that are solved.
     solved: Range<usize>,
 }
 
-impl Batch {
+impl MessageBatch {
     /// Returns a batch for so many messages with numbers of their own, if it is worth it and they are small enough.
     fn new(bulk: &Bulk<'_>, messages: usize, source_packets: usize) -> Option<Self> {
         if messages < LEAST_BATCH {

@@ -102,7 +102,7 @@ impl RandomDecoder {
                 let start = first * bulk.packets_per_message;
                 &all[start..start + messages * bulk.packets_per_message]
             };
-            let mut batch = Batch {
+            let mut batch = PacketBatch {
                 shape,
                 messages,
                 packet_bytes: bulk.packet_bytes,
@@ -118,7 +118,7 @@ impl RandomDecoder {
     /// Decodes messages whose solutions fit the device at once; returns their ranks.
     fn decode_batch(
         &mut self,
-        batch: &mut Batch<'_>,
+        batch: &mut PacketBatch<'_>,
         numbers: &[u64],
     ) -> Result<Vec<usize>, DeviceError> {
         let shape = batch.shape;
@@ -149,7 +149,7 @@ impl RandomDecoder {
 }
 
 /// Messages that are decoded together.
-struct Batch<'b> {
+struct PacketBatch<'b> {
     shape: MessageShape,
     messages: usize,
     packet_bytes: usize,
@@ -187,7 +187,7 @@ impl MessageSlot {
     }
 
     /// Queues the way of a piece's packets to the device.
-    fn send(&mut self, batch: &Batch<'_>, piece: &Piece) -> Result<(), DeviceError> {
+    fn send(&mut self, batch: &PacketBatch<'_>, piece: &Piece) -> Result<(), DeviceError> {
         let per_message = batch.shape.packets;
         let start = piece.items.start * per_message * batch.packet_bytes + piece.columns.start;
         let host = batch.packets[start..].as_ptr().expose_provenance();
@@ -217,7 +217,7 @@ impl MessageSlot {
     /// Queues the product of a piece whose packets are on their way.
     fn multiply(
         &self,
-        batch: &Batch<'_>,
+        batch: &PacketBatch<'_>,
         piece: &Piece,
         solutions: &Solutions,
     ) -> Result<(), DeviceError> {
@@ -238,7 +238,7 @@ impl MessageSlot {
     /// Queues the way back of those messages of a piece that are complete.
     fn fetch(
         &mut self,
-        batch: &mut Batch<'_>,
+        batch: &mut PacketBatch<'_>,
         piece: &Piece,
         ranks: &[usize],
     ) -> Result<(), DeviceError> {

@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
 use super::{MeasuredDirectory, failure};
-use crate::bench::fs::{Load, Site};
+use crate::bench::fs::{FsSite, Load};
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::size::format_size;
 use crate::control::mounter::Mounting;
@@ -62,11 +62,11 @@ impl MemoryMount {
     pub(super) fn with_site(
         wanted: Option<Transport>,
         load: &Load,
-    ) -> Result<(Self, (Site, MeasuredDirectory)), String> {
+    ) -> Result<(Self, (FsSite, MeasuredDirectory)), String> {
         refuse_without_memory(load)?;
         let (memory, transport) = Self::start(wanted, load)?;
         let directory = memory.mountpoint.clone();
-        let site = Site::create(&directory, load).map_err(|error| failure(error).message)?;
+        let site = FsSite::create(&directory, load).map_err(|error| failure(error).message)?;
         let place = MeasuredDirectory {
             directory,
             transport: Some(transport),
