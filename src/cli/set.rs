@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::args::SetArguments;
 use super::client::LiveMount;
 use super::create::stripe_unit;
-use super::failure::{Failure, Outcome};
+use super::failure::{Failure, Outcome, warn};
 use super::rebuild::{follow, leave};
 use super::report::{code_name, codes_lines, rewriting};
 use super::shell::quoted_path;
@@ -81,11 +81,23 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Outcome, Failure> {
         change,
         bytes_per_second: arguments.rebuild.rate,
     };
+    let before = mount.report()?.geometry;
     let Answer::Ordered(order) = mount.ask(&request)? else {
         return Err(mount.beside_the_point());
     };
+    if let Some(warning) = fewer_losses(&before, &mount.report()?.geometry) {
+        warn(warning);
+    }
     let followed = follow(&mount, order, arguments.rebuild.json)?;
     Ok(followed.unwrap_or_else(|| leave("the change goes on", &mount, None)))
+}
+
+/// Returns a warning if data of a code survives fewer losses than that of the code before.
+fn fewer_losses(before: &GeometryReport, now: &GeometryReport) -> Option<String> {
+    let (before, now) = (before.losses(), now.losses());
+    (now < before).then(|| {
+        format!("new data survives any {now} losses, where it survived {before}; the data that is there follows")
+    })
 }
 
 /// Changes the code of a directory, or shows it. Waits until its files are rewritten, if they are to be.
@@ -286,6 +298,28 @@ fn directory_line(entry: &DirectoryCodeEntry, path: Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::report::SurvivalReport;
+
+    #[test]
+    fn a_code_that_survives_fewer_losses_is_warned_of() {
+        let code = |parity, losses: Option<usize>| GeometryReport {
+            data: 4,
+            parity,
+            code: "random-gf2".to_owned(),
+            survives: losses.map(|losses| SurvivalReport {
+                losses,
+                sets_beyond_survived: 0,
+                sets_beyond: 1,
+            }),
+        };
+        let warning = fewer_losses(&code(2, None), &code(2, Some(1))).unwrap();
+        assert!(
+            warning.contains("any 1 losses, where it survived 2"),
+            "{warning}"
+        );
+        assert_eq!(fewer_losses(&code(2, Some(1)), &code(3, Some(2))), None);
+        assert_eq!(fewer_losses(&code(2, None), &code(2, None)), None);
+    }
 
     #[test]
     fn a_directory_is_shown_with_its_code_or_with_the_reason_why_that_is_not_known() {

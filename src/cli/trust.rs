@@ -1,14 +1,16 @@
 //! Refusing, as root, directories that belong to other users or that such users may write to.
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::directories::Directories;
 use super::failure::Failure;
 use super::sentences::{UNLESS, give_to_root};
 use super::shell::quoted_path;
+use crate::format::files;
 use crate::fuse::one_line;
 use crate::membership::directory;
 use crate::store::{StoreError, StoreErrorKind};
@@ -36,10 +38,29 @@ pub(super) fn demand(directories: &Directories, patience: Duration) -> Result<()
     let Some((_, first)) = untrusted.first() else {
         return Ok(());
     };
+    if let Some((path, _)) = untrusted.iter().find(|(path, _)| is_foreign(path)) {
+        // Its rights are as others need them.
+        let shown = path.display();
+        return Err(Failure::usage(format!(
+            "{shown} is not a member of a volume: it has no superblock"
+        ))
+        .advise(format!(
+            "leave {shown} out, or give the directory that is a member"
+        )));
+    }
     let failure = Failure::environment(format!("cannot mount as root: {}", one_line(first)));
     let paths = untrusted.iter();
     let paths: Vec<String> = paths.map(|(path, _)| path.display().to_string()).collect();
     Err(failure.advise(give_to_root(&paths)))
+}
+
+/// Returns whether a directory has nothing of a member in it.
+fn is_foreign(path: &Path) -> bool {
+    let is_absent = |name| {
+        let found = fs::symlink_metadata(path.join(name));
+        found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+    };
+    is_absent(files::SUPERBLOCK) && is_absent(files::SEGMENTS)
 }
 
 /// Refuses to make members, as root, of directories that belong to other users.

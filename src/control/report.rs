@@ -142,6 +142,14 @@ pub(crate) struct GeometryReport {
     pub(crate) survives: Option<SurvivalReport>,
 }
 
+impl GeometryReport {
+    /// Returns how many losses whole stripes survive, whichever they are.
+    pub(crate) fn losses(&self) -> usize {
+        self.survives
+            .map_or(self.parity, |survival| survival.losses)
+    }
+}
+
 /// The losses that whole stripes of `random-gf2` survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SurvivalReport {

@@ -114,6 +114,32 @@ fn root_mounts_no_member_that_another_user_has_or_may_write_to_unless_told_to() 
     volume.assert_intact();
 }
 
+/// A command that takes `/tmp` from its users helps no one that named it by mistake.
+#[test]
+fn a_directory_that_is_no_member_is_to_be_left_out_whatever_its_mode() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let shared = volume.home.join("shared");
+    fs::create_dir(&shared).expect("the name is free");
+    set_mode(&shared, 0o1777);
+    let mountpoint = text(&volume.mountpoint);
+    let output = run(
+        CAUCHYFS,
+        &["mount", text(&shared), text(&volume.members[0]), mountpoint],
+    );
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(said.contains("is not a member of a volume"), "{said}");
+    assert!(
+        said.contains(&format!("leave {} out", text(&shared))),
+        "{said}"
+    );
+    assert!(!said.contains("chown") && !said.contains("chmod"), "{said}");
+    assert_eq!(mode_of(&shared), 0o1777);
+}
+
 #[test]
 fn a_member_that_comes_to_a_mounted_volume_is_refused_like_one_that_is_mounted() {
     if skip_mounts() {

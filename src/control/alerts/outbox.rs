@@ -200,6 +200,7 @@ impl Mailbox {
         let seen = self.seen.unwrap_or(group.place);
         self.seen = Some(seen.furthest(group.place));
         let mut allowed = Vec::new();
+        let mut beyond = Vec::new();
         let mut subjects = BTreeSet::new();
         let mut by_subject: BTreeMap<String, Vec<EventReport>> = BTreeMap::new();
         for event in wanted {
@@ -212,13 +213,20 @@ impl Mailbox {
                 allowed.extend(events);
                 subjects.insert(subject);
             } else {
-                let held = self.held.entry(subject).or_default();
-                for event in events {
-                    held.add(event);
-                }
+                let with_subject = |event| (subject.clone(), event);
+                beyond.extend(events.into_iter().map(with_subject));
             }
         }
-        if allowed.is_empty() {
+        let is_sent = !allowed.is_empty();
+        for (subject, event) in beyond {
+            // The limits are on notices. One that is sent anyway leaves out no loss.
+            if is_sent && event.severity == Severity::Critical {
+                allowed.push(event);
+            } else {
+                self.held.entry(subject).or_default().add(event);
+            }
+        }
+        if !is_sent {
             return;
         }
         allowed.sort_by_key(|event| event.sequence);
@@ -598,7 +606,11 @@ mod tests {
         assert_eq!(mailbox.waiting[3].events.len(), 7, "with those held back");
         take(&mut mailbox, vec![missing(3), missing(5)], 11);
         assert_eq!(mailbox.waiting.len(), 5);
-        assert_eq!(mailbox.waiting[4].events, [missing(5)]);
+        assert_eq!(mailbox.waiting[4].events, [missing(5), missing(3)]);
+        take(&mut mailbox, vec![missing(3)], 12);
+        assert_eq!(mailbox.waiting.len(), 5, "a notice about 3 alone");
+        take(&mut mailbox, vec![slow(), missing(5)], 13);
+        assert_eq!(mailbox.waiting[5].events, [missing(5)], "the warning waits");
     }
 
     #[test]
