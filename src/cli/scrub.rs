@@ -57,9 +57,10 @@ impl Away {
         if away == 0 {
             let leaving = report.members.iter().filter(|member| member.is_leaving());
             let names: Vec<String> = leaving.map(MemberReport::name).collect();
-            match names.is_empty() {
-                true => Self::None,
-                false => Self::Leaving(names.join(", ")),
+            if names.is_empty() {
+                Self::None
+            } else {
+                Self::Leaving(names.join(", "))
             }
         } else if report.members.len() - away < wanted {
             Self::TooMany(report.next_step(Some(mountpoint)))
@@ -276,22 +277,6 @@ mod tests {
         let said = waiting.for_people(&Away::Few, None);
         assert!(said.contains("1 stripe waits to be rewritten"), "{said}");
         assert!(said.contains("bring back what is away"), "{said}");
-        for away in [Away::None, Away::Few, Away::Leaving("member 3".to_owned())] {
-            let full = Scrubbed {
-                waiting_for_space: true,
-                ..waiting.clone()
-            };
-            let said = full.for_people(&away, None);
-            assert!(said.contains("fewer losses now: make room;"), "{said}");
-            let said = waiting.for_people(&away, None);
-            let waits = "wait until this is removed, or keep it with `cauchyfs member add MOUNTPOINT DIR`: member 3;";
-            assert_eq!(
-                said.contains(waits),
-                matches!(away, Away::Leaving(_)),
-                "{said}"
-            );
-            assert_eq!(said.contains("make room"), away == Away::None, "{said}");
-        }
         let unverified = Scrubbed {
             unverified: 1,
             ..scrubbed()
@@ -351,6 +336,31 @@ mod tests {
             lost.for_people(&Away::None, None)
                 .contains("cannot be read in full: /a")
         );
+    }
+
+    /// Members that come back make no room, and no room replaces members.
+    #[test]
+    fn the_remedy_for_stripes_that_wait_follows_the_cause() {
+        let waiting = Scrubbed {
+            stripes_waiting: 1,
+            ..scrubbed()
+        };
+        for away in [Away::None, Away::Few, Away::Leaving("member 3".to_owned())] {
+            let full = Scrubbed {
+                waiting_for_space: true,
+                ..waiting.clone()
+            };
+            let said = full.for_people(&away, None);
+            assert!(said.contains("fewer losses now: make room;"), "{said}");
+            let said = waiting.for_people(&away, None);
+            let waits = "wait until this is removed, or keep it with `cauchyfs member add MOUNTPOINT DIR`: member 3;";
+            assert_eq!(
+                said.contains(waits),
+                matches!(away, Away::Leaving(_)),
+                "{said}"
+            );
+            assert_eq!(said.contains("make room"), away == Away::None, "{said}");
+        }
     }
 
     /// A stripe of 4+2 has no other place to go where five of six directories are.

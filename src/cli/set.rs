@@ -140,10 +140,15 @@ fn set_directory(
     if !json {
         terminal::report(&terminal::join_lines(&rewriting(&report)));
     }
+    Ok(outcome_of_rewriting(outcome, &report))
+}
+
+/// Returns the outcome of a command that had files rewritten, after the rebuild for it had this one.
+fn outcome_of_rewriting(rebuilt: Outcome, report: &StatusReport) -> Outcome {
     if report.awaits_rewrite || report.rewriting.stripes_left > 0 {
-        return Ok(outcome.max(Outcome::Degraded));
+        return rebuilt.max(Outcome::Degraded);
     }
-    Ok(outcome)
+    rebuilt
 }
 
 /// Sends a request that is answered with the code of a directory, and prints that.
@@ -286,6 +291,28 @@ fn directory_line(entry: &DirectoryCodeEntry, path: Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::report::report_without;
+
+    /// Scripts go on once all files have their code.
+    #[test]
+    fn a_command_whose_rewriting_waits_or_left_something_ends_as_degraded() {
+        let whole = || report_without(&[], &[(2, 9)], &[0, 1, 2]);
+        let mut waits = whole();
+        waits.awaits_rewrite = true;
+        let mut left = whole();
+        left.rewriting.stripes_left = 1;
+        let all = [Outcome::Done, Outcome::Degraded, Outcome::Lost];
+        for rebuilt in all {
+            assert_eq!(outcome_of_rewriting(rebuilt, &whole()), rebuilt);
+        }
+        for report in [&waits, &left] {
+            let outcomes = all.map(|rebuilt| outcome_of_rewriting(rebuilt, report));
+            assert_eq!(
+                outcomes,
+                [Outcome::Degraded, Outcome::Degraded, Outcome::Lost]
+            );
+        }
+    }
 
     #[test]
     fn a_directory_is_shown_with_its_code_or_with_the_reason_why_that_is_not_known() {

@@ -200,7 +200,7 @@ fn a_rebuild_on_others_for_an_absent_member_goes_on_when_the_volume_is_opened_ag
         rebuilds.orders.order(None, false);
         let fault = Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create));
         run_meanwhile(&rebuilds, &plan, fault, Instant::now(), &|| {
-            rebuilds.stop.set()
+            rebuilds.stop.set();
         });
         assert_eq!(tolerated(&maintenance), Some(0), "it was interrupted");
         if is_closed {

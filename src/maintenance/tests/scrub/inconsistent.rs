@@ -50,6 +50,23 @@ fn with_a_false_parity() -> (Rig, Vec<WrittenShard>) {
     (rig, shards)
 }
 
+/// None of the other shards is suspected wrongly: the file stays right.
+#[test]
+fn a_stripe_with_several_false_parities_is_rewritten_with_its_right_bytes() {
+    let (rig, shards) = with_a_false_parity();
+    let fs = rig.open(&[]);
+    falsify(&rig, &fs, &shards[4]);
+    fs.sync().unwrap();
+    let before = fs.extents(1).unwrap();
+    let scrubbed = scrub(&fs);
+    assert!(scrubbed.is_clean(), "{scrubbed:?}");
+    assert_eq!(fs.maintenance.scrubber.stripes_waiting().unwrap(), 0);
+    assert_ne!(fs.extents(1).unwrap(), before);
+    fs.sync().unwrap();
+    assert_survives(&rig, 2, "several false parities");
+    assert_eq!(scrub(&fs).record.repaired, 0);
+}
+
 /// Asserts that the file can be read without any `losses` of the disks.
 fn assert_survives(rig: &Rig, losses: usize, context: &str) {
     for lost in subsets(6, losses) {
