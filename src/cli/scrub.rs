@@ -11,7 +11,7 @@ use super::sentences::mountpoint_word;
 use super::size::{format_count, format_size};
 use super::terminal;
 use crate::control::protocol::{Answer, Request};
-use crate::control::report::StatusReport;
+use crate::control::report::{MemberReport, StatusReport};
 use crate::control::scrubbed::{MemberDefects, Progress, Scrubbed, UnverifiedMember};
 use crate::maintenance::ScrubState;
 
@@ -41,6 +41,8 @@ impl fmt::Display for MemberDefects {
 pub(super) enum Away {
     /// No member.
     None,
+    /// No member, but these are being emptied, to be removed: their names.
+    Leaving(String),
     /// Some, and their data can be restored on the others.
     Few,
     /// So many that no other has a place for what they held: this is to be done.
@@ -53,7 +55,13 @@ impl Away {
         let wanted = report.geometry.width();
         let away = report.absentees().count();
         if away == 0 {
-            Self::None
+            let leaving = report.members.iter().filter(|member| member.is_leaving());
+            let names: Vec<String> = leaving.map(MemberReport::name).collect();
+            if names.is_empty() {
+                Self::None
+            } else {
+                Self::Leaving(names.join(", "))
+            }
         } else if report.members.len() - away < wanted {
             Self::TooMany(report.next_step(Some(mountpoint)))
         } else {
@@ -101,11 +109,17 @@ impl Scrubbed {
                 stripes => (format!("{stripes} stripes wait"), "their"),
             };
             let remedy = match away {
-                Away::None => "make room",
-                Away::Few | Away::TooMany(_) => "bring back what is away, or add members",
+                _ if self.waiting_for_space => "make room".to_owned(),
+                Away::None => "make room, or add members".to_owned(),
+                Away::Leaving(names) => format!(
+                    "wait until this is removed, or keep it with `cauchyfs member add {place} DIR`: {names}"
+                ),
+                Away::Few | Away::TooMany(_) => {
+                    "bring back what is away, or add members".to_owned()
+                }
             };
             lines.push(format!(
-                "{wait} to be rewritten, because {their} bytes would survive fewer losses now: {remedy}, then run `cauchyfs \
+                "{wait} to be rewritten, because {their} bytes would survive fewer losses now: {remedy}; then run `cauchyfs \
                  scrub {place}`"
             ));
         }
@@ -118,7 +132,9 @@ impl Scrubbed {
             (missing > 0).then(|| format!("{shards} on no online member{rest}"))
         };
         let remedy = match away {
-            Away::None | Away::Few => format!("; `cauchyfs rebuild {place}` restores them"),
+            Away::None | Away::Leaving(_) | Away::Few => {
+                format!("; `cauchyfs rebuild {place}` restores them")
+            }
             Away::TooMany(step) => format!(": {step}"),
         };
         lines.extend(are_missing(
@@ -128,7 +144,7 @@ impl Scrubbed {
         lines.extend(are_missing(
             self.missing_for_now,
             match away {
-                Away::None => " whose stripes have too few left to restore them",
+                Away::None | Away::Leaving(_) => " whose stripes have too few left to restore them",
                 Away::Few | Away::TooMany(_) => {
                     " whose stripes have too few left to restore them: bring back what is away"
                 }
@@ -202,7 +218,7 @@ pub(super) fn run(arguments: &ScrubArguments) -> Result<Outcome, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::{LostFiles, report_without};
+    use crate::control::report::{LostFiles, MemberState, report_without};
 
     fn scrubbed() -> Scrubbed {
         Scrubbed {
@@ -212,6 +228,7 @@ mod tests {
             repaired: 1,
             wrong: 0,
             stripes_waiting: 0,
+            waiting_for_space: false,
             missing: 0,
             missing_for_now: 0,
             unverified: 0,
@@ -321,6 +338,31 @@ mod tests {
         );
     }
 
+    /// Members that come back make no room, and no room replaces members.
+    #[test]
+    fn the_remedy_for_stripes_that_wait_follows_the_cause() {
+        let waiting = Scrubbed {
+            stripes_waiting: 1,
+            ..scrubbed()
+        };
+        for away in [Away::None, Away::Few, Away::Leaving("member 3".to_owned())] {
+            let full = Scrubbed {
+                waiting_for_space: true,
+                ..waiting.clone()
+            };
+            let said = full.for_people(&away, None);
+            assert!(said.contains("fewer losses now: make room;"), "{said}");
+            let said = waiting.for_people(&away, None);
+            let waits = "wait until this is removed, or keep it with `cauchyfs member add MOUNTPOINT DIR`: member 3;";
+            assert_eq!(
+                said.contains(waits),
+                matches!(away, Away::Leaving(_)),
+                "{said}"
+            );
+            assert_eq!(said.contains("make room"), away == Away::None, "{said}");
+        }
+    }
+
     /// A stripe of 4+2 has no other place to go where five of six directories are.
     #[test]
     fn a_rebuild_is_not_advised_where_no_other_directory_could_take_what_is_missing() {
@@ -345,7 +387,10 @@ mod tests {
             said.contains("`cauchyfs rebuild '/mnt'` restores them"),
             "{said}"
         );
-        let whole = report_without(&[], &[(2, 9)], &[0, 1, 2]);
+        let mut whole = report_without(&[], &[(2, 9)], &[0, 1, 2]);
         assert_eq!(Away::of(&whole, mountpoint), Away::None);
+        whole.members[1].state = MemberState::Removing;
+        let leaving = Away::Leaving(whole.members[1].name());
+        assert_eq!(Away::of(&whole, mountpoint), leaving);
     }
 }

@@ -96,7 +96,9 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Outcome, Failure> {
 fn fewer_losses(before: &GeometryReport, now: &GeometryReport) -> Option<String> {
     let (before, now) = (before.losses(), now.losses());
     (now < before).then(|| {
-        format!("new data survives any {now} losses, where it survived {before}; the data that is there follows")
+        format!(
+            "new data survives fewer losses, any {now} in place of {before}, and the data that is there follows"
+        )
     })
 }
 
@@ -152,10 +154,15 @@ fn set_directory(
     if !json {
         terminal::report(&terminal::join_lines(&rewriting(&report)));
     }
+    Ok(outcome_of_rewriting(outcome, &report))
+}
+
+/// Returns the outcome of a command that had files rewritten, after the rebuild for it had this one.
+fn outcome_of_rewriting(rebuilt: Outcome, report: &StatusReport) -> Outcome {
     if report.awaits_rewrite || report.rewriting.stripes_left > 0 {
-        return Ok(outcome.max(Outcome::Degraded));
+        return rebuilt.max(Outcome::Degraded);
     }
-    Ok(outcome)
+    rebuilt
 }
 
 /// Sends a request that is answered with the code of a directory, and prints that.
@@ -298,7 +305,7 @@ fn directory_line(entry: &DirectoryCodeEntry, path: Option<String>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::SurvivalReport;
+    use crate::control::report::{SurvivalReport, report_without};
 
     #[test]
     fn a_code_that_survives_fewer_losses_is_warned_of() {
@@ -313,12 +320,30 @@ mod tests {
             }),
         };
         let warning = fewer_losses(&code(2, None), &code(2, Some(1))).unwrap();
-        assert!(
-            warning.contains("any 1 losses, where it survived 2"),
-            "{warning}"
-        );
+        assert!(warning.contains("any 1 in place of 2"), "{warning}");
         assert_eq!(fewer_losses(&code(2, Some(1)), &code(3, Some(2))), None);
         assert_eq!(fewer_losses(&code(2, None), &code(2, None)), None);
+    }
+
+    /// Scripts go on once all files have their code.
+    #[test]
+    fn a_command_whose_rewriting_waits_or_left_something_ends_as_degraded() {
+        let whole = || report_without(&[], &[(2, 9)], &[0, 1, 2]);
+        let mut waits = whole();
+        waits.awaits_rewrite = true;
+        let mut left = whole();
+        left.rewriting.stripes_left = 1;
+        let all = [Outcome::Done, Outcome::Degraded, Outcome::Lost];
+        for rebuilt in all {
+            assert_eq!(outcome_of_rewriting(rebuilt, &whole()), rebuilt);
+        }
+        for report in [&waits, &left] {
+            let outcomes = all.map(|rebuilt| outcome_of_rewriting(rebuilt, report));
+            assert_eq!(
+                outcomes,
+                [Outcome::Degraded, Outcome::Degraded, Outcome::Lost]
+            );
+        }
     }
 
     #[test]

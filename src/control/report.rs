@@ -333,6 +333,10 @@ pub(crate) struct ScrubReport {
     pub(crate) state: ScrubState,
     pub(crate) progress: f64,
     pub(crate) repaired: u64,
+    /// Stripes that it left to be rewritten, because their bytes would have been less protected. Daemons before this field
+    /// do not tell.
+    #[serde(default)]
+    pub(crate) stripes_waiting: u64,
     pub(crate) finished_at: Option<String>,
 }
 

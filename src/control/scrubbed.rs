@@ -28,6 +28,9 @@ pub(crate) struct Scrubbed {
     /// Stripes that are yet to be rewritten, because their bytes would be less protected now.
     #[serde(default)]
     pub(crate) stripes_waiting: u64,
+    /// True if the volume or its index had no space to rewrite some of these.
+    #[serde(default)]
+    pub(crate) waiting_for_space: bool,
     /// Shards that are on no online member.
     pub(crate) missing: u64,
     /// Those of them that cannot be restored, because too few others of the same stripes are there.

@@ -87,8 +87,10 @@ fn report_listing(
         uncounted("unrecoverable_files", &failure);
         LostFiles::uncounted()
     });
+    let waiting = maintenance.scrubber().stripes_waiting();
+    let scrub = scrub.and_then(|scrub| Ok(scrub_report(&scrub, waiting?)));
     let scrub = scrub.map_err(|error| uncounted("scrub", &error.into()));
-    let scrub = scrub.ok().map(|scrub| scrub_report(&scrub));
+    let scrub = scrub.ok();
     let capacity = capacity(transactions);
     if capacity.bytes_usable.is_none() {
         blank
@@ -400,8 +402,9 @@ pub(crate) fn files_in(
 }
 
 /// Says for `status` how the last scrub went, or how far the one is that is under way.
-pub(crate) fn scrub_report(status: &ScrubStatus) -> ScrubReport {
+pub(crate) fn scrub_report(status: &ScrubStatus, stripes_waiting: u64) -> ScrubReport {
     ScrubReport {
+        stripes_waiting,
         state: status.state,
         progress: status.progress,
         repaired: status.record.repaired,
@@ -421,7 +424,9 @@ pub(crate) fn scrubbed_of(
     let lost_now = lost_now.map_err(VolumeFailure::from)?;
     let record = status.record;
     let members = fs.transactions().members();
-    let defects = maintenance.scrubber().found_by_scrub().into_iter();
+    let scrubber = maintenance.scrubber();
+    let stripes_waiting = scrubber.stripes_waiting().map_err(VolumeFailure::from)?;
+    let defects = scrubber.found_by_scrub().into_iter();
     let defects = defects.map(|(member, pieces)| MemberDefects {
         index: member.0,
         path: Some(members.membership().path(member)).filter(|path| !path.is_empty()),
@@ -433,7 +438,8 @@ pub(crate) fn scrubbed_of(
         bytes_read: record.bytes,
         repaired: record.repaired,
         wrong: record.wrong,
-        stripes_waiting: maintenance.scrubber().stripes_waiting(),
+        stripes_waiting,
+        waiting_for_space: scrubber.lacks_space(),
         // Others rebuild meanwhile.
         missing: counted.missing_shards(),
         missing_for_now: counted.missing_beside_too_many(),

@@ -170,14 +170,17 @@ impl Compaction {
         floor: Floor,
     ) -> Result<Rewritten, CommitError> {
         let waits = match self.move_stripes(vec![stripe], locks, floor, &|_| true) {
-            Ok(moves) => moves.waiting.contains_key(&stripe),
-            Err(CommitError::NoSpace) => true,
+            Ok(moves) => {
+                let waits = moves.waiting.contains_key(&stripe);
+                waits.then_some(Rewritten::Waits { lacks_space: false })
+            }
+            Err(CommitError::NoSpace) => Some(Rewritten::Waits { lacks_space: true }),
             Err(error) => return Err(error),
         };
         Ok(match (self.catalog.has_backref(stripe)?, waits) {
             (false, _) => Rewritten::Whole,
-            (true, true) => Rewritten::Waits,
-            (true, false) => Rewritten::No,
+            (true, Some(waits)) => waits,
+            (true, None) => Rewritten::No,
         })
     }
 

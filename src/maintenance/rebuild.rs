@@ -40,7 +40,7 @@ use super::reaper::Reaper;
 use super::rebuild_status::{Obstacle, RebuildKind, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
 use super::stale_copies::StaleCopies;
-use crate::format::{SegmentId, StripeClass};
+use crate::format::{MemberIndex, SegmentId, StripeClass};
 use crate::membership::Members;
 use crate::stripes::{StripeRecords, Stripes, survival};
 use crate::transaction::CommitError;
@@ -158,7 +158,8 @@ impl Rebuild {
     }
 
     /// Restores the redundancy of every stripe and of the index, as far as there are members for it; with
-    /// [`RebuildScope::Online`], only brings online members the shards that they lack. Returns the work that is left.
+    /// [`RebuildScope::Online`], only brings online members the shards that they lack. Slots without a holder go to members
+    /// that can take them. Returns the work that is left.
     /// Only a count of the redundancy proves the volume whole. `locks` are those of the inodes whose extents may have
     /// to move.
     ///
@@ -171,14 +172,38 @@ impl Rebuild {
         locks: &dyn InodeLocks,
         pace: &Pace<'_>,
     ) -> Result<RebuildProgress, CommitError> {
+        self.run_round(Round::new(scope, pace, Some(locks)))
+    }
+
+    /// Does the same with [`RebuildScope::Everything`], but of all absent members, only those `given` may lose their shards
+    /// to others. The rest keep theirs: they went away after the rebuild was decided.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::run`].
+    pub fn run_without(
+        &self,
+        given: &[MemberIndex],
+        locks: &dyn InodeLocks,
+        pace: &Pace<'_>,
+    ) -> Result<RebuildProgress, CommitError> {
+        self.run_round(Round {
+            given: Some(given),
+            ..Round::new(RebuildScope::Everything, pace, Some(locks))
+        })
+    }
+
+    fn run_round(&self, mut round: Round<'_>) -> Result<RebuildProgress, CommitError> {
         self.commits.check_writable()?;
         let _working = self.working.lock();
         let before = self.status.replace(RebuildProgress {
             state: RebuildState::Running,
             ..RebuildProgress::default()
         });
-        let locks = (scope == RebuildScope::Everything).then_some(locks);
-        let mut round = Round::new(scope, pace, locks);
+        let scope = round.scope;
+        if scope == RebuildScope::Online {
+            round.locks = None;
+        }
         let outcome = self.rebuild_all(&mut round).and_then(|finished| {
             self.draining.remove_empty_members()?;
             if finished {
@@ -272,7 +297,7 @@ impl Rebuild {
             let lacked_files = self.stripes.damage().lacks_files();
             self.stripes.damage().set_lacks_files(false);
             round.online = self.members.membership().live();
-            let plans = plan::missing(round.scope, &self.members, &self.stripes, &self.catalog)?;
+            let plans = plan::missing(round, &self.members, &self.stripes, &self.catalog)?;
             self.close_segments(&plans)?;
             let mut outcome = self.carry_out(&plans, round)?;
             if lacked_files && !plans.is_empty() {
@@ -319,7 +344,9 @@ impl Rebuild {
 
     /// Brings stripes to the code of new ones that lack no shards.
     fn bring_to_code(&self, round: &Round<'_>) -> Result<PlanOutcome, CommitError> {
-        if round.scope == RebuildScope::Online {
+        let away = self.members.membership().away();
+        let waits_for_some = away.iter().any(|(member, _)| round.spares(*member));
+        if round.scope == RebuildScope::Online || waits_for_some {
             return Ok(PlanOutcome::Complete { improved: false });
         }
         match self.narrow(round)? {

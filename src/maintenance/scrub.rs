@@ -36,6 +36,7 @@ mod metadata;
 mod passed;
 mod second_pass;
 mod stripes;
+mod waiting;
 
 use followers::Followers;
 use passed::{DefectCounts, PassedSegments, add_defects};
@@ -131,6 +132,9 @@ pub struct Scrubber {
     cut_off: Mutex<Option<Scrub>>,
     /// The number of pieces of each member that a scrub found wrong or missing since the volume was opened.
     found: Mutex<DefectCounts>,
+    /// The number of stripes that the last scrub left waiting before the volume was opened; `None` until it was read. It is 0
+    /// once another one began.
+    waiting_before: Mutex<Option<u64>>,
 }
 
 /// The parts that a [`Scrubber`] uses.
@@ -194,6 +198,7 @@ impl Scrubber {
             passed: PassedSegments::default(),
             cut_off: Mutex::default(),
             found: Mutex::default(),
+            waiting_before: Mutex::default(),
         }
     }
 
@@ -227,6 +232,7 @@ impl Scrubber {
             self.stripes.damage().unrecoverable().begin_pass();
             self.passed.forget();
             self.found.lock().clear();
+            *self.waiting_before.lock() = Some(0);
         })?;
         let _running = Running(self);
         let scrubbed = self.scrub_from(&mut scrub, locks, bytes_per_second, &mut report);
@@ -357,6 +363,7 @@ impl Scrubber {
     /// Notes the position of a scrub, durably unless there is no space. Its repairs are durable already.
     fn note_scrub(&self, scrub: &Scrub) -> Result<(), CommitError> {
         self.stale_copies.note_scrub(scrub)?;
+        self.note_waiting()?;
         if self.commits.is_closed() {
             // The closing thread commits it, and waits for us.
             return Ok(());

@@ -8,9 +8,9 @@ use parking_lot::{Mutex, MutexGuard};
 
 use super::CommitError;
 use super::live::LiveBytes;
-use crate::format::record::{Backref, FileKind, Inode, SegmentStripe, Stripe};
-use crate::format::{Ino, Record, SegmentId, StripeClass, StripeId, key};
-use crate::metadata::{Key, Meta, Value};
+use crate::format::record::{Backref, Counter, FileKind, Inode, SegmentStripe, Stripe};
+use crate::format::{Ino, MemberIndex, Record, SegmentId, StripeClass, StripeId, key};
+use crate::metadata::{Batch, Key, Meta, Value};
 use crate::stripes::{ClassCode, Classes, StripeRecords};
 
 /// Records read at once.
@@ -121,6 +121,46 @@ impl Catalog {
     /// Returns how many stripes the last order to rewrite files could not move.
     pub(crate) fn left_by_rewrite(&self) -> Result<u64, CommitError> {
         Ok(self.records.rewrites().left()?)
+    }
+
+    /// Returns the members whose shards an order has rebuilt on others, and that is not complete.
+    pub(crate) fn rebuilt_elsewhere(&self) -> Result<BTreeSet<MemberIndex>, CommitError> {
+        let mut found = BTreeSet::new();
+        for member in (0..=u8::MAX).map(|member| MemberIndex(member.into())) {
+            let name = key::rebuilt_elsewhere(member);
+            if self.meta.get(&key::counter(&name))?.is_some() {
+                found.insert(member);
+            }
+        }
+        Ok(found)
+    }
+
+    /// Notes that the shards of these absent members are rebuilt on others.
+    pub(crate) fn note_rebuilt_elsewhere(
+        &self,
+        members: &BTreeSet<MemberIndex>,
+    ) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        for member in members {
+            let name = key::rebuilt_elsewhere(*member);
+            batch.put(key::counter(&name), Counter(1).encode());
+        }
+        Ok(self.meta.apply_stripes(batch)?)
+    }
+
+    /// Notes that the shards of these members are not rebuilt on others any more.
+    pub(crate) fn forget_rebuilt_elsewhere(
+        &self,
+        members: &BTreeSet<MemberIndex>,
+    ) -> Result<(), CommitError> {
+        if members.is_empty() {
+            return Ok(());
+        }
+        let mut batch = Batch::default();
+        for member in members {
+            batch.delete(key::counter(&key::rebuilt_elsewhere(*member)));
+        }
+        Ok(self.meta.apply_stripes(batch)?)
     }
 
     /// Returns the class of stripes for new bytes of an inode. One that is gone has that of the volume.

@@ -129,7 +129,7 @@ impl Transforms {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::field;
+    use crate::{CodeId, Codec, field, select};
 
     /// Computes one byte of each target by the butterflies as documented.
     fn apply(transforms: Transforms, sources: &[u8], targets: usize) -> Vec<u8> {
@@ -242,6 +242,46 @@ mod tests {
                         "{k}+{m} without {first} on, source {source}"
                     );
                 }
+            }
+        }
+    }
+
+    /// The order of sources and targets is that of the matrices with which a volume decodes.
+    #[test]
+    fn matrices_of_a_codec_that_compute_a_whole_chunk_have_transforms_and_those_of_other_losses_have_none()
+     {
+        for (k, m) in [(17, 16), (40, 16), (64, 16), (100, 64)] {
+            let geometry = Geometry::new(k, m).expect("valid");
+            let engine = select("scalar").expect("always there");
+            let codec = Codec::new(CodeId::RS_FFT, geometry, engine).expect("valid");
+            for first in 0..=k - m {
+                let lost: Vec<usize> = (first..first + m).collect();
+                // Members answer in any order.
+                let used = (0..k + m).rev().filter(|shard| !lost.contains(shard));
+                let used: Vec<usize> = used.collect();
+                let matrix = codec.decode_matrix(&used, &lost).expect("enough are left");
+                let transforms = Transforms::of(&matrix);
+                let context = format!("{k}+{m} without {first} on");
+                assert_eq!(transforms.is_some(), first.is_multiple_of(m), "{context}");
+                let Some(transforms) = transforms else {
+                    continue;
+                };
+                assert_eq!(transforms.target_point(0), first + m, "{context}");
+                let values: Vec<u8> = (1..)
+                    .map(|value: u8| value.wrapping_mul(37))
+                    .take(k)
+                    .collect();
+                let sums = (0..m).map(|row| {
+                    let terms = values.iter().enumerate();
+                    terms.fold(0, |sum, (source, value)| {
+                        sum ^ field::mul(matrix.at(row, source), *value)
+                    })
+                });
+                assert_eq!(
+                    apply(transforms, &values, m),
+                    sums.collect::<Vec<u8>>(),
+                    "{context}"
+                );
             }
         }
     }

@@ -20,8 +20,8 @@ mod stored;
 pub use stored::Key;
 
 use super::{
-    Cookie, FormatError, Ino, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex, StripeClass,
-    StripeId, wire::Reader,
+    Cookie, FormatError, Ino, MemberIndex, NAME_MAX, NameFault, QuotaId, SegmentId, ShardIndex,
+    StripeClass, StripeId, wire::Reader,
 };
 
 /// A range of keys: the first key in it, and the first key after it.
@@ -68,6 +68,16 @@ pub const REWRITES: &str = "rewrites";
 
 /// Name of the counter of stripes that the last order to rewrite files could not move. It is absent if there are none.
 pub const REWRITES_LEFT: &str = "rewrites-left";
+
+/// Name of the counter of stripes that the last scrub did not rewrite, because their bytes would have been less protected
+/// then. It is absent if there are none.
+pub const SCRUB_WAITING: &str = "scrub-waiting";
+
+/// Returns the name of the counter that is there while the shards of an absent member are rebuilt on others for an order.
+#[must_use]
+pub fn rebuilt_elsewhere(member: MemberIndex) -> String {
+    format!("rebuilt-elsewhere-{member}")
+}
 
 /// Returns the key of an [`Inode`](super::record::Inode).
 #[must_use]

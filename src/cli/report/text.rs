@@ -382,6 +382,7 @@ impl StatusReport {
             state,
             progress,
             repaired,
+            stripes_waiting,
             finished_at,
         }) = &self.scrub
         else {
@@ -409,6 +410,17 @@ impl StatusReport {
                 ),
             ),
         }
+        let wait = match stripes_waiting {
+            0 => return,
+            1 => "1 stripe waits".to_owned(),
+            stripes => format!("{stripes} stripes wait"),
+        };
+        push(
+            text,
+            format_args!(
+                "{wait} since the last scrub to be rewritten: `cauchyfs scrub` tries again, and says what helps"
+            ),
+        );
     }
 }
 

@@ -90,7 +90,10 @@ pub(in crate::maintenance) enum Rewritten {
     /// Nothing refers to it any more.
     Whole,
     /// Some bytes stay in it until members came or got room: elsewhere, they would survive fewer losses.
-    Waits,
+    Waits {
+        /// Set if the volume has no space for them, or the index none for the changes.
+        lacks_space: bool,
+    },
     /// Some bytes stay in it because they cannot be read, or have changed meanwhile.
     No,
 }

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
+use super::round::Round;
 use super::scope::RebuildScope;
 use super::widening::widened;
 use crate::format::record::{Segment, Stripe};
@@ -57,16 +58,19 @@ impl SegmentPlan {
         drained.any(|member| !draining.contains(member))
     }
 
-    /// Leaves out slots that move, and those whose members are not `online`. Returns whether any slot is left.
-    fn keep_slots_of(&mut self, slots: &[Option<MemberIndex>], online: &[MemberIndex]) -> bool {
+    /// Leaves out slots that move.
+    fn leave_out_moves(&mut self) {
         for moved in std::mem::take(&mut self.moves) {
             self.slots.remove(&moved);
         }
         self.drained.clear();
-        self.slots.retain(|slot, _| {
-            let holder = slots.get(*slot).copied().flatten();
-            holder.is_some_and(|holder| online.contains(&holder))
-        });
+    }
+
+    /// Leaves out all slots that neither move nor are `kept`, by slot and bytes. Returns whether any slot is left.
+    fn keep(&mut self, kept: impl Fn(usize, u64) -> bool) -> bool {
+        let moves = &self.moves;
+        self.slots
+            .retain(|slot, bytes| moves.contains(slot) || kept(*slot, *bytes));
         !self.slots.is_empty()
     }
 
@@ -87,8 +91,11 @@ pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Optio
 
 /// Counts the shards that each segment lacks; the most urgent segments come first. A member that arrives during the
 /// count may seem to lack more than it does.
+///
+/// Absent members that the round spares keep their slots. While there are any, a slot without a holder counts only if a
+/// member can take it, and no segment gets more slots than it has.
 pub(super) fn missing(
-    scope: RebuildScope,
+    round: &Round<'_>,
     members: &Members,
     stripes: &Stripes,
     catalog: &Catalog,
@@ -117,10 +124,25 @@ pub(super) fn missing(
         }
     }
     let mut plans: Vec<SegmentPlan> = plans.into_values().collect();
-    if scope == RebuildScope::Online {
+    let away = members.membership().away();
+    let waits_for_some =
+        round.scope == RebuildScope::Online || away.iter().any(|(member, _)| round.spares(*member));
+    if waits_for_some {
         plans.retain_mut(|plan| {
-            let slots = segments.get(&plan.segment).map(|segment| &segment.slots);
-            plan.keep_slots_of(slots.map_or(&[][..], Vec::as_slice), &online)
+            if round.scope == RebuildScope::Online {
+                plan.leave_out_moves();
+            }
+            let stored = stripes.segments().record(plan.segment);
+            let (Some(wide), Some(stored)) = (segments.get(&plan.segment), stored) else {
+                return false;
+            };
+            let has_home = |bytes| !stripes.rebuilder().homes_for_slot(wide, bytes).is_empty();
+            plan.keep(
+                |slot, bytes| match wide.slots.get(slot).copied().flatten() {
+                    Some(holder) => online.contains(&holder) || !round.spares(holder),
+                    None => slot < stored.slots.len() && has_home(bytes),
+                },
+            )
         });
     }
     plans.sort_by_key(|plan| (plan.worst, plan.segment));

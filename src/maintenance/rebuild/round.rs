@@ -11,6 +11,8 @@ use crate::maintenance::pace::Pace;
 /// Settings and state of one run of a rebuild or of balancing.
 pub(super) struct Round<'a> {
     pub(super) scope: RebuildScope,
+    /// The absent members whose shards may move to others; all of them, if `None`.
+    pub(super) given: Option<&'a [MemberIndex]>,
     pub(super) pace: &'a Pace<'a>,
     /// The locks that moving bytes into other stripes needs, if that is wanted.
     pub(super) locks: Option<&'a dyn InodeLocks>,
@@ -33,6 +35,7 @@ impl<'a> Round<'a> {
     ) -> Self {
         Self {
             scope,
+            given: None,
             pace,
             locks,
             gives_way: &|| false,
@@ -41,6 +44,12 @@ impl<'a> Round<'a> {
             began: Instant::now(),
             elapsed_before: Duration::ZERO,
         }
+    }
+
+    /// Returns whether a member keeps its shards while it is absent, unless it is drained.
+    pub(super) fn spares(&self, member: MemberIndex) -> bool {
+        let is_given = self.given.is_none_or(|given| given.contains(&member));
+        self.scope == RebuildScope::Online || !is_given
     }
 
     /// Returns the time taken so far.

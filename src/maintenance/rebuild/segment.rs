@@ -175,6 +175,7 @@ impl SegmentRebuild {
         round: &Round<'_>,
     ) -> Vec<RebuildTarget> {
         let lacks_file = |member| files.len(member) < Some(record.len);
+        let is_for_online = round.scope == RebuildScope::Online;
         let mut targets: Vec<RebuildTarget> = Vec::new();
         for (&slot, &bytes) in &plan.slots {
             let holder = record.slots[slot];
@@ -188,10 +189,12 @@ impl SegmentRebuild {
                 // Remains that may still be found there must not be overwritten.
                 Some(member) if is_unreadable && lacks_file(member) => None,
                 Some(member) => Some(member).filter(|member| !is_refusing(member)),
-                // Only the absent member has these shards.
-                None if is_unreadable && may_be_back => None,
+                // Only absent members have these shards.
+                None if is_unreadable && (may_be_back || is_for_online) => None,
                 // The member went away again, and its shards wait for it.
-                None if round.scope == RebuildScope::Online => None,
+                None if may_be_back && record.slots[slot].is_some_and(|it| round.spares(it)) => {
+                    None
+                }
                 None => {
                     let mut homes = self.stripes.rebuilder().homes_for_slot(record, bytes);
                     homes.retain(|member| !is_refusing(member) && !is_taken(member));

@@ -17,10 +17,12 @@ use crate::membership::Members;
 use crate::transaction::{CommitError, Transactions};
 
 use due::{DueTimes, MembersSeen};
+use elsewhere::Elsewhere;
 use waiting::{RoomSeen, WaitingShards};
 
 mod accounts;
 mod due;
+mod elsewhere;
 mod limit;
 mod orders;
 mod waiting;
@@ -43,6 +45,7 @@ pub(super) struct RebuildScheduler {
     orders: Arc<RebuildOrders>,
     due: Mutex<Option<DueTimes>>,
     waiting: Mutex<Option<WaitingShards>>,
+    elsewhere: Elsewhere,
     /// The time at which the codes of stripes were looked at, and the epoch of members then.
     looked_at_codes: Mutex<Option<(Instant, Epoch)>>,
     stop: Arc<StopSignal>,
@@ -67,6 +70,10 @@ impl RebuildScheduler {
             orders,
             due: Mutex::default(),
             waiting: Mutex::default(),
+            elsewhere: Elsewhere::new(
+                Arc::clone(&maintenance.transactions().catalog),
+                Arc::clone(maintenance.transactions().commits()),
+            ),
             looked_at_codes: Mutex::default(),
             stop,
         }
@@ -87,9 +94,20 @@ impl RebuildScheduler {
             absent: self.absent(),
             gives_up: open.gives_up,
         };
+        let interrupted = self.elsewhere.look(&decision.absent)?;
+        let goes_on = !interrupted.is_empty() && !open.everything;
+        if goes_on {
+            let given_up = self.members.membership().given_up();
+            let is_given = |it: &MemberIndex| interrupted.contains(it) || given_up.contains(it);
+            decision.absent.retain(is_given);
+        } else if open.everything {
+            let absent = decision.absent.iter().copied();
+            let kept = absent.filter(|member| !decision.gives_up.contains(member));
+            self.elsewhere.begin(kept.collect())?;
+        }
         // Absent members keep their time although shards are yet to be moved.
         let scope = match &with_room {
-            _ if open.everything || self.is_code_change_due(now) => {
+            _ if open.everything || goes_on || self.is_code_change_due(now) => {
                 Ok(Some(RebuildScope::Everything))
             }
             _ if open.rebuild && self.are_absent_given_up() => Ok(Some(RebuildScope::Everything)),
@@ -107,7 +125,7 @@ impl RebuildScheduler {
         };
         if let Some(scope) = scope.transpose() {
             let rebuilt = scope.and_then(|scope| {
-                let (scope, done) = self.rebuild(scope, &decision, &pace)?;
+                let done = self.rebuild(scope, &decision, &pace)?;
                 self.note_waiting(scope, &done, with_room.as_ref());
                 if scope == RebuildScope::Everything {
                     self.note_checked(now);
@@ -148,34 +166,31 @@ impl RebuildScheduler {
         is_changing || self.rebuild.has_rewriting_to_do().unwrap_or(true)
     }
 
-    /// Rebuilds the missing shards of a scope. Returns the scope that this came to: if all absent members went away since the
-    /// decision, they keep their time and their shards.
+    /// Rebuilds the missing shards of a scope. Members that went away since the decision keep their time and their shards.
     fn rebuild(
         &self,
-        mut scope: RebuildScope,
+        scope: RebuildScope,
         decision: &Decision,
         pace: &Pace<'_>,
-    ) -> Result<(RebuildScope, RebuildProgress), CommitError> {
-        if scope == RebuildScope::Everything {
-            // A caller that waits for this asks afterwards which ranges are unrecoverable.
-            self.recheck.run(&|| !self.stop.is_set())?;
-            let absent = self.absent();
-            if !absent.is_empty() && !absent.iter().any(|it| decision.absent.contains(it)) {
-                scope = RebuildScope::Online;
-            }
-        }
+    ) -> Result<RebuildProgress, CommitError> {
         if scope == RebuildScope::Online {
-            return Ok((scope, self.rebuild.run(scope, &*self.locks, pace)?));
+            return self.rebuild.run(scope, &*self.locks, pace);
         }
+        // A caller that waits for this asks afterwards which ranges are unrecoverable.
+        self.recheck.run(&|| !self.stop.is_set())?;
         // Until the rebuild is complete, the next open of the volume continues it.
         self.members.epochs().give_up(&decision.gives_up);
-        let done = self.rebuild.run(scope, &*self.locks, pace)?;
+        let absent = &decision.absent;
+        let done = self.rebuild.run_without(absent, &*self.locks, pace)?;
         let is_complete = done.state == RebuildState::Finished && !done.leaves_something();
+        if is_complete {
+            self.elsewhere.end()?;
+        }
         // An order to rewrite files that is still open goes on without them.
         if is_complete && !self.rebuild.has_rewriting_to_do()? {
             self.members.epochs().set_given_up(BTreeSet::new());
         }
-        Ok((scope, done))
+        Ok(done)
     }
 
     /// Moves shards to members that have fewer, for all orders up to `order`. Gives way to orders later than `newest`,

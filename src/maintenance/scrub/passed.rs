@@ -21,6 +21,8 @@ pub(super) struct Passed {
     pub(super) unread: DefectCounts,
     /// The number of stripes that are to be rewritten, and would be less protected afterwards.
     pub(super) waiting: u64,
+    /// Set if the volume or its index had no space to rewrite one of them.
+    pub(super) lacks_space: bool,
     /// Set if this is the outcome of the second pass.
     pub(super) is_second: bool,
 }
@@ -29,6 +31,7 @@ impl Passed {
     pub(super) fn add(&mut self, other: Self) {
         add_counted(&mut self.counted, &other.counted);
         self.waiting += other.waiting;
+        self.lacks_space |= other.lacks_space;
         add_defects(&mut self.found, other.found);
         add_defects(&mut self.unread, other.unread);
     }

@@ -129,14 +129,6 @@ impl Scrubber {
         self.passed.0.lock().unverified
     }
 
-    /// Returns how many stripes the last scrub since the volume was opened did not rewrite, because their bytes would have been less
-    /// protected afterwards.
-    #[must_use]
-    pub fn stripes_waiting(&self) -> u64 {
-        let state = self.passed.0.lock();
-        state.passed.values().map(|passed| passed.waiting).sum()
-    }
-
     /// Puts into the record the shards that are missing or were not verified, and the bytes that are lost now.
     pub(super) fn count_the_rest(&self, scrub: &mut Scrub) -> Result<(), CommitError> {
         let counted = self.redundancy.redundancy()?;

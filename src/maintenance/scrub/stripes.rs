@@ -157,8 +157,9 @@ impl Scrubber {
                     scrub.repaired += wrong.max(1);
                     return Ok(());
                 }
-                Rewritten::Waits => {
+                Rewritten::Waits { lacks_space } => {
                     passed.waiting += 1;
+                    passed.lacks_space |= lacks_space;
                     tracing::warn!(
                         %stripe,
                         "not rewritten: with the members and the room there are, its bytes would survive fewer losses; a later \

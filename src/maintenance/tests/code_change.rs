@@ -11,6 +11,7 @@ use crate::maintenance::RebuildState;
 use crate::membership::{MembersError, StripeCode};
 
 mod cuts;
+mod full_index;
 
 impl TestFs {
     fn code(&self) -> StripeCode {

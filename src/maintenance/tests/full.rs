@@ -546,7 +546,7 @@ pub(super) fn add(fs: &TestFs, number: u64) -> Result<(), CommitError> {
 }
 
 /// Adds records until there is no room; returns where they end. Accepted records must be durable after a sync.
-fn fill_index(fs: &TestFs, first: u64) -> u64 {
+pub(super) fn fill_index(fs: &TestFs, first: u64) -> u64 {
     for number in first.. {
         while let Err(error) = add(fs, number) {
             assert!(matches!(error, CommitError::NoSpace), "{number}: {error}");
@@ -562,7 +562,7 @@ fn fill_index(fs: &TestFs, first: u64) -> u64 {
     unreachable!("no volume takes that many records");
 }
 
-fn drop_records(fs: &TestFs, numbers: impl Iterator<Item = u64>) {
+pub(super) fn drop_records(fs: &TestFs, numbers: impl Iterator<Item = u64>) {
     for number in numbers {
         let mut batch = Batch::default();
         batch.delete(attribute(number));

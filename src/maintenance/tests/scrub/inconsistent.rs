@@ -50,6 +50,23 @@ fn with_a_false_parity() -> (Rig, Vec<WrittenShard>) {
     (rig, shards)
 }
 
+/// None of the other shards is suspected wrongly: the file stays right.
+#[test]
+fn a_stripe_with_several_false_parities_is_rewritten_with_its_right_bytes() {
+    let (rig, shards) = with_a_false_parity();
+    let fs = rig.open(&[]);
+    falsify(&rig, &fs, &shards[4]);
+    fs.sync().unwrap();
+    let before = fs.extents(1).unwrap();
+    let scrubbed = scrub(&fs);
+    assert!(scrubbed.is_clean(), "{scrubbed:?}");
+    assert_eq!(fs.maintenance.scrubber.stripes_waiting().unwrap(), 0);
+    assert_ne!(fs.extents(1).unwrap(), before);
+    fs.sync().unwrap();
+    assert_survives(&rig, 2, "several false parities");
+    assert_eq!(scrub(&fs).record.repaired, 0);
+}
+
 /// Asserts that the file can be read without any `losses` of the disks.
 fn assert_survives(rig: &Rig, losses: usize, context: &str) {
     for lost in subsets(6, losses) {
@@ -75,7 +92,7 @@ fn a_stripe_with_a_false_parity_is_not_rewritten_into_one_that_survives_fewer_lo
         let scrubbed = scrub(&fs);
         assert_eq!(scrubbed.state, ScrubState::Finished, "{context}");
         assert_eq!(fs.extents(1).unwrap(), before, "{context}");
-        let waiting = fs.maintenance.scrubber.stripes_waiting();
+        let waiting = fs.maintenance.scrubber.stripes_waiting().unwrap();
         assert_eq!(waiting, 1, "{context}: {scrubbed:?}");
         assert!(scrubbed.record.wrong > 0, "{context}: {scrubbed:?}");
         for &shard in &away {
@@ -85,7 +102,11 @@ fn a_stripe_with_a_false_parity_is_not_rewritten_into_one_that_survives_fewer_lo
         assert_survives(&rig, 1, &context);
         let scrubbed = scrub(&fs);
         assert!(scrubbed.is_clean(), "{context}: {scrubbed:?}");
-        assert_eq!(fs.maintenance.scrubber.stripes_waiting(), 0, "{context}");
+        assert_eq!(
+            fs.maintenance.scrubber.stripes_waiting().unwrap(),
+            0,
+            "{context}"
+        );
         assert_ne!(fs.extents(1).unwrap(), before, "{context}");
         fs.sync().unwrap();
         assert_survives(&rig, 2, &context);
@@ -103,11 +124,43 @@ fn a_stripe_with_a_false_parity_is_rewritten_although_one_member_is_away() {
         let before = fs.extents(1).unwrap();
         fs.lose(&rig, shard.disk);
         scrub(&fs);
-        assert_eq!(fs.maintenance.scrubber.stripes_waiting(), 0, "{context}");
+        assert_eq!(
+            fs.maintenance.scrubber.stripes_waiting().unwrap(),
+            0,
+            "{context}"
+        );
         assert_ne!(fs.extents(1).unwrap(), before, "{context}");
         fs.take_back(&rig, shard.disk);
         fs.rebuild().unwrap();
         fs.sync().unwrap();
         assert_survives(&rig, 2, &context);
+    }
+}
+
+/// Nothing but the last scrub knows of such stripes.
+#[test]
+fn stripes_that_a_scrub_left_are_remembered_when_the_volume_is_opened_again() {
+    for is_closed in [true, false] {
+        let (rig, shards) = with_a_false_parity();
+        let fs = rig.open(&[]);
+        let waiting = |fs: &TestFs| fs.maintenance.scrubber.stripes_waiting().unwrap();
+        for shard in &shards[..2] {
+            fs.lose(&rig, shard.disk);
+        }
+        scrub(&fs);
+        assert_eq!(waiting(&fs), 1);
+        assert!(!fs.maintenance.scrubber.lacks_space(), "members are away");
+        if is_closed {
+            fs.close();
+        }
+        for disk in &rig.disks {
+            disk.cut(CutPolicy::Drop);
+        }
+        let fs = rig.open(&[]);
+        assert_eq!(waiting(&fs), 1, "closed: {is_closed}");
+        scrub(&fs);
+        assert_eq!(waiting(&fs), 0);
+        fs.close();
+        assert_eq!(waiting(&rig.open(&[])), 0);
     }
 }
