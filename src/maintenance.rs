@@ -163,6 +163,7 @@ impl Maintenance {
             foreground: Arc::clone(&transactions.foreground),
             reaper: Arc::clone(&reaper),
             compaction: Arc::clone(&compaction),
+            room: Arc::clone(&room),
             stale_copies: Arc::clone(&stale_copies),
             redundancy: Arc::clone(&redundancy),
             draining: Arc::clone(&draining),

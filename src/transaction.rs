@@ -28,7 +28,7 @@ use scopeguard::ScopeGuard;
 
 use crate::coding::{Coding, Dispatch};
 use crate::format::record::{Segment, Stripe};
-use crate::format::{Ino, MemberIndex, StripeId};
+use crate::format::{Ino, MemberIndex, SegmentId, StripeId};
 use crate::membership::{Access, Members};
 use crate::metadata::{Batch, IndexReplicas, Key, Meta, MetaError, Numbers, Value};
 use crate::stripes::{CacheUse, Hold, Pin, Placed, Space, StripeRecords, Stripes};
@@ -520,13 +520,10 @@ impl Transactions {
         }
     }
 
-    /// Returns the records of all segments, and what the stripes of each take of one of its files.
+    /// Returns the records of all segments.
     #[must_use]
-    pub fn segments_taken(&self) -> Vec<(Segment, u64)> {
-        let taken = self.stripes.segments().taken().into_iter();
-        taken
-            .map(|(segment, taken)| (segment.record.clone(), taken.stripes))
-            .collect()
+    pub fn segments(&self) -> Vec<(SegmentId, Segment)> {
+        self.stripes.segments().records().into_iter().collect()
     }
 
     /// Returns the course of writes while members are full.

@@ -92,6 +92,7 @@ fn join(
     let canonical = directory.canonicalize().map_err(|error| {
         Failure::environment(format!("cannot find {}: {error}", directory.display()))
     })?;
+    let replaced = old.clone();
     let request = Request::Join {
         old,
         directory: canonical.clone(),
@@ -117,10 +118,32 @@ fn join(
                 return Ok(leave(&what, mount, None));
             };
             let report = mount.report()?;
-            Ok(outcome.max(judge_newcomer(&report, member, mount.mountpoint())))
+            let judged = judge_newcomer(&report, member, mount.mountpoint());
+            let replaced = replaced.and_then(|old| still_a_member(&report, &old, member));
+            Ok(match replaced {
+                None => outcome.max(judged),
+                Some(stays) => {
+                    warn_that_it_stays(stays, mount.mountpoint());
+                    outcome.max(judged).max(Outcome::Degraded)
+                }
+            })
         }
         _ => Err(mount.beside_the_point()),
     }
+}
+
+/// Returns the member that `old` names, by its number or its path, if it is one still beside the one that replaces it.
+fn still_a_member<'a>(
+    report: &'a StatusReport,
+    old: &str,
+    newcomer: u16,
+) -> Option<&'a MemberReport> {
+    let number = old.parse::<u16>().ok();
+    let mut members = report.members.iter();
+    members.find(|member| {
+        let is_named = number == Some(member.index) || member.path.as_deref() == Some(old);
+        is_named && member.index != newcomer
+    })
 }
 
 /// Says whether a directory that was taken in is there still, now that it is to have what it was taken in for.
@@ -168,6 +191,22 @@ fn name_of(old: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::report::report_without;
+
+    #[test]
+    fn a_replaced_member_that_stays_is_found_by_number_and_by_path() {
+        let mut report = report_without(&[], &[(2, 9)], &[0, 1, 2]);
+        report.members[1].state = MemberState::Removing;
+        let stays = |old: &str, newcomer| {
+            let member = still_a_member(&report, old, newcomer);
+            member.map(|member| member.index)
+        };
+        assert_eq!(stays("1", 5), Some(1));
+        assert_eq!(stays("/srv/d1", 5), Some(1));
+        assert_eq!(stays("1", 1), None, "another directory has its place");
+        assert_eq!(stays("9", 5), None);
+        assert_eq!(stays("/srv/d9", 5), None);
+    }
 
     #[test]
     fn a_member_that_is_gone_is_named_by_number_or_as_it_was_spelled_when_it_was_there() {

@@ -13,6 +13,7 @@ use super::args::RebuildArguments;
 use super::client::LiveMount;
 use super::failure::{Failure, Outcome, warn_and_advise};
 use super::progress::{self, format_time};
+use super::report::{is_code_changing, other_codes};
 use super::shell::quoted_path;
 use super::size::format_size;
 use super::terminal;
@@ -20,7 +21,7 @@ use crate::control::protocol::{Answer, Request};
 use crate::control::report::{
     IndexReport, LostFiles, RebuildReport, RedundancyReport, StatusReport,
 };
-use crate::maintenance::RebuildKind;
+use crate::maintenance::{RebuildKind, RebuildState};
 
 /// The document that `rebuild --json` prints.
 #[derive(Debug, Serialize)]
@@ -105,7 +106,7 @@ pub(super) fn follow(
     } else {
         terminal::report(&for_people(&rebuild, &report, mount.mountpoint()));
     }
-    Ok(Some(outcome(&report)))
+    Ok(Some(outcome(&rebuild, &report)))
 }
 
 fn show(bar: &ProgressBar, report: &RebuildReport) {
@@ -200,31 +201,51 @@ fn for_people(rebuild: &RebuildReport, report: &StatusReport, mountpoint: &Path)
                 .map(|reason| format!("{}: {reason}", member.name())),
         );
     }
+    lines.extend(other_codes(report));
     lines.extend(report.redundancy_lines());
     lines.extend(report.lost.lines());
     lines.push(String::new());
     terminal::join_lines(&lines)
 }
 
-/// Judges by what was counted: whole, not yet whole, or lost.
-fn outcome(report: &StatusReport) -> Outcome {
+/// Judges by what the order left, and by what was counted: whole, not yet whole, or lost.
+fn outcome(rebuild: &RebuildReport, report: &StatusReport) -> Outcome {
     let lacks_copies = report.index.as_ref().is_some_and(IndexReport::is_short);
     let full = report.geometry.full_redundancy();
     let is_counted = report.redundancy.is_some();
     let mut rows = report.rows().iter().filter(|row| row.stripes > 0);
     if rows.clone().any(|row| row.losses_tolerated < 0) {
         Outcome::Lost
-    } else if is_counted && rows.all(|row| row.reduced_stripes(full) == 0) && !lacks_copies {
+    } else if is_counted
+        && rows.all(|row| row.reduced_stripes(full) == 0)
+        && !lacks_copies
+        && !leaves_something(rebuild)
+        && !is_code_changing(report)
+    {
         Outcome::Done
     } else {
         Outcome::Degraded
     }
 }
 
+/// Returns whether an order that ended left shards where they were, or unwritten. A rebuild that runs is one for another
+/// order.
+fn leaves_something(rebuild: &RebuildReport) -> bool {
+    let RebuildReport {
+        state,
+        bytes_left,
+        bytes_waiting,
+        bytes_unreadable,
+        ..
+    } = rebuild;
+    let is_stuck = *bytes_waiting > 0 || *bytes_unreadable > 0;
+    is_stuck || *bytes_left > 0 && *state != RebuildState::Running
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::report_without;
+    use crate::control::report::{CodeReport, VolumeState, report_without};
 
     fn report(bytes_done: u64, bytes_left: u64, seconds: u64) -> RebuildReport {
         RebuildReport {
@@ -296,5 +317,68 @@ mod tests {
             assert_eq!(said.contains("or remove files"), remove, "{said}");
             assert!(said.contains("`cauchyfs member add '/mnt' DIR`"), "{said}");
         }
+    }
+
+    /// As after `set --parity 3` and `member balance` that found too little room, on a volume that lacks no shard.
+    #[test]
+    fn an_order_that_left_something_does_not_end_as_done() {
+        let whole = report_without(&[], &[(2, 9)], &[0, 1, 2]);
+        let ended = |state, bytes_waiting, bytes_unreadable, bytes_left| {
+            let rebuild = RebuildReport {
+                state,
+                bytes_waiting,
+                bytes_unreadable,
+                ..report(5, bytes_left, 1)
+            };
+            outcome(&rebuild, &whole)
+        };
+        let finished = RebuildState::Finished;
+        assert_eq!(ended(finished, 0, 0, 0), Outcome::Done);
+        assert_eq!(ended(finished, 7, 0, 7), Outcome::Degraded, "no room");
+        assert_eq!(ended(finished, 0, 7, 7), Outcome::Degraded, "unreadable");
+        assert_eq!(ended(RebuildState::Stopped, 0, 0, 7), Outcome::Degraded);
+        // The order ended, and another one has begun.
+        assert_eq!(ended(RebuildState::Running, 0, 0, 7), Outcome::Done);
+        let lost = report_without(&[], &[(-1, 9)], &[0, 1, 2]);
+        let is_left = report(0, 7, 1);
+        assert_eq!(outcome(&is_left, &lost), Outcome::Lost);
+    }
+
+    /// The data survives what its code promised until it has the other one.
+    #[test]
+    fn a_change_of_the_code_is_not_done_while_data_has_the_old_one_though_nothing_is_degraded() {
+        let mut changing = report_without(&[], &[(2, 9)], &[0, 1, 2, 3]);
+        changing.codes = vec![CodeReport {
+            geometry: changing.geometry.clone(),
+            bytes: 5,
+            of_directories: false,
+        }];
+        let rebuild = RebuildReport {
+            state: RebuildState::Finished,
+            ..report(5, 0, 1)
+        };
+        assert_eq!(outcome(&rebuild, &changing), Outcome::Done);
+        changing.geometry.parity = 3;
+        let row = &mut changing.redundancy.as_mut().unwrap()[0];
+        row.of_older_code = row.stripes;
+        let judged = |report: &StatusReport| {
+            let index = report.index.as_ref();
+            StatusReport::judge(
+                &report.members,
+                Some(report.rows()),
+                index,
+                &report.geometry,
+            )
+        };
+        assert_eq!(judged(&changing), VolumeState::Healthy);
+        assert_eq!(outcome(&rebuild, &changing), Outcome::Degraded);
+        let said = for_people(&rebuild, &changing, Path::new("/mnt"));
+        assert!(said.contains("the code is being changed to 4+3 rs-cauchy; 5 B in 4+2 rs-cauchy"));
+        changing.redundancy.as_mut().unwrap()[0].of_older_code -= 1;
+        assert_eq!(
+            judged(&changing),
+            VolumeState::Degraded,
+            "one lacks a shard"
+        );
     }
 }

@@ -6,7 +6,7 @@ mod lost;
 mod text;
 mod usage;
 
-pub(super) use codes::{code_name, codes_lines, rewriting};
+pub(super) use codes::{code_name, codes_lines, is_code_changing, other_codes, rewriting};
 
 /// The defects that a volume may have although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";
@@ -21,6 +21,7 @@ mod tests {
         AlertsReport, AlertsState, CapacityReport, CodingReport, StatusReport, UncountedReport,
         VolumeState,
     };
+    use crate::maintenance::RebuildState;
 
     #[test]
     fn a_volume_that_lacks_copies_of_its_index_counts_them_and_names_their_members() {
@@ -181,5 +182,26 @@ mod tests {
         let rows = shared.redundancy.as_mut().expect("they were counted");
         rows[0].losses_tolerated = 0;
         assert!(!says(&shared), "nothing is said to survive");
+    }
+
+    /// A rebuild counts each part of its work when it begins it.
+    #[test]
+    fn a_rebuild_that_still_counts_what_is_left_is_not_called_done() {
+        let mut running = report(&[], &[(2, 9)], &[0, 1, 2]);
+        running.rebuild.state = RebuildState::Running;
+        running.rebuild.progress = 1.0;
+        running.rebuild.bytes_done = 3 << 20;
+        let text = running.for_people(None);
+        assert!(
+            text.contains("rebuilding: 3.0 MiB done, and what is left is being counted\n"),
+            "{text}"
+        );
+        running.rebuild.progress = 0.999;
+        running.rebuild.bytes_left = 3 << 10;
+        let text = running.for_people(None);
+        assert!(
+            text.contains("rebuilding: 99% done, 3.0 KiB left\n"),
+            "{text}"
+        );
     }
 }

@@ -115,6 +115,7 @@ fn lost_data(volume: &Volume) -> Result<Option<String>, Failure> {
         bytes: lost.iter().map(|row| row.bytes).sum(),
         dead_bytes: lost.iter().map(|row| row.dead).sum(),
         as_promised: 0,
+        of_older_code: 0,
     };
     Ok(Some(format!(
         "data is lost, or on missing members alone: {lost}; `cauchyfs status` names the files"

@@ -290,9 +290,10 @@ impl Watch {
         };
         for row in counted.rows.iter().filter(|row| row.stripes > 0) {
             let losses = i64::from(row.losses_tolerated);
-            if !row.is_as_promised() {
+            // Stripes that are brought to more parity have lost nothing.
+            if row.reduced() > 0 {
                 found.losses_tolerated = found.losses_tolerated.min(losses);
-                found.stripes += row.stripes - row.as_promised;
+                found.stripes += row.reduced();
                 found.bytes += row.bytes;
             }
         }

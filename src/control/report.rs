@@ -103,7 +103,7 @@ pub(crate) struct StatusReport {
 pub(crate) struct CodeReport {
     #[serde(flatten)]
     pub(crate) geometry: GeometryReport,
-    /// The bytes that its stripes take of all members, parity included.
+    /// The bytes of files in its stripes, counted as for the redundancy. Daemons before this count the bytes of all shards.
     pub(crate) bytes: u64,
     /// True if it is the code of a directory, and stays.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -539,6 +539,7 @@ pub(crate) mod tests {
                 bytes: 1,
                 dead_bytes: 3,
                 as_promised: 0,
+                of_older_code: 0,
             })
             .collect();
         let index = IndexReport {

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use super::report::{
     CapacityReport, CodeReport, ErrorCounts, GeometryReport, IndexReport, LostFiles, MemberReport,
@@ -70,6 +71,10 @@ fn report_listing(
     let members = transactions.members();
     members.io().probe_hedged();
     let (rows, lost_files) = count(maintenance, list);
+    let rows = rows.map(|counted| {
+        let rows = counted.rows.iter().map(row_report).collect::<Vec<_>>();
+        (Some(rows), codes(transactions, &counted))
+    });
     let scrub = maintenance.scrubber().scrub_status();
     let last_finished = scrub.as_ref().map(|scrub| scrub.record.last_finished);
     let mut blank = blank_report(members, notes, last_finished.unwrap_or_default(), TOO_FEW);
@@ -82,7 +87,7 @@ fn report_listing(
         blank.uncounted.push(UncountedReport::new(field, reason));
     };
     let redundancy = rows.map_err(|failure| uncounted("redundancy", &failure));
-    let redundancy = redundancy.ok();
+    let (redundancy, codes) = redundancy.unwrap_or_default();
     let lost_files = lost_files.unwrap_or_else(|failure| {
         uncounted("unrecoverable_files", &failure);
         LostFiles::uncounted()
@@ -120,7 +125,7 @@ fn report_listing(
         read_only: mounted_read_only || mounted && has_failed,
         mounted_read_only,
         full_member: transactions.on_full_members(),
-        codes: codes(transactions),
+        codes,
         awaits_rewrite: rewriting.is_ordered,
         rewriting: RewritingReport::of(&rewriting),
         engine: transactions.engine_name().to_owned(),
@@ -140,14 +145,14 @@ fn count(
     maintenance: &Maintenance,
     list: impl FnOnce(&Redundancy) -> Result<LostFiles, VolumeFailure>,
 ) -> (
-    Result<Vec<RedundancyReport>, VolumeFailure>,
+    Result<Arc<Redundancy>, VolumeFailure>,
     Result<LostFiles, VolumeFailure>,
 ) {
     match maintenance.redundancy().redundancy() {
-        Ok(counted) => (
-            Ok(counted.rows.iter().map(row_report).collect()),
-            list(&counted),
-        ),
+        Ok(counted) => {
+            let listed = list(&counted);
+            (Ok(counted), listed)
+        }
         Err(error) => {
             let failure = VolumeFailure::from(error);
             (Err(failure.clone()), Err(failure))
@@ -171,15 +176,17 @@ fn state_of_mount(
     }
 }
 
-/// Counts the data that has each code.
-fn codes(transactions: &Transactions) -> Vec<CodeReport> {
+/// Counts the data that has each code: the bytes of files that the count found in each segment.
+fn codes(transactions: &Transactions, counted: &Redundancy) -> Vec<CodeReport> {
     let mut bytes: BTreeMap<(bool, u64, u8, u8), u64> = BTreeMap::new();
-    let segments = transactions.segments_taken().into_iter();
-    for (record, taken) in segments.filter(|(_, taken)| *taken > 0) {
+    for (segment, record) in transactions.segments() {
+        let Some(live) = counted.live.get(&segment).filter(|live| **live > 0) else {
+            continue;
+        };
         let of_directories = record.class != StripeClass::VOLUME;
         let (data, parity) = (record.data_shards, record.parity_shards);
         let code = (of_directories, record.code, data, parity);
-        *bytes.entry(code).or_default() += taken.saturating_mul(record.total_shards() as u64);
+        *bytes.entry(code).or_default() += live;
     }
     let report = |((of_directories, code, data, parity), bytes)| CodeReport {
         geometry: GeometryReport {
@@ -237,6 +244,7 @@ pub(crate) fn row_report(row: &RedundancyRow) -> RedundancyReport {
         bytes: row.bytes,
         dead_bytes: row.dead,
         as_promised: row.as_promised,
+        of_older_code: row.of_older_code,
     }
 }
 

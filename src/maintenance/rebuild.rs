@@ -39,6 +39,7 @@ use super::pace::Pace;
 use super::reaper::Reaper;
 use super::rebuild_status::{Obstacle, RebuildKind, RebuildProgress, RebuildState, RebuildStatus};
 use super::redundancy::RedundancyCounter;
+use super::room::Room;
 use super::stale_copies::StaleCopies;
 use crate::format::{MemberIndex, SegmentId, StripeClass};
 use crate::membership::Members;
@@ -88,6 +89,7 @@ pub(super) struct RebuildDependencies {
     pub(super) foreground: Arc<Foreground>,
     pub(super) reaper: Arc<Reaper>,
     pub(super) compaction: Arc<Compaction>,
+    pub(super) room: Arc<Room>,
     pub(super) stale_copies: Arc<StaleCopies>,
     pub(super) redundancy: Arc<RedundancyCounter>,
     pub(super) draining: Arc<Draining>,
@@ -102,6 +104,7 @@ pub struct Rebuild {
     catalog: Arc<Catalog>,
     commits: Arc<Commits>,
     reaper: Arc<Reaper>,
+    room: Arc<Room>,
     redundancy: Arc<RedundancyCounter>,
     draining: Arc<Draining>,
     status: Arc<RebuildStatus>,
@@ -141,6 +144,7 @@ impl Rebuild {
             catalog: uses.catalog,
             commits: uses.commits,
             reaper: uses.reaper,
+            room: uses.room,
             redundancy: uses.redundancy,
             draining: uses.draining,
             status: uses.status,
@@ -313,15 +317,19 @@ impl Rebuild {
                     (has_freed, waited) = (false, u64::MAX);
                     continue;
                 }
-                PlanOutcome::Complete { improved: true } => continue,
+                PlanOutcome::Complete { improved: true } => {
+                    // It may have left dead bytes behind.
+                    has_freed = false;
+                    continue;
+                }
                 PlanOutcome::Complete { improved: false } => {}
             }
             let before = self.status.progress();
             let waiting = before.bytes_waiting;
-            // Once only: others may go on writing and removing for as long as they like.
+            // Once between parts that did something: others may go on writing and removing for as long as they like.
             if waiting > 0 && !has_freed {
                 has_freed = true;
-                if self.reaper.free_dead()? {
+                if self.reclaim(round)? {
                     continue;
                 }
             }
@@ -339,6 +347,19 @@ impl Rebuild {
                 PlanOutcome::Outdated => (has_freed, waited) = (false, u64::MAX),
                 PlanOutcome::Complete { improved: true } => self.reaper.free_dead().map(drop)?,
             }
+        }
+    }
+
+    /// Frees dead stripes, and moves live bytes out of mostly dead ones if bytes may move. Returns whether something came free.
+    fn reclaim(&self, round: &Round<'_>) -> Result<bool, CommitError> {
+        let freed = self.reaper.free_dead()?;
+        let Some(locks) = round.locks else {
+            return Ok(freed);
+        };
+        match self.room.make_room_for_rebuild(locks) {
+            // There is not even room for the note of a death.
+            Err(CommitError::NoSpace) => Ok(freed),
+            made => Ok(made? || freed),
         }
     }
 
@@ -387,7 +408,10 @@ impl Rebuild {
             match self.copy_out.rewrite(segment, round)? {
                 SegmentOutcome::Improved => improved = true,
                 SegmentOutcome::Blocked(obstacle) => {
-                    self.status.add_blocked(&[bytes(segment)?], obstacle);
+                    let bytes = bytes(segment)?;
+                    // Room for a shard of one new stripe is enough to go on.
+                    let least = bytes.min(self.stripes.classes().volume().step());
+                    self.status.add_blocked(&[least, bytes - least], obstacle);
                 }
                 SegmentOutcome::Needless => {}
                 SegmentOutcome::Stopped => return Ok(PlanOutcome::Stopped),

@@ -1,7 +1,7 @@
 //! Counts redundancy (P6), stripe by stripe, against the segment files that the members list. Only changed stripes are
 //! counted again.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::{ControlFlow, Range};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -55,6 +55,8 @@ pub struct LostStripe {
 pub struct Redundancy {
     /// The most endangered first. Together they are all live data that is not in memory alone.
     pub rows: Vec<RedundancyRow>,
+    /// The same data by the segments in which it lies, in bytes.
+    pub live: BTreeMap<SegmentId, u64>,
     /// The first stripes whose data is lost, at most 100,000.
     pub unrecoverable: Vec<LostStripe>,
     /// Set if more stripes turned out to be lost than are remembered: the rest count as their files look.

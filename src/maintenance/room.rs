@@ -33,6 +33,12 @@ const IN_NEED: Effort = Effort {
     floor: Floor::Online,
 };
 
+/// The effort for a rebuild that lacks room: everything is tried, and bytes survive as many losses as before.
+const FOR_REBUILD: Effort = Effort {
+    floor: Floor::Written,
+    ..IN_NEED
+};
+
 /// The effort before room is needed: the move of each stripe gains at least as much as it costs.
 const AHEAD: Effort = Effort {
     max_live: 500,
@@ -125,7 +131,20 @@ impl Room {
         self.make_room_by(needed, locks, IN_NEED)
     }
 
-    /// Does the same with another effort.
+    /// Makes room for a stripe like [`Self::make_room`], unless there is some. Bytes that move survive as many losses as
+    /// before, also with the shards of absent members.
+    pub(super) fn make_room_for_rebuild(
+        &self,
+        locks: &dyn InodeLocks,
+    ) -> Result<bool, CommitError> {
+        let stripe = self.stripes.writer().stripe_capacity() as u64;
+        if has_room(&self.stripes, stripe) {
+            return Ok(false);
+        }
+        self.make_room_by(stripe, locks, FOR_REBUILD)
+    }
+
+    /// Makes room like [`Self::make_room`], with another effort.
     pub(super) fn make_room_by(
         &self,
         needed: u64,

@@ -135,8 +135,14 @@ impl SegmentCensus {
         if self.record.class == StripeClass::VOLUME {
             of_volume
         } else {
-            survival(&self.record).guaranteed()
+            self.losses_promised_when_written()
         }
+    }
+
+    /// Returns how many losses its stripes were to survive when they were written, or got their last parity.
+    #[must_use]
+    pub fn losses_promised_when_written(&self) -> usize {
+        survival(&self.record).guaranteed()
     }
 
     /// Returns how many shards of a stripe do not count.

@@ -11,7 +11,7 @@ use crate::cli::size::format_count;
 use crate::cli::terminal::Escaped;
 use crate::control::alerts::notice::{Letter, Notice, NoticeKind};
 use crate::control::event_report::EventReport;
-use crate::format::event::EventKind;
+use crate::format::event::{EventKind, Severity};
 
 /// The longest subject, and the longest line of a text, in characters.
 const LONGEST_SUBJECT: usize = 180;
@@ -84,6 +84,9 @@ fn headline(notice: &Notice) -> String {
     let is_back = |event: &&&EventReport| matches!(event.kind, EventKind::MemberBack { .. });
     let (back, lost): (Vec<&EventReport>, Vec<&EventReport>) =
         members.values().copied().partition(|event| is_back(&event));
+    if let ([], Some(problem)) = (lost.as_slice(), other_problem(notice)) {
+        return problem.sentence();
+    }
     let first = match (lost.as_slice(), back.as_slice()) {
         ([one], _) if matches!(one.kind, EventKind::MemberMissing { .. }) => {
             format!("{} is missing", member_name(one))
@@ -98,6 +101,26 @@ fn headline(notice: &Notice) -> String {
         Some(survival) => format!("{first}; {survival}"),
         None => first,
     }
+}
+
+/// Returns the worst event of a notice of a problem that is about neither the presence of members nor the redundancy.
+fn other_problem(notice: &Notice) -> Option<&EventReport> {
+    if notice.kind != NoticeKind::Problem {
+        return None;
+    }
+    let others = notice.events.iter().filter(|event| {
+        let is_problem = event.severity >= Severity::Warning;
+        let is_told_otherwise = matches!(
+            event.kind,
+            EventKind::MemberMissing { .. }
+                | EventKind::MemberFaulted { .. }
+                | EventKind::MemberBack { .. }
+                | EventKind::RedundancyReduced { .. }
+                | EventKind::RedundancyRestored { .. }
+        );
+        is_problem && !is_told_otherwise
+    });
+    others.max_by_key(|event| event.severity)
 }
 
 fn survival(kind: &EventKind) -> Option<String> {
@@ -239,5 +262,19 @@ mod tests {
             bytes_usable: 1 << 30,
         };
         assert!(subject(vec![event(None, low)]).starts_with("Volume photos: room is low"));
+    }
+
+    #[test]
+    fn the_subject_of_a_problem_is_the_problem_and_not_a_member_that_is_back() {
+        let back = event(Some(3), EventKind::MemberBack { seconds_away: 5 });
+        let stuck = EventKind::RebuildStuck {
+            bytes_waiting: 1 << 20,
+            bytes_unreadable: 0,
+            seconds: 0,
+        };
+        assert_eq!(
+            subject(vec![back, event(None, stuck)]),
+            "Volume photos: a rebuild is stuck: 1.0 MiB find no room"
+        );
     }
 }

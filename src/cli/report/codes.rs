@@ -14,22 +14,35 @@ pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
     join_lines(&lines)
 }
 
-/// Returns how much data has each code, in one line; nothing if all of it has that of new data.
-pub(super) fn other_codes(report: &StatusReport) -> Option<String> {
+/// Returns whether some data has another code than new data, apart from that of directories.
+pub(in crate::cli) fn is_code_changing(report: &StatusReport) -> bool {
     let mut codes = report.codes.iter();
-    codes
-        .any(|code| {
-            !code.of_directories && code_name(&code.geometry) != code_name(&report.geometry)
-        })
-        .then(|| {
-            let codes = report.codes.iter().filter(|code| !code.of_directories);
-            let lines: Vec<String> = codes.map(line).collect();
-            format!(
-                "the code is being changed to {}; {}",
-                code_name(&report.geometry),
-                lines.join(", ")
-            )
-        })
+    codes.any(|code| {
+        !code.of_directories && code_name(&code.geometry) != code_name(&report.geometry)
+    })
+}
+
+/// Returns how much data has each code, in one line, with the members that the change waits for; nothing if all of it has
+/// that of new data.
+pub(in crate::cli) fn other_codes(report: &StatusReport) -> Option<String> {
+    is_code_changing(report).then(|| {
+        let codes = report.codes.iter().filter(|code| !code.of_directories);
+        let lines: Vec<String> = codes.map(line).collect();
+        let away: Vec<String> = report
+            .absentees()
+            .map(|member| format!("member {}", member.index))
+            .collect();
+        let waits = match away.as_slice() {
+            [] => String::new(),
+            [one] => format!("; it waits for {one}, which is away"),
+            several => format!("; it waits for {}, which are away", several.join(", ")),
+        };
+        format!(
+            "the code is being changed to {}; {}{waits}",
+            code_name(&report.geometry),
+            lines.join(", ")
+        )
+    })
 }
 
 /// Returns lines about files whose data does not have their code yet, if there are any.
@@ -176,6 +189,9 @@ mod tests {
                     2.0 KiB in 4+1 rs-cauchy, 3.0 MiB in 4+2 rs-cauchy";
         assert_eq!(other_codes(&report).as_deref(), Some(said));
         assert!(report.for_people(None).contains(said));
+        report.members[3].state = MemberState::Missing;
+        let waiting = format!("{said}; it waits for member 3, which is away");
+        assert_eq!(other_codes(&report), Some(waiting));
         let lines = codes_lines(&report);
         assert!(
             lines.starts_with("new data: 4+2 rs-cauchy\n2.0 KiB in 4+1"),

@@ -269,20 +269,29 @@ impl StatusReport {
             kind,
             progress,
             bytes_left,
+            bytes_done,
             bytes_waiting,
             bytes_unreadable,
             ..
         } = &self.rebuild;
         if *state == RebuildState::Running {
-            let (percent, left) = (100.0 * progress, format_size(*bytes_left));
+            let (percent, left) = ((100.0 * progress).floor(), format_size(*bytes_left));
             let what = match kind {
                 RebuildKind::Rebuild => "rebuilding",
                 RebuildKind::Balance => "balancing",
             };
-            push(
-                text,
-                format_args!("{what}: {percent:.0}% done, {left} left"),
-            );
+            // Each part of the work is counted when it begins.
+            let done = format_size(*bytes_done);
+            match bytes_left {
+                0 => push(
+                    text,
+                    format_args!("{what}: {done} done, and what is left is being counted"),
+                ),
+                _ => push(
+                    text,
+                    format_args!("{what}: {percent:.0}% done, {left} left"),
+                ),
+            }
         }
         if *bytes_waiting > 0 {
             let waiting = format_size(*bytes_waiting);

@@ -227,12 +227,18 @@ fn stuck_rebuild(waiting: u64, unreadable: u64, passed: u64) -> String {
     if passed > 0 {
         return format!("a rebuild has made no progress for {}", seconds(passed));
     }
-    let waiting = format!("{} find no room", format_size(waiting));
-    let unreadable = format!(
-        "{} wait because data beside them cannot be read",
-        format_size(unreadable)
-    );
-    format!("a rebuild is stuck: {waiting}, and {unreadable}")
+    let parts = [
+        (waiting, "find no room"),
+        (unreadable, "wait because data beside them cannot be read"),
+    ];
+    let parts = parts.iter().filter(|(bytes, _)| *bytes > 0);
+    let parts: Vec<String> = parts
+        .map(|(bytes, why)| format!("{} {why}", format_size(*bytes)))
+        .collect();
+    match parts.as_slice() {
+        [] => "a rebuild is stuck".to_owned(),
+        parts => format!("a rebuild is stuck: {}", parts.join(", and ")),
+    }
 }
 
 /// Puts any other event into a sentence.

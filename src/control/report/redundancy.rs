@@ -14,6 +14,9 @@ pub(crate) struct RedundancyReport {
     /// The number of the stripes that survive as many losses as the code of the volume, or of their directory, promises.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) as_promised: u64,
+    /// The number of the others that survive as many as their code promised when they were written, and get more parity.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) of_older_code: u64,
 }
 
 /// Returns whether a number is not worth telling.
@@ -26,11 +29,13 @@ fn is_zero(number: &u64) -> bool {
 }
 
 impl RedundancyReport {
-    /// Returns how many of its stripes survive fewer losses than promised: `full` of those with the code of the volume.
+    /// Returns how many of its stripes survive fewer losses than promised: `full` of those with the code of the volume, and
+    /// what their code promised of those that are being brought to it.
     pub(crate) fn reduced_stripes(&self, full: i64) -> u64 {
         if self.losses_tolerated >= full {
             return 0;
         }
-        self.stripes.saturating_sub(self.as_promised)
+        let whole = self.as_promised.saturating_add(self.of_older_code);
+        self.stripes.saturating_sub(whole)
     }
 }

@@ -141,7 +141,8 @@ struct Count<'c> {
 #[derive(Debug, Default)]
 struct StretchCount {
     rows: BTreeMap<i16, RedundancyRow>,
-    segments: BTreeSet<SegmentId>,
+    /// The live bytes of its stripes in each segment.
+    segments: BTreeMap<SegmentId, u64>,
     /// Set if the next count must count it again, even without a change.
     is_provisional: bool,
 }
@@ -220,9 +221,11 @@ impl<'c> Count<'c> {
         let volume = self.counter.members.shape().survival().guaranteed();
         let promised = segment.map_or(volume, |segment| segment.losses_promised(volume));
         let is_as_promised = usize::try_from(tolerated).is_ok_and(|losses| losses >= promised);
+        let as_written = segment.map_or(volume, SegmentCensus::losses_promised_when_written);
+        let is_as_written = usize::try_from(tolerated).is_ok_and(|losses| losses >= as_written);
         let stretch = self.stretch(stripe);
         stretch.is_provisional |= tolerated < 0;
-        stretch.segments.insert(record.segment);
+        *stretch.segments.entry(record.segment).or_default() += live;
         let row = RedundancyRow {
             losses_tolerated: tolerated,
             stripes: 1,
@@ -230,6 +233,7 @@ impl<'c> Count<'c> {
             dead: u64::from(record.payload_len).saturating_sub(live),
             missing,
             as_promised: u64::from(is_as_promised),
+            of_older_code: u64::from(is_as_written && !is_as_promised),
         };
         add_row(&mut stretch.rows, &row);
         Ok(())
@@ -253,10 +257,18 @@ impl<'c> Count<'c> {
     /// Adds the new counts to the known ones, of which some are outdated; returns all of it.
     fn finish(self, stretches: &mut Stretches, outdated: &BTreeSet<StretchId>) -> Redundancy {
         let mut rows = BTreeMap::new();
-        for row in stretches.rows() {
-            add_row(&mut rows, row);
+        let mut live = BTreeMap::new();
+        let mut add_live = |segments: &BTreeMap<SegmentId, u64>| {
+            for (segment, bytes) in segments {
+                *live.entry(*segment).or_default() += bytes;
+            }
+        };
+        for stretch in stretches.all() {
+            stretch.rows.iter().for_each(|row| add_row(&mut rows, row));
+            add_live(&stretch.segments);
         }
         for (id, count) in self.stretches {
+            add_live(&count.segments);
             for row in count.rows.values() {
                 add_row(&mut rows, row);
             }
@@ -272,6 +284,7 @@ impl<'c> Count<'c> {
         unrecoverable.sort_by_key(|lost| lost.stripe);
         Redundancy {
             rows: rows.into_values().collect(),
+            live,
             unrecoverable,
             is_cut: self.counter.stripes.damage().unrecoverable().is_truncated(),
         }
@@ -287,6 +300,7 @@ fn add_row(rows: &mut BTreeMap<i16, RedundancyRow>, row: &RedundancyRow) {
     sum.dead += row.dead;
     sum.missing += row.missing;
     sum.as_promised += row.as_promised;
+    sum.of_older_code += row.of_older_code;
 }
 
 /// Lists the segments, and then their files: a file is there before its segment is known.

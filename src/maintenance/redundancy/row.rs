@@ -16,6 +16,9 @@ pub struct RedundancyRow {
     pub missing: u64,
     /// The number of those stripes that can bear as many losses as the code of the volume, or of their directory, promises.
     pub as_promised: u64,
+    /// The number of the others that bear as many losses as the code promises with which they were written. They are being
+    /// brought to more parity.
+    pub of_older_code: u64,
 }
 
 impl RedundancyRow {
@@ -23,6 +26,13 @@ impl RedundancyRow {
     #[must_use]
     pub fn is_as_promised(&self) -> bool {
         self.as_promised >= self.stripes
+    }
+
+    /// Returns how many of its stripes lack shards that the code with which they were written promises.
+    #[must_use]
+    pub fn reduced(&self) -> u64 {
+        let whole = self.as_promised + self.of_older_code;
+        self.stripes.saturating_sub(whole)
     }
 
     /// Returns a row without stripes.
@@ -34,6 +44,7 @@ impl RedundancyRow {
             dead: 0,
             missing: 0,
             as_promised: 0,
+            of_older_code: 0,
         }
     }
 }

@@ -20,8 +20,8 @@ use crate::transaction::CountLimits;
 #[derive(Clone, Debug)]
 pub(super) struct Stretch {
     pub(super) rows: Vec<RedundancyRow>,
-    /// The segments that its stripes lie in.
-    pub(super) segments: BTreeSet<SegmentId>,
+    /// The live bytes of its stripes in each of the segments that these lie in.
+    pub(super) segments: BTreeMap<SegmentId, u64>,
 }
 
 /// The earlier counts, and the files by which they were made.
@@ -97,7 +97,7 @@ impl Stretches {
         let of_segments = self
             .known
             .iter()
-            .filter(|(_, stretch)| !other.is_empty() && !stretch.segments.is_disjoint(&other))
+            .filter(|(_, stretch)| stretch.segments.keys().any(|id| other.contains(id)))
             .map(|(id, _)| *id);
         let is_found_anew = |stripe: &&StripeId| {
             self.unrecoverable_ranges.get(stripe) != unrecoverable_ranges.get(stripe)
@@ -150,8 +150,8 @@ impl Stretches {
         }
     }
 
-    /// Returns the rows of all that is known.
-    pub(super) fn rows(&self) -> impl Iterator<Item = &RedundancyRow> {
-        self.known.values().flat_map(|stretch| &stretch.rows)
+    /// Returns all stretches that are known.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Stretch> {
+        self.known.values()
     }
 }

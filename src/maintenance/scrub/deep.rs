@@ -134,6 +134,7 @@ impl Scrubber {
             _ => self.members.shape().survival().guaranteed(),
         };
         let survival = segment.map(|segment| survival(&segment));
+        let as_written = survival.map_or(promised, crate::codec::Survival::guaranteed);
         let mut losses_tolerated = survival.map_or(0, |survival| survival.after(gone));
         if self.catalog.live_within(verdict.stripe, &verdict.lost)? > 0 {
             losses_tolerated = losses_tolerated.min(-1);
@@ -147,6 +148,8 @@ impl Scrubber {
         row.stripes += 1;
         let is_as_promised = usize::try_from(losses_tolerated).is_ok_and(|it| it >= promised);
         row.as_promised += u64::from(is_as_promised);
+        let is_as_written = usize::try_from(losses_tolerated).is_ok_and(|it| it >= as_written);
+        row.of_older_code += u64::from(is_as_written && !is_as_promised);
         row.missing += verdict.missing + verdict.gone;
         let live = self.catalog.live_in(verdict.stripe)?;
         let record = self.records.stripe(verdict.stripe)?;

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use super::full::fill_up;
 use super::rebuild::{assert_whole, fill};
 use super::*;
 use crate::codec::CodeId;
 use crate::format::SegmentId;
 use crate::format::record::Segment;
-use crate::maintenance::RebuildState;
+use crate::maintenance::{RebuildState, RedundancyRow};
 use crate::membership::{MembersError, StripeCode};
 
 mod cuts;
@@ -278,6 +279,75 @@ fn shards_that_find_no_room_are_counted_before_the_code_is_changed() {
     assert!(lacking(wanted(2, 2, CodeId::RS_CAUCHY)) > 0);
     assert_eq!(lacking(fs.code()), 0);
     assert_eq!(lacking(wanted(1, 1, CodeId::RS_CAUCHY)), 0);
+}
+
+/// Returns a full volume of 2+1 that has another code now, with only each `kept`-th file.
+fn full_with_other_code(kept: u64, to: StripeCode) -> (Rig, Model, TestFs) {
+    let rig = Rig::with_disks(2, 1, &[8 << 20; 4]);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    let count = fill_up(&fs, &mut model, 0, 4_096);
+    fs.sync().unwrap();
+    for file in (0..count).filter(|file| file % kept != 0) {
+        fs.remove(file).unwrap();
+        model.insert(file, Vec::new());
+    }
+    fs.sync().unwrap();
+    fs.change_code(to).unwrap();
+    fs.close();
+    let fs = rig.open(&[]);
+    assert_eq!(fs.code(), to);
+    (rig, model, fs)
+}
+
+/// Each stripe has some live bytes, so that none comes free by itself.
+#[test]
+fn dead_bytes_beside_live_ones_are_reclaimed_before_a_change_of_the_code_lacks_room() {
+    let to = wanted(2, 2, CodeId::RS_FFT);
+    let (rig, model, fs) = full_with_other_code(4, to);
+    let done = fs.rebuild().unwrap();
+    assert!(!done.leaves_something(), "{done:?}");
+    assert!(!fs.maintenance.rebuild().has_other_codes());
+    assert_whole(fs, &rig, &[], 2, &model, "2+1 to 2+2");
+}
+
+#[test]
+fn a_change_of_the_code_without_room_waits_for_a_shard_of_one_stripe() {
+    let (_rig, model, fs) = full_with_other_code(1, wanted(2, 1, CodeId::RS_FFT));
+    let done = fs.rebuild().unwrap();
+    let step = fs.transactions.stripes.classes().volume().step();
+    assert!(done.bytes_waiting > step, "{done:?}");
+    assert_eq!(done.least_waiting, step);
+    assert_holds(&fs, &model, "nothing moved");
+}
+
+#[test]
+fn stripes_that_are_to_get_more_parity_count_as_reduced_only_once_a_member_goes() {
+    let (rig, mut model) = filled(4, 2, 7);
+    let fs = changed(&rig, wanted(4, 3, CodeId::RS_CAUCHY), &mut model);
+    let counted = |context: &str| {
+        let counted = fs.maintenance.redundancy.redundancy_now().unwrap();
+        let live: u64 = counted.live.values().sum();
+        let bytes: u64 = counted.rows.iter().map(|row| row.bytes).sum();
+        assert_eq!(live, bytes, "{context}");
+        let older: u64 = counted.rows.iter().map(|row| row.of_older_code).sum();
+        let reduced: u64 = counted.rows.iter().map(RedundancyRow::reduced).sum();
+        (live, older, reduced)
+    };
+    let (live, older, reduced) = counted("before");
+    assert!(live > 0 && older > 0);
+    assert_eq!(reduced, 0, "nothing is lost");
+    fs.remove(7).unwrap();
+    fs.sync().unwrap();
+    let (less, ..) = counted("without a file");
+    assert_eq!(less, live - 16_384, "dead bytes do not count");
+    fs.lose(&rig, 3);
+    let (_, _, reduced) = counted("without a member");
+    assert!(reduced > 0);
+    fs.take_back(&rig, 3);
+    fs.rebuild().unwrap();
+    let (_, older, reduced) = counted("after the change");
+    assert_eq!((older, reduced), (0, 0));
 }
 
 #[test]
