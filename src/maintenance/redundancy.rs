@@ -10,8 +10,8 @@ use parking_lot::Mutex;
 
 use super::rebuild_status::RebuildStatus;
 use crate::format::record::Backref;
-use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeId, key};
-use crate::membership::{Members, UnverifiedCopies};
+use crate::format::{Epoch, Ino, MemberIndex, Record, SegmentId, StripeClass, StripeId, key};
+use crate::membership::{Members, StripeCode, UnverifiedCopies};
 use crate::metadata::Meta;
 use crate::stripes::{StripeRecords, Stripes, joined};
 use crate::transaction::catalog::Catalog;
@@ -199,7 +199,8 @@ impl RedundancyCounter {
         let state = self.known_state();
         let progress = self.rebuild_status.progress();
         let redundancy = Arc::new(self.count_redundancy(&mut stretches)?);
-        if Self::is_full(&redundancy) && self.members.membership().draining().is_empty() {
+        let is_draining = !self.members.membership().draining().is_empty();
+        if Self::is_full(&redundancy) && !is_draining && self.has_one_code(&redundancy) {
             self.rebuild_status.forget_stuck(&progress);
         }
         *self.last.lock() = Some(Counted {
@@ -224,6 +225,20 @@ impl RedundancyCounter {
     /// Returns whether every stripe bears as many losses as it can.
     fn is_full(redundancy: &Redundancy) -> bool {
         redundancy.rows.iter().all(RedundancyRow::is_as_promised)
+    }
+
+    /// Returns whether all counted data has the code of new data, apart from that of directories.
+    fn has_one_code(&self, redundancy: &Redundancy) -> bool {
+        let StripeCode { geometry, code, .. } = self.members.shape().stripe_code();
+        let shards = (geometry.data_shards(), geometry.parity_shards());
+        let segments = self.stripes.segments().records().into_iter();
+        let mut counted = segments.filter(|(id, record)| {
+            record.class == StripeClass::VOLUME && redundancy.live.contains_key(id)
+        });
+        counted.all(|(_, record)| {
+            let has = (record.data_shards.into(), record.parity_shards.into());
+            has == shards && record.code == code.0
+        })
     }
 
     fn known_state(&self) -> KnownState {

@@ -42,13 +42,14 @@ fn put(fs: &Fs, parent: Ino, name: &str, bytes: &[u8]) -> Ino {
     attr.ino
 }
 
-/// Returns the bytes of a file that lie in stripes of each class, once all are on members.
-fn bytes_by_class(fs: &Fs, class: StripeClass) -> u64 {
+/// Returns the bytes of files that lie in stripes of a class, once all are on members.
+fn bytes_by_class(maintenance: &Maintenance, fs: &Fs, class: StripeClass) -> u64 {
     fs.transactions().checkpoint().unwrap();
-    let segments = fs.transactions().segments_taken().into_iter();
-    let of_class = segments.filter(|(record, _)| record.class == class);
+    let counted = maintenance.redundancy().redundancy().unwrap();
+    let segments = fs.transactions().segments().into_iter();
+    let of_class = segments.filter(|(_, record)| record.class == class);
     of_class
-        .map(|(record, taken)| u64::from(record.data_shards) * taken)
+        .filter_map(|(segment, _)| counted.live.get(&segment))
         .sum()
 }
 
@@ -263,7 +264,7 @@ fn what_is_renamed_into_a_directory_or_out_of_it_keeps_its_code() {
 #[test]
 fn bytes_of_every_kind_of_write_go_to_stripes_of_the_code_of_their_file() {
     let disks = volume::disks(6, 2, 2);
-    let (_maintenance, fs) = opened(&disks);
+    let (maintenance, fs) = opened(&disks);
     let thin = class_for(&fs, 5, 1);
     let (plain, special) = (
         mkdir(&fs, Ino::ROOT, "plain"),
@@ -280,8 +281,8 @@ fn bytes_of_every_kind_of_write_go_to_stripes_of_the_code_of_their_file() {
         .unwrap();
     write(&fs, handle, 2000, &[8; 2000]).unwrap();
     fs.open_files().release(handle).unwrap();
-    assert!(bytes_by_class(&fs, thin) >= 704_000);
-    assert_eq!(bytes_by_class(&fs, StripeClass::VOLUME), 0);
+    assert!(bytes_by_class(&maintenance, &fs, thin) >= 704_000);
+    assert_eq!(bytes_by_class(&maintenance, &fs, StripeClass::VOLUME), 0);
     // A copy does not share stripes of another code.
     let from = fs.names().lookup(special, b"large").unwrap().ino;
     let source = fs
@@ -305,7 +306,7 @@ fn bytes_of_every_kind_of_write_go_to_stripes_of_the_code_of_their_file() {
         "the copy differs"
     );
     assert_eq!(class_of(&fs, attr.ino), StripeClass::VOLUME);
-    assert!(bytes_by_class(&fs, StripeClass::VOLUME) >= large.len() as u64);
+    assert!(bytes_by_class(&maintenance, &fs, StripeClass::VOLUME) >= large.len() as u64);
 }
 
 /// Where the record of a class is lost, writes of its files fail. They wait for nothing.
@@ -363,9 +364,9 @@ fn files_are_rewritten_on_request() {
     assert_eq!(files.map(|ino| class_of(&fs, ino)), [thin; 2]);
     rebuild(&maintenance, &fs);
     assert!(!maintenance.rebuild().awaits_rewrite().unwrap());
-    let moved = bytes_by_class(&fs, thin);
+    let moved = bytes_by_class(&maintenance, &fs, thin);
     assert!((1_800_000..2_100_000).contains(&moved), "{moved}");
-    let stays = bytes_by_class(&fs, StripeClass::VOLUME);
+    let stays = bytes_by_class(&maintenance, &fs, StripeClass::VOLUME);
     assert!((900_000..1_200_000).contains(&stays), "{stays}");
     for file in files {
         let handle = fs
@@ -382,5 +383,5 @@ fn files_are_rewritten_on_request() {
         .set(top, StripeClass::VOLUME, true)
         .unwrap();
     rebuild(&maintenance, &fs);
-    assert_eq!(bytes_by_class(&fs, thin), 0);
+    assert_eq!(bytes_by_class(&maintenance, &fs, thin), 0);
 }

@@ -319,6 +319,10 @@ fn a_change_of_the_code_without_room_waits_for_a_shard_of_one_stripe() {
     assert!(done.bytes_waiting > step, "{done:?}");
     assert_eq!(done.least_waiting, step);
     assert_holds(&fs, &model, "nothing moved");
+    // The stripes lack no shard, and they are yet to be rewritten.
+    fs.maintenance.redundancy.redundancy().unwrap();
+    let status = fs.maintenance.rebuild().status().progress();
+    assert_eq!(status.bytes_waiting, done.bytes_waiting);
 }
 
 #[test]
