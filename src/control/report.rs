@@ -346,6 +346,10 @@ pub(crate) struct RebuildReport {
     pub(crate) bytes_moved: u64,
     /// The bytes that have no directory to go to.
     pub(crate) bytes_waiting: u64,
+    /// The part of these that has no directory because each has something of the same stripes. Daemons before this field do not
+    /// tell.
+    #[serde(default)]
+    pub(crate) bytes_without_member: u64,
     /// The bytes that keep their place because data beside them cannot be read.
     pub(crate) bytes_unreadable: u64,
     /// For how long it has been running, or was.
@@ -356,6 +360,11 @@ pub(crate) struct RebuildReport {
 }
 
 impl RebuildReport {
+    /// Returns whether all bytes that wait need another directory, and not room alone.
+    pub(crate) fn waits_for_members(&self) -> bool {
+        self.bytes_waiting > 0 && self.bytes_without_member >= self.bytes_waiting
+    }
+
     /// Returns the seconds that the rest takes at the speed until now; none while nothing runs.
     #[expect(clippy::cast_precision_loss, reason = "an estimate is no more precise")]
     pub(crate) fn seconds_left(&self) -> Option<f64> {
@@ -376,6 +385,7 @@ impl Default for RebuildReport {
             bytes_done: 0,
             bytes_moved: 0,
             bytes_waiting: 0,
+            bytes_without_member: 0,
             bytes_unreadable: 0,
             seconds: 0,
             milliseconds: 0,

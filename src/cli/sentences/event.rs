@@ -227,7 +227,7 @@ fn stuck_rebuild(waiting: u64, unreadable: u64, passed: u64) -> String {
     if passed > 0 {
         return format!("a rebuild has made no progress for {}", seconds(passed));
     }
-    let waiting = format!("{} find no room", format_size(waiting));
+    let waiting = format!("{} find no directory to go to", format_size(waiting));
     let unreadable = format!(
         "{} wait because data beside them cannot be read",
         format_size(unreadable)

@@ -11,6 +11,7 @@ use crate::maintenance::RebuildState;
 use crate::membership::{MembersError, StripeCode};
 
 mod cuts;
+mod lowered;
 
 impl TestFs {
     fn code(&self) -> StripeCode {
