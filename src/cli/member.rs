@@ -12,7 +12,7 @@ use super::rebuild::{follow, leave};
 use super::shell::{quoted, quoted_path};
 use super::terminal;
 use crate::control::protocol::{Answer, Request};
-use crate::control::report::{MemberReport, MemberState, StatusReport};
+use crate::control::report::{MemberReport, MemberState, RebuildReport, StatusReport};
 
 /// Changes the members of a mounted volume.
 ///
@@ -50,11 +50,12 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
                     format!("and `cauchyfs member add {place} DIR`, with its directory, keeps it");
                 return Ok(leave(&what, &mount, Some(&keep)));
             };
-            let mut members = mount.report()?.members.into_iter();
+            let report = mount.report()?;
+            let mut members = report.members.iter();
             match members.find(|member| member.index == leaving) {
                 None => Ok(outcome),
                 Some(member) => {
-                    warn_that_it_stays(&member, mount.mountpoint());
+                    warn_that_it_stays(member, &report, mount.mountpoint());
                     Ok(Outcome::Degraded)
                 }
             }
@@ -63,7 +64,7 @@ pub(super) fn run(arguments: &MemberArguments) -> Result<Outcome, Failure> {
 }
 
 /// Says why a member is one still that was to be removed.
-fn warn_that_it_stays(member: &MemberReport, mountpoint: &Path) {
+fn warn_that_it_stays(member: &MemberReport, report: &StatusReport, mountpoint: &Path) {
     let place = quoted_path(mountpoint);
     let path = member.path.as_deref().map(quoted);
     let path = path.as_deref().unwrap_or("DIR");
@@ -71,13 +72,51 @@ fn warn_that_it_stays(member: &MemberReport, mountpoint: &Path) {
         MemberState::Online | MemberState::Rebuilding => {
             warn("it is a member still: `cauchyfs member add` has kept it meanwhile");
         }
-        MemberState::Removing | MemberState::Missing | MemberState::Faulted => warn_and_advise(
-            "it is a member still: there are shards on it that the others have no room for",
-            format_args!(
-                "make room for them, or keep it with `cauchyfs member add {place} {path}`"
-            ),
-        ),
+        MemberState::Removing | MemberState::Missing | MemberState::Faulted => {
+            let (obstacle, step) = obstacle_to_removal(member.index, report, &place);
+            warn_and_advise(
+                format_args!("it is a member still: {obstacle}"),
+                format_args!("{step}, or keep it with `cauchyfs member add {place} {path}`"),
+            );
+        }
     }
+}
+
+/// Returns what keeps a member from being removed, and what to do about it.
+fn obstacle_to_removal(member: u16, report: &StatusReport, place: &str) -> (&'static str, String) {
+    let RebuildReport {
+        bytes_waiting,
+        bytes_without_member,
+        bytes_unreadable,
+        ..
+    } = report.rebuild;
+    let index = report.index.as_ref();
+    let has_copy = index.is_some_and(|index| index.members.contains(&member));
+    let (obstacle, step) = if bytes_waiting > bytes_without_member {
+        let obstacle = "there are shards on it that the others have no room for";
+        (obstacle, "make room for them".to_owned())
+    } else if bytes_waiting > 0 {
+        (
+            "there are shards on it that need one more directory, because each shard of a stripe needs one of its own",
+            format!("add one with `cauchyfs member add {place} DIR`"),
+        )
+    } else if bytes_unreadable > 0 {
+        (
+            "there are shards on it beside data that cannot be read",
+            format!("have `cauchyfs scrub {place}` name the files"),
+        )
+    } else if has_copy {
+        (
+            "there is a copy of the index on it that no other has room for",
+            "make room for it".to_owned(),
+        )
+    } else {
+        (
+            "the work ended before it was empty",
+            format!("go on with `cauchyfs rebuild {place}`"),
+        )
+    };
+    (obstacle, step)
 }
 
 fn join(
@@ -123,7 +162,7 @@ fn join(
             Ok(match replaced {
                 None => outcome.max(judged),
                 Some(stays) => {
-                    warn_that_it_stays(stays, mount.mountpoint());
+                    warn_that_it_stays(stays, &report, mount.mountpoint());
                     outcome.max(judged).max(Outcome::Degraded)
                 }
             })
@@ -191,7 +230,7 @@ fn name_of(old: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::report::report_without;
+    use crate::control::report::{IndexReport, report_without};
 
     #[test]
     fn a_replaced_member_that_stays_is_found_by_number_and_by_path() {
@@ -206,6 +245,36 @@ mod tests {
         assert_eq!(stays("1", 1), None, "another directory has its place");
         assert_eq!(stays("9", 5), None);
         assert_eq!(stays("/srv/d9", 5), None);
+    }
+
+    #[test]
+    fn a_member_that_stays_is_said_to_have_the_shards_or_the_copy_that_keep_it() {
+        let said = |(waiting, without_member, unreadable), holders: &[u16]| {
+            let mut report = report_without(&[], &[(2, 7)], &[0, 1, 2]);
+            report.rebuild.bytes_waiting = waiting;
+            report.rebuild.bytes_without_member = without_member;
+            report.rebuild.bytes_unreadable = unreadable;
+            report.index = Some(IndexReport {
+                copies_wanted: 3,
+                members: holders.to_vec(),
+            });
+            let (obstacle, step) = obstacle_to_removal(2, &report, "/mnt");
+            format!("{obstacle}; {step}")
+        };
+        for (bytes, holders, expected) in [
+            (
+                (5, 0, 0),
+                &[0, 1, 2][..],
+                "the others have no room for; make",
+            ),
+            ((5, 5, 0), &[0, 1, 2], "need one more directory"),
+            ((0, 0, 5), &[0, 1, 2], "cannot be read; have"),
+            ((0, 0, 0), &[0, 1, 2], "a copy of the index on it"),
+            ((0, 0, 0), &[0, 1, 3], "ended before it was empty"),
+        ] {
+            let said = said(bytes, holders);
+            assert!(said.contains(expected), "{said}");
+        }
     }
 
     #[test]

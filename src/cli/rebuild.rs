@@ -162,26 +162,46 @@ fn done_line(report: &RebuildReport) -> Option<String> {
     Some(nothing.to_owned())
 }
 
+/// Says which shards have no place, why not, and what would give them one. Room alone helps only where a directory is left
+/// without a shard of the same stripes.
+fn waiting_lines(rebuild: &RebuildReport, is_away: bool, place: &str) -> Vec<String> {
+    // The numbers may be a daemon's, and any.
+    let homeless = rebuild.bytes_without_member.min(rebuild.bytes_waiting);
+    let crowded = rebuild.bytes_waiting - homeless;
+    let mut lines = Vec::new();
+    if crowded > 0 {
+        let bring_back = if is_away {
+            ", bring back what is away,"
+        } else {
+            ""
+        };
+        lines.push(format!(
+            "{} of shards wait for room: the directories that could take them are too full; add one with so much room with \
+             `cauchyfs member add {place} DIR`{bring_back} or remove files",
+            format_size(crowded)
+        ));
+    }
+    if homeless > 0 {
+        let bring_back = if is_away {
+            ", or bring back what is away"
+        } else {
+            ""
+        };
+        lines.push(format!(
+            "{} of shards wait for one more directory: each shard of a stripe needs a directory of its own, and too few are \
+             left; add one with `cauchyfs member add {place} DIR`{bring_back}",
+            format_size(homeless)
+        ));
+    }
+    lines
+}
+
 fn for_people(rebuild: &RebuildReport, report: &StatusReport, mountpoint: &Path) -> String {
     let place = quoted_path(mountpoint);
     let mut lines = Vec::new();
     lines.extend(done_line(rebuild));
     let is_away = report.absentees().next().is_some();
-    if rebuild.bytes_waiting > 0 {
-        // Room alone does not help where each directory has something of the same stripes.
-        let is_for_room = report.present().count() >= report.geometry.width();
-        let others = match (is_away, is_for_room) {
-            (true, true) => ", bring back what is away, or remove files",
-            (true, false) => ", or bring back what is away",
-            (false, true) => ", or remove files",
-            (false, false) => "",
-        };
-        lines.push(format!(
-            "{} found no directory with room that has nothing of the same stripes; add one with so much room with \
-             `cauchyfs member add {place} DIR`{others}",
-            format_size(rebuild.bytes_waiting)
-        ));
-    }
+    lines.extend(waiting_lines(rebuild, is_away, &place));
     if rebuild.bytes_unreadable > 0 {
         let bring_back = if is_away {
             "bring back what is away, or "
@@ -295,27 +315,32 @@ mod tests {
     }
 
     #[test]
-    fn the_advice_for_waiting_work_can_help() {
-        let waiting = RebuildReport {
-            bytes_waiting: 1,
-            bytes_unreadable: 1,
-            ..RebuildReport::default()
-        };
-        let said = |away: &[u16], data| {
-            let mut report = report_without(away, &[(1, 7)], &[0, 1, 2]);
-            report.geometry.data = data;
+    fn waiting_work_says_what_it_waits_for_and_the_advice_can_help() {
+        let said = |bytes_without_member, away: &[u16]| {
+            let waiting = RebuildReport {
+                bytes_waiting: 2048,
+                bytes_without_member,
+                bytes_unreadable: 1,
+                ..RebuildReport::default()
+            };
+            let report = report_without(away, &[(1, 7)], &[0, 1, 2]);
             for_people(&waiting, &report, Path::new("/mnt"))
         };
-        for (away, data, bring_back, remove) in [
-            (&[][..], 4, false, true),
-            (&[3], 4, true, false),
-            (&[3], 3, true, true),
+        for (bytes_without_member, away, room, directory, bring_back) in [
+            (0, &[][..], 1, 0, 0),
+            (0, &[3], 1, 0, 2),
+            (2048, &[], 0, 1, 0),
+            (2048, &[3], 0, 1, 2),
+            (1024, &[3], 1, 1, 3),
         ] {
-            let said = said(away, data);
-            let both = said.matches("bring back what is away").count();
-            assert_eq!(both, if bring_back { 2 } else { 0 }, "{said}");
-            assert_eq!(said.contains("or remove files"), remove, "{said}");
-            assert!(said.contains("`cauchyfs member add '/mnt' DIR`"), "{said}");
+            let said = said(bytes_without_member, away);
+            let count = |words| said.matches(words).count();
+            assert_eq!(count("wait for room"), room, "{said}");
+            assert_eq!(count("remove files"), room, "{said}");
+            assert_eq!(count("wait for one more directory"), directory, "{said}");
+            assert_eq!(count("bring back what is away"), bring_back, "{said}");
+            let add = count("`cauchyfs member add '/mnt' DIR`");
+            assert_eq!(add, room + directory, "{said}");
         }
     }
 

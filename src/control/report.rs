@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::codec::Survival;
 use crate::fuse::Transport;
-use crate::maintenance::{RebuildKind, RebuildState, ScrubState};
+use crate::maintenance::ScrubState;
 use crate::membership::AbsenceReason;
 use crate::store::PageCacheUse;
 use crate::transaction::FullMembers;
@@ -13,6 +13,7 @@ mod alerts;
 mod coding;
 mod interlock;
 mod lost;
+mod rebuild;
 mod redundancy;
 mod rewriting;
 mod uncounted;
@@ -24,6 +25,7 @@ pub(crate) use coding::GpuTimeReport;
 pub(crate) use coding::{CodedReport, CodingReport};
 pub(crate) use interlock::InterlockReport;
 pub(crate) use lost::LostFiles;
+pub(crate) use rebuild::RebuildReport;
 pub(crate) use redundancy::RedundancyReport;
 pub(crate) use rewriting::{RewritingObstacle, RewritingReport};
 pub(crate) use uncounted::UncountedReport;
@@ -338,57 +340,6 @@ pub(crate) struct ScrubReport {
     #[serde(default)]
     pub(crate) stripes_waiting: u64,
     pub(crate) finished_at: Option<String>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(crate) struct RebuildReport {
-    pub(crate) state: RebuildState,
-    /// The purpose of the work. Daemons before this field do not tell.
-    #[serde(default)]
-    pub(crate) kind: RebuildKind,
-    pub(crate) progress: f64,
-    pub(crate) bytes_left: u64,
-    pub(crate) bytes_done: u64,
-    /// The part of these that nothing lacked, and that moved from one member to another.
-    #[serde(default)]
-    pub(crate) bytes_moved: u64,
-    /// The bytes that have no directory to go to.
-    pub(crate) bytes_waiting: u64,
-    /// The bytes that keep their place because data beside them cannot be read.
-    pub(crate) bytes_unreadable: u64,
-    /// For how long it has been running, or was.
-    pub(crate) seconds: u64,
-    /// The same, more exactly.
-    #[serde(default)]
-    pub(crate) milliseconds: u64,
-}
-
-impl RebuildReport {
-    /// Returns the seconds that the rest takes at the speed until now; none while nothing runs.
-    #[expect(clippy::cast_precision_loss, reason = "an estimate is no more precise")]
-    pub(crate) fn seconds_left(&self) -> Option<f64> {
-        let is_known = self.state == RebuildState::Running && self.bytes_done > 0;
-        let speed = self.bytes_done as f64 / (self.milliseconds.max(1) as f64 / 1e3);
-        is_known.then(|| self.bytes_left as f64 / speed)
-    }
-}
-
-impl Default for RebuildReport {
-    /// Nothing was asked for, and nothing is left to do.
-    fn default() -> Self {
-        Self {
-            state: RebuildState::Idle,
-            kind: RebuildKind::Rebuild,
-            progress: 1.0,
-            bytes_left: 0,
-            bytes_done: 0,
-            bytes_moved: 0,
-            bytes_waiting: 0,
-            bytes_unreadable: 0,
-            seconds: 0,
-            milliseconds: 0,
-        }
-    }
 }
 
 impl MemberReport {

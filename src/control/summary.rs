@@ -345,6 +345,7 @@ pub(crate) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
         bytes_done: done,
         bytes_moved: progress.moved_before + progress.bytes_moved,
         bytes_waiting: progress.bytes_waiting,
+        bytes_without_member: progress.bytes_without_member,
         bytes_unreadable: progress.bytes_unreadable,
         seconds: progress.elapsed.as_secs(),
         milliseconds: u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX),

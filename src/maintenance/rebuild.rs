@@ -12,6 +12,9 @@
 //! 4. While no other thread frees or cuts anything, note that the segment lies on its new members and that its stripes
 //!    have their shards. Free the space of stripes that died meanwhile. **Commit**.
 //!
+//! A stripe that was written with more parity than the volume has now leaves out another slot of its segment than the next one.
+//! If a slot finds no member then, although there are enough for new stripes, the stripes are rewritten.
+//!
 //! A segment keeps its slots while some of its stripes cannot be read, because a returned member may complete them. The
 //! readable stripes of such a segment are copied into new ones instead.
 //!
@@ -506,15 +509,7 @@ impl Rebuild {
                 return Ok(PlanOutcome::Outdated);
             }
             let outcome = match self.segments.rebuild(plan, round)? {
-                SegmentOutcome::Blocked(Obstacle::Unreadable) => {
-                    self.copy_out.copy(plan.segment, round)?
-                }
-                SegmentOutcome::Blocked(obstacle)
-                    if round.locks.is_some() && self.copy_out.keeps_draining(plan.segment) =>
-                {
-                    let instead = self.copy_out.rewrite_instead(plan.segment, obstacle, round);
-                    instead?
-                }
+                SegmentOutcome::Blocked(obstacle) => self.work_around(plan, obstacle, round)?,
                 outcome => outcome,
             };
             match outcome {
@@ -536,6 +531,30 @@ impl Rebuild {
         } else {
             PlanOutcome::Outdated
         })
+    }
+
+    /// Copies stripes of a segment into new ones, if an obstacle keeps it from being rebuilt in its place and new stripes help.
+    fn work_around(
+        &self,
+        plan: &SegmentPlan,
+        obstacle: Obstacle,
+        round: &Round<'_>,
+    ) -> Result<SegmentOutcome, CommitError> {
+        let (segment, copy_out) = (plan.segment, &self.copy_out);
+        match obstacle {
+            Obstacle::Unreadable => copy_out.copy(segment, round),
+            obstacle if round.locks.is_some() && copy_out.keeps_draining(segment) => {
+                copy_out.rewrite_instead(segment, obstacle, round)
+            }
+            Obstacle::NoRoom | Obstacle::TooFewMembers
+                if round.locks.is_some()
+                    && plan.goals.is_empty()
+                    && copy_out.has_surplus_slots(segment) =>
+            {
+                copy_out.rewrite_with_fewer_slots(segment, obstacle, round)
+            }
+            obstacle => Ok(SegmentOutcome::Blocked(obstacle)),
+        }
     }
 
     /// Notes which members get missing shards.

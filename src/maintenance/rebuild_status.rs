@@ -23,7 +23,9 @@ pub struct RebuildProgress {
     pub bytes_left: u64,
     /// Bytes of shards for which there is no member with room that has no shard of the same stripes.
     pub bytes_waiting: u64,
-    /// The least of these that one member has to have room for at once; 0 if nothing waits.
+    /// The part of these for which no member is left that has no shard of the same stripes, however much room there is.
+    pub bytes_without_member: u64,
+    /// The least of all that wait that one member has to have room for at once; 0 if nothing waits.
     pub least_waiting: u64,
     /// Bytes of shards that keep their place because stripes in the same segments cannot be read. They need what absent
     /// members have, or are unreadable altogether.
@@ -65,8 +67,10 @@ pub enum RebuildState {
 /// Obstacle to the rebuild of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Obstacle {
-    /// No member is free for it, or one is full.
+    /// The members that are free for it lack room.
     NoRoom,
+    /// No member is left that has no shard of the same stripes.
+    TooFewMembers,
     /// Members are too few: bytes would survive fewer losses in a new stripe than in the one that they have.
     LessProtected,
     /// One of its stripes cannot be read, or their records disagree. The remaining shards have to be kept.
@@ -142,10 +146,12 @@ impl RebuildStatus {
     /// Notes that nothing could be done for a segment whose slots lack so many bytes each.
     pub(super) fn add_blocked(&self, slots: &[u64], obstacle: Obstacle) {
         let mut progress = self.progress.lock();
-        let bytes = slots.iter().sum();
+        let bytes: u64 = slots.iter().sum();
         match obstacle {
-            Obstacle::NoRoom | Obstacle::LessProtected => {
+            Obstacle::NoRoom => progress.add_waiting(slots.iter().copied()),
+            Obstacle::TooFewMembers | Obstacle::LessProtected => {
                 progress.add_waiting(slots.iter().copied());
+                progress.bytes_without_member += bytes;
             }
             Obstacle::Unreadable => progress.bytes_unreadable += bytes,
             Obstacle::Passing => {}
@@ -175,6 +181,7 @@ impl RebuildProgress {
     /// Copies from another rebuild the shards that could not be rebuilt.
     pub(super) fn set_stuck(&mut self, other: &Self) {
         self.bytes_waiting = other.bytes_waiting;
+        self.bytes_without_member = other.bytes_without_member;
         self.least_waiting = other.least_waiting;
         self.bytes_unreadable = other.bytes_unreadable;
     }

@@ -274,7 +274,7 @@ mod tests {
         };
         assert_eq!(
             subject(vec![back, event(None, stuck)]),
-            "Volume photos: a rebuild is stuck: 1.0 MiB find no room"
+            "Volume photos: a rebuild is stuck: 1.0 MiB find no directory to go to"
         );
     }
 }

@@ -236,6 +236,12 @@ impl NextStep<'_> {
         if !self.blocking().is_empty() {
             return format!("there is no room to rebuild {waiting}: {}", self.unblock());
         }
+        if self.report.rebuild.waits_for_members() {
+            return format!(
+                "{waiting} of shards wait for one more directory, because each shard of a stripe needs one of its own: \
+                 `cauchyfs member add {place} DIR` adds one"
+            );
+        }
         format!(
             "there is no room to rebuild {waiting}: `cauchyfs member add {place} DIR` makes some, with a directory that \
              has so much, and so does removing files"
@@ -326,6 +332,13 @@ impl NextStep<'_> {
             return format!(
                 "wait: {leaving} is being drained; all data is whole without {names}: bring {them} back, or remove \
                  {them} with {remove}"
+            );
+        }
+        if self.report.rebuild.waits_for_members() {
+            return format!(
+                "too few directories are left for {} that make up for {names}: bring {them} back, put another in the place with \
+                 {replace}, or add one with `cauchyfs member add {place} DIR`",
+                format_size(self.report.rebuild.bytes_waiting)
             );
         }
         if self.report.rebuild.bytes_waiting > 0 {

@@ -228,7 +228,7 @@ fn stuck_rebuild(waiting: u64, unreadable: u64, passed: u64) -> String {
         return format!("a rebuild has made no progress for {}", seconds(passed));
     }
     let parts = [
-        (waiting, "find no room"),
+        (waiting, "find no directory to go to"),
         (unreadable, "wait because data beside them cannot be read"),
     ];
     let parts = parts.iter().filter(|(bytes, _)| *bytes > 0);

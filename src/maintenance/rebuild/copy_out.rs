@@ -3,7 +3,8 @@
 //! The slots of such a segment stay as they are. The live bytes of its readable stripes are copied into new ones on the
 //! online members, as compaction does, and the old ones die. The others stay where they are as long as something refers
 //! to them. Stripes that have another code than new ones are rewritten in the same way. So are those of a directory that
-//! keep a draining member although others are too few for their code.
+//! keep a draining member although others are too few for their code. So are those that were written with more parity, and
+//! whose segments have more slots than there are members for.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -93,6 +94,37 @@ impl CopyOut {
             &self.stripes.writer().code_at_present(&code),
             classes.volume(),
         )
+    }
+
+    /// Returns whether a segment has more slots than a new one of the volume, because its stripes were written with more parity.
+    /// Each stripe uses others of them. So a slot may find no member, although there are enough for new stripes.
+    pub(super) fn has_surplus_slots(&self, segment: SegmentId) -> bool {
+        let record = self.stripes.segments().record(segment);
+        let total = self.members.shape().geometry().total_shards();
+        record.is_some_and(|it| it.class == StripeClass::VOLUME && it.slots.len() > total)
+    }
+
+    /// Rewrites the stripes of a segment with surplus slots that could not be rebuilt because of an obstacle. If members are too
+    /// few for whole new stripes, copies those that would survive more losses, unless an absent member keeps its shards.
+    pub(super) fn rewrite_with_fewer_slots(
+        &self,
+        segment: SegmentId,
+        obstacle: Obstacle,
+        round: &Round<'_>,
+    ) -> Result<SegmentOutcome, CommitError> {
+        let membership = self.members.membership();
+        let total = self.members.shape().geometry().total_shards();
+        if membership.staying().len() >= total {
+            return self.rewrite_instead(segment, obstacle, round);
+        }
+        let mut away = membership.away().into_iter();
+        if away.any(|(member, _)| round.spares(member)) {
+            return Ok(SegmentOutcome::Blocked(obstacle));
+        }
+        Ok(match self.copy(segment, round)? {
+            SegmentOutcome::Blocked(_) => SegmentOutcome::Blocked(obstacle),
+            outcome => outcome,
+        })
     }
 
     /// Rewrites all stripes of a segment with the code of new ones.

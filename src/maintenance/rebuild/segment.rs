@@ -160,9 +160,26 @@ impl SegmentRebuild {
             Err(Obstacle::Unreadable)
         } else if round.scope == RebuildScope::Online {
             Err(Obstacle::Passing)
-        } else {
+        } else if self.has_free_member(plan, &stored) {
             Err(Obstacle::NoRoom)
+        } else {
+            Err(Obstacle::TooFewMembers)
         })
+    }
+
+    /// Returns whether each slot of a plan has a member, or could have one if that had room.
+    fn has_free_member(&self, plan: &SegmentPlan, record: &Segment) -> bool {
+        let online = self.members.membership().live();
+        let has_member = |slot: &usize| {
+            let holder = record.slots.get(*slot).copied().flatten();
+            !plan.moves.contains(slot) && holder.is_some_and(|it| online.contains(&it))
+        };
+        plan.slots.keys().all(has_member)
+            || !self
+                .stripes
+                .rebuilder()
+                .homes_for_slot(record, 0)
+                .is_empty()
     }
 
     /// Chooses the member for each slot of a plan; leaves out slots that have to wait.

@@ -13,6 +13,7 @@ use crate::membership::{MembersError, StripeCode};
 
 mod cuts;
 mod full_index;
+mod lowered;
 
 impl TestFs {
     fn code(&self) -> StripeCode {

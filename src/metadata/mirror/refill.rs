@@ -26,7 +26,7 @@ impl CopyWriter {
         self.remove_offline()?;
         self.reserve.keep(&self.copies.members());
         let Some(incoming) = self.incoming else {
-            return Ok(self.start_copy());
+            return Ok(self.drop_surplus()? || self.start_copy());
         };
         let db_bytes = self.heads.durable.db_bytes.max(self.buffer.db_bytes());
         let end = db_bytes.div_ceil(PAGE);
@@ -36,6 +36,47 @@ impl CopyWriter {
             self.complete_copy(incoming, end)?;
         }
         Ok(true)
+    }
+
+    /// Gives up a copy if there are more than wanted, because the volume has less parity by now. Returns whether there was
+    /// something to do. All copies are compared before: the one that goes may be the only one with the newest frame of a
+    /// page. The heads of the others stop naming it before its file goes.
+    fn drop_surplus(&mut self) -> io::Result<bool> {
+        if self.copies.members().len() <= self.placement.wanted() {
+            return Ok(false);
+        }
+        if self.compare()? {
+            return Ok(true);
+        }
+        // Members that fail here lose their copies, and the others may be no surplus.
+        self.sync_files()?;
+        let members = self.copies.members();
+        if members.len() <= self.placement.wanted() {
+            return Ok(true);
+        }
+        let Some(member) = self.least_wanted(&members) else {
+            return Ok(false);
+        };
+        self.copies.retain(|copy| copy != member);
+        let durable = self.heads.durable.clone();
+        self.write_heads(durable)?;
+        self.give_up(member);
+        tracing::info!(
+            journal.member = %member,
+            "member {member} has no copy of the index any more: fewer suffice"
+        );
+        Ok(true)
+    }
+
+    /// Chooses the member whose copy is wanted least: one that is drained, then one without room, then the one with least.
+    fn least_wanted(&self, members: &[MemberIndex]) -> Option<MemberIndex> {
+        let files = self.copies.files();
+        let draining = files.members().membership().draining();
+        members.iter().copied().min_by_key(|member| {
+            let free_bytes = files.disk().free_bytes(*member).unwrap_or(0);
+            let stays = !draining.contains(member);
+            (stays, !self.is_to_move(*member), free_bytes)
+        })
     }
 
     /// Chooses a member and makes its file, if copies are lacking. Returns whether one was chosen.

@@ -104,6 +104,25 @@ fn status_reports_a_volume_that_is_nearly_full_or_lacks_room_for_waiting_data() 
     }
 }
 
+/// Room does not help shards that need one more directory.
+#[test]
+fn shards_without_a_directory_of_their_own_get_one_more_and_not_room() {
+    let waiting = |report: &mut StatusReport| {
+        spare(report);
+        report.rebuild.bytes_waiting = 3 << 20;
+        report.rebuild.bytes_without_member = 3 << 20;
+    };
+    for away in [&[][..], &[3]] {
+        let said = advice(waiting, away, &[(1, 7)]);
+        assert!(
+            said.contains("`cauchyfs member add MOUNTPOINT DIR`"),
+            "{said}"
+        );
+        assert!(!said.contains("room"), "{said}");
+        assert!(!said.contains("removing files"), "{said}");
+    }
+}
+
 #[test]
 fn a_draining_member_stays_in_place_until_it_is() {
     let leaving = |report: &mut StatusReport| report.members[3].state = MemberState::Removing;
