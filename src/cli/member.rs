@@ -178,9 +178,13 @@ fn still_a_member<'a>(
     newcomer: u16,
 ) -> Option<&'a MemberReport> {
     let number = old.parse::<u16>().ok();
+    let canonical = Path::new(old).canonicalize().ok();
+    let canonical = canonical.as_deref().and_then(Path::to_str);
     let mut members = report.members.iter();
     members.find(|member| {
-        let is_named = number == Some(member.index) || member.path.as_deref() == Some(old);
+        let path = member.path.as_deref();
+        let is_at = path.is_some() && (path == Some(old) || path == canonical);
+        let is_named = number == Some(member.index) || is_at;
         is_named && member.index != newcomer
     })
 }

@@ -13,7 +13,7 @@ use crate::support::{
 
 const LARGE: u64 = 24 << 20;
 
-/// Returns the bytes that the stripes of a code take, by `status`.
+/// Returns the bytes of files in stripes of a code, by `status`.
 fn bytes_in(status: &Value, (data, parity): (u64, u64), of_directories: bool) -> u64 {
     let codes = status["codes"].as_array().expect("codes are told");
     let is_wanted = |code: &&Value| {
@@ -147,7 +147,7 @@ fn files_are_rewritten_on_request_and_that_goes_on_after_a_kill() {
     }
     eventually("all is rewritten", || {
         let (status, _) = volume.status();
-        bytes_in(&status, (5, 1), true) >= 2 * LARGE / 5 * 6
+        bytes_in(&status, (5, 1), true) >= 2 * LARGE
             && bytes_in(&status, (4, 2), false) <= 4 << 20
             && status["awaits_rewrite"] == false
     });
@@ -201,7 +201,7 @@ fn files_get_the_code_of_their_directory_by_themselves_once_all_members_are_back
     volume.mount();
     eventually("the new file has the code of its directory", || {
         let (status, _) = volume.status();
-        bytes_in(&status, (6, 1), true) >= LARGE / 6 * 7 && status["awaits_rewrite"] == false
+        bytes_in(&status, (6, 1), true) >= LARGE && status["awaits_rewrite"] == false
     });
     let (status, _) = volume.status();
     assert!(

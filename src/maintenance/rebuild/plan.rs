@@ -93,7 +93,7 @@ pub(super) fn shard_in(segment: &Segment, stripe: &Stripe, slot: usize) -> Optio
 /// count may seem to lack more than it does.
 ///
 /// Absent members that the round spares keep their slots. While there are any, a slot without a holder counts only if a
-/// member can take it, and no segment gets more slots than it has.
+/// member can take it. No segment gets more slots than it has then.
 pub(super) fn missing(
     round: &Round<'_>,
     members: &Members,
@@ -128,6 +128,7 @@ pub(super) fn missing(
     let waits_for_some =
         round.scope == RebuildScope::Online || away.iter().any(|(member, _)| round.spares(*member));
     if waits_for_some {
+        let staying = members.membership().staying();
         plans.retain_mut(|plan| {
             if round.scope == RebuildScope::Online {
                 plan.leave_out_moves();
@@ -136,7 +137,12 @@ pub(super) fn missing(
             let (Some(wide), Some(stored)) = (segments.get(&plan.segment), stored) else {
                 return false;
             };
-            let has_home = |bytes| !stripes.rebuilder().homes_for_slot(wide, bytes).is_empty();
+            // Measuring the room takes longer than this.
+            let is_home = |member: &MemberIndex| !wide.slots.contains(&Some(*member));
+            let may_have_home = staying.iter().any(is_home);
+            let has_home = |bytes| {
+                may_have_home && !stripes.rebuilder().homes_for_slot(wide, bytes).is_empty()
+            };
             plan.keep(
                 |slot, bytes| match wide.slots.get(slot).copied().flatten() {
                     Some(holder) => online.contains(&holder) || !round.spares(holder),

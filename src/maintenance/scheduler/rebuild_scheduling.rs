@@ -94,16 +94,14 @@ impl RebuildScheduler {
             absent: self.absent(),
             gives_up: open.gives_up,
         };
-        let interrupted = self.elsewhere.look(&decision.absent)?;
+        let looked = self.look_elsewhere(&decision, open.everything);
+        // Orders end with the reason.
+        let interrupted = looked.inspect_err(|error| {
+            self.orders.finish_rebuild(open.newest, Err(error.clone()));
+        })?;
         let goes_on = !interrupted.is_empty() && !open.everything;
         if goes_on {
-            let given_up = self.members.membership().given_up();
-            let is_given = |it: &MemberIndex| interrupted.contains(it) || given_up.contains(it);
-            decision.absent.retain(is_given);
-        } else if open.everything {
-            let absent = decision.absent.iter().copied();
-            let kept = absent.filter(|member| !decision.gives_up.contains(member));
-            self.elsewhere.begin(kept.collect())?;
+            self.spare_all_but(&interrupted, &mut decision.absent);
         }
         // Absent members keep their time although shards are yet to be moved.
         let scope = match &with_room {
@@ -112,11 +110,19 @@ impl RebuildScheduler {
             }
             _ if open.rebuild && self.are_absent_given_up() => Ok(Some(RebuildScope::Everything)),
             _ if open.rebuild => Ok(Some(RebuildScope::Online)),
-            Some(waiting) => Ok(Some(waiting.scope)),
+            Some(waiting) => {
+                self.spare_all_but(&waiting.given, &mut decision.absent);
+                Ok(Some(waiting.scope))
+            }
             None => self.scope_in_need(now),
         };
         if matches!(scope, Ok(Some(RebuildScope::Everything))) {
             let over = self.see_members(now, |due| due.over(self.rebuild_after, now));
+            let absent = self.absent().into_iter();
+            let spared: Vec<MemberIndex> = absent
+                .filter(|it| over.contains(it) && !decision.absent.contains(it))
+                .collect();
+            decision.absent.extend(spared);
             decision.gives_up.extend(over);
         }
         let pace = Pace {
@@ -126,7 +132,8 @@ impl RebuildScheduler {
         if let Some(scope) = scope.transpose() {
             let rebuilt = scope.and_then(|scope| {
                 let done = self.rebuild(scope, &decision, &pace)?;
-                self.note_waiting(scope, &done, with_room.as_ref());
+                let given = decision.absent.iter().copied().collect();
+                self.note_waiting((scope, given), &done, with_room.as_ref());
                 if scope == RebuildScope::Everything {
                     self.note_checked(now);
                 }
@@ -141,6 +148,28 @@ impl RebuildScheduler {
             Some(order) => self.balance(order, open.newest, &pace, clock),
             None => Ok(()),
         }
+    }
+
+    /// Returns the absent members for which an order that an unmount interrupted goes on. If an order begins that is for
+    /// everything, notes those that it does not give up.
+    fn look_elsewhere(
+        &self,
+        decision: &Decision,
+        begins: bool,
+    ) -> Result<BTreeSet<MemberIndex>, CommitError> {
+        let interrupted = self.elsewhere.look(&decision.absent)?;
+        if begins {
+            let absent = decision.absent.iter().copied();
+            let kept = absent.filter(|member| !decision.gives_up.contains(member));
+            self.elsewhere.begin(kept.collect())?;
+        }
+        Ok(interrupted)
+    }
+
+    /// Leaves the `given` members and those given up among the `absent` ones. The others keep their shards.
+    fn spare_all_but(&self, given: &BTreeSet<MemberIndex>, absent: &mut Vec<MemberIndex>) {
+        let given_up = self.members.membership().given_up();
+        absent.retain(|member| given.contains(member) || given_up.contains(member));
     }
 
     /// Returns whether stripes have another code than new ones, or than their files, and a look at them is due. One is due
@@ -180,8 +209,12 @@ impl RebuildScheduler {
         self.recheck.run(&|| !self.stop.is_set())?;
         // Until the rebuild is complete, the next open of the volume continues it.
         self.members.epochs().give_up(&decision.gives_up);
-        let absent = &decision.absent;
-        let done = self.rebuild.run_without(absent, &*self.locks, pace)?;
+        let membership = self.members.membership();
+        let draining = membership.draining().into_iter();
+        // One that goes away before it has replaced another is not waited for.
+        let heirs = draining.filter_map(|member| membership.heir_of(member));
+        let given: Vec<MemberIndex> = decision.absent.iter().copied().chain(heirs).collect();
+        let done = self.rebuild.run_without(&given, &*self.locks, pace)?;
         let is_complete = done.state == RebuildState::Finished && !done.leaves_something();
         if is_complete {
             self.elsewhere.end()?;
@@ -224,11 +257,12 @@ impl RebuildScheduler {
     /// Notes the shards that found no room. Those that online members lack may wait for less than all.
     fn note_waiting(
         &self,
-        scope: RebuildScope,
+        (scope, given): (RebuildScope, BTreeSet<MemberIndex>),
         progress: &RebuildProgress,
         before: Option<&WaitingShards>,
     ) {
-        let waits = WaitingShards::after(scope, progress, before, self.room(), Instant::now());
+        let rebuilt = (scope, given);
+        let waits = WaitingShards::after(rebuilt, progress, before, self.room(), Instant::now());
         let mut waiting = self.waiting.lock();
         let is_for_all = |waiting: &WaitingShards| waiting.scope == RebuildScope::Everything;
         if scope == RebuildScope::Everything || !waiting.as_ref().is_some_and(is_for_all) {

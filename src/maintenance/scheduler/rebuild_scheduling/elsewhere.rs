@@ -33,13 +33,14 @@ impl Elsewhere {
         &self,
         absent: &[MemberIndex],
     ) -> Result<BTreeSet<MemberIndex>, CommitError> {
-        let known = self.noted.lock().clone();
+        // One that cannot be read or changed is an error once.
+        let known = self.noted.lock().replace(BTreeSet::new());
         let is_first = known.is_none();
         let known = known.map_or_else(|| self.catalog.rebuilt_elsewhere(), Ok)?;
         let is_absent = |member: &MemberIndex| absent.contains(member);
         let (noted, returned): (BTreeSet<_>, BTreeSet<_>) = known.into_iter().partition(is_absent);
-        self.catalog.forget_rebuilt_elsewhere(&returned)?;
         *self.noted.lock() = Some(noted.clone());
+        self.catalog.forget_rebuilt_elsewhere(&returned)?;
         Ok(if is_first { noted } else { BTreeSet::new() })
     }
 

@@ -1,6 +1,6 @@
 //! Shards that wait for room on a member.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use super::due::{LOOK_INTERVAL, SETTLED};
@@ -21,6 +21,8 @@ pub(super) struct RoomSeen {
 pub(super) struct WaitingShards {
     /// The scope of that rebuild.
     pub(super) scope: RebuildScope,
+    /// The absent members whose shards that rebuild moved. The others kept theirs, and still do.
+    pub(super) given: BTreeSet<MemberIndex>,
     /// The room after that rebuild.
     then: RoomSeen,
     /// The fewest bytes for which a member has to have room.
@@ -31,10 +33,11 @@ pub(super) struct WaitingShards {
 }
 
 impl WaitingShards {
-    /// Returns the shards that wait after a rebuild, if there are any. `before` names those that waited before it, if
+    /// Returns the shards that wait after a rebuild of a scope that moved the shards of the `given` absent members, if there are
+    /// any. `before` names those that waited before it, if
     /// it began because they got room.
     pub(super) fn after(
-        scope: RebuildScope,
+        (scope, given): (RebuildScope, BTreeSet<MemberIndex>),
         progress: &RebuildProgress,
         before: Option<&Self>,
         room: RoomSeen,
@@ -44,6 +47,7 @@ impl WaitingShards {
         let pause = in_vain.map_or(SETTLED, |before| (2 * before.pause).min(LOOK_INTERVAL));
         (progress.bytes_waiting > 0).then(|| Self {
             scope,
+            given,
             then: room,
             least: progress.least_waiting.max(1),
             pause,
@@ -100,10 +104,13 @@ mod tests {
         };
         let zero = [MemberIndex(0)];
         let room = |one, two| seen(&zero, &[(ONE, one), (TWO, two)]);
-        let everything = RebuildScope::Everything;
-        let after = |progress| WaitingShards::after(everything, &progress, None, room(4, 25), now);
+        let after = |progress| {
+            let rebuilt = (RebuildScope::Everything, BTreeSet::from(zero));
+            WaitingShards::after(rebuilt, &progress, None, room(4, 25), now)
+        };
         assert!(after(progress(5, 0)).is_none());
         let waiting = after(progress(5, 30)).unwrap();
+        assert_eq!(waiting.given, BTreeSet::from(zero));
         let goes_on = |one, two| waiting.can_go_on(&room(one, two));
         assert!(!goes_on(4, 25) && !goes_on(9, 34) && !goes_on(0, 0));
         assert!(goes_on(10, 25) && goes_on(0, 35));
@@ -119,8 +126,8 @@ mod tests {
     fn vain_rebuilds_make_the_checks_for_room_less_frequent() {
         let now = Instant::now();
         let after = |progress, before: Option<&WaitingShards>| {
-            let (scope, room) = (RebuildScope::Online, RoomSeen::default());
-            WaitingShards::after(scope, &progress, before, room, now).unwrap()
+            let rebuilt = (RebuildScope::Online, BTreeSet::new());
+            WaitingShards::after(rebuilt, &progress, before, RoomSeen::default(), now).unwrap()
         };
         let mut waiting = after(progress(0, 30), None);
         assert!(!waiting.is_due(now + SETTLED / 2) && waiting.is_due(now + SETTLED));

@@ -268,3 +268,26 @@ fn an_order_for_online_members_leaves_absent_members_their_shards() {
     rebuilds.scheduler.run().unwrap();
     assert_eq!(tolerated(&maintenance), Some(1));
 }
+
+/// The program that gave it waits for its end.
+#[test]
+fn an_order_for_everything_ends_with_the_reason_on_a_volume_that_takes_no_more_writes() {
+    let plan = FaultPlan::new();
+    let (disks, maintenance, holders) = one_file(&plan);
+    lose(&disks, &maintenance, holders[0]);
+    let stop = Arc::new(StopSignal::default());
+    let until = Arc::clone(&stop);
+    let job = BackgroundJob::new("bug", Duration::from_millis(1), move || {
+        until.set();
+        panic!("as a bug would");
+    });
+    job.repeat(maintenance.transactions().commits(), &stop);
+    let rebuilds = Rebuilds::new(&maintenance, None);
+    let order = rebuilds.orders.order(None, true);
+    for _ in 0..2 {
+        // The second run has no order to carry out.
+        let _ = rebuilds.scheduler.run();
+        let outcome = rebuilds.outcome(order);
+        assert!(matches!(outcome, Some(Err(_))), "{outcome:?}");
+    }
+}
