@@ -281,6 +281,19 @@ impl Transactions {
         self.commits.checkpoint()
     }
 
+    /// Notes the limit of ordered rebuilds, in bytes per second, or that there is none; durable on return unless there is no
+    /// space.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Transactions::sync`].
+    pub fn note_rebuild_limit(&self, limit: Option<u64>) -> Result<(), CommitError> {
+        if self.catalog.note_rebuild_limit(limit)? {
+            self.commits.sync_if_there_is_space()?;
+        }
+        Ok(())
+    }
+
     /// Returns the commits of the volume.
     #[must_use]
     pub fn commits(&self) -> &Arc<Commits> {

@@ -19,15 +19,20 @@ use super::size::format_size;
 use super::terminal;
 use crate::control::protocol::{Answer, Request};
 use crate::control::report::{
-    IndexReport, LostFiles, RebuildReport, RedundancyReport, StatusReport,
+    GeometryReport, IndexReport, LostFiles, RebuildReport, RedundancyReport, StatusReport,
 };
 use crate::maintenance::{RebuildKind, RebuildState};
+
+/// The outcome of a rebuild that had nothing to do.
+const NOTHING_TO_REBUILD: &str = "nothing to rebuild";
 
 /// The document that `rebuild --json` prints.
 #[derive(Debug, Serialize)]
 struct RebuildDocument<'a> {
     #[serde(flatten)]
     rebuild: &'a RebuildReport,
+    /// The code of new data.
+    geometry: &'a GeometryReport,
     redundancy: Option<&'a [RedundancyReport]>,
     #[serde(flatten)]
     lost: &'a LostFiles,
@@ -73,6 +78,20 @@ pub(super) fn follow(
     order: u64,
     json: bool,
 ) -> Result<Option<Outcome>, Failure> {
+    follow_for(NOTHING_TO_REBUILD, mount, order, json)
+}
+
+/// Waits like [`follow`], and says `nothing` if there was nothing to write.
+///
+/// # Errors
+///
+/// As [`follow`].
+pub(super) fn follow_for(
+    nothing: &str,
+    mount: &LiveMount,
+    order: u64,
+    json: bool,
+) -> Result<Option<Outcome>, Failure> {
     let interrupted = Arc::new(AtomicBool::new(false));
     // A user who does not want to wait for an answer either interrupts it again.
     signal_hook::flag::register_conditional_default(SIGINT, Arc::clone(&interrupted))
@@ -99,12 +118,14 @@ pub(super) fn follow(
     if json {
         let document = RebuildDocument {
             rebuild: &rebuild,
+            geometry: &report.geometry,
             redundancy: report.redundancy.as_deref(),
             lost: &report.lost,
         };
         terminal::json(&document).map_err(Failure::environment)?;
     } else {
-        terminal::report(&for_people(&rebuild, &report, mount.mountpoint()));
+        let text = for_people(nothing, &rebuild, &report, mount.mountpoint());
+        terminal::report(&text);
     }
     Ok(Some(outcome(&rebuild, &report)))
 }
@@ -137,8 +158,8 @@ fn rate(report: &RebuildReport) -> Option<u64> {
     (report.seconds > 0 && rate > 0).then_some(rate)
 }
 
-/// Says what was done, and how long it took.
-fn done_line(report: &RebuildReport) -> Option<String> {
+/// Says what was done, and how long it took, or `nothing` if nothing was missing.
+fn done_line(nothing: &str, report: &RebuildReport) -> Option<String> {
     // The numbers may be a daemon's, and any.
     let rebuilt = report.bytes_done.saturating_sub(report.bytes_moved);
     let parts = [(rebuilt, "rebuilt"), (report.bytes_moved, "moved")];
@@ -151,15 +172,15 @@ fn done_line(report: &RebuildReport) -> Option<String> {
         let time = time.max(Duration::from_secs(report.seconds));
         return Some(format!("{} in {}", parts.join(" and "), format_time(time)));
     }
-    let nothing = match report.kind {
+    let text = match report.kind {
         RebuildKind::Balance => "nothing moved: no move would even out the directories any more",
         // The lines below say why it stays.
         RebuildKind::Rebuild if report.bytes_left > 0 || report.bytes_unreadable > 0 => {
             return None;
         }
-        RebuildKind::Rebuild => "nothing to rebuild",
+        RebuildKind::Rebuild => nothing,
     };
-    Some(nothing.to_owned())
+    Some(text.to_owned())
 }
 
 /// Says which shards have no place, why not, and what would give them one. Room alone helps only where a directory is left
@@ -196,10 +217,15 @@ fn waiting_lines(rebuild: &RebuildReport, is_away: bool, place: &str) -> Vec<Str
     lines
 }
 
-fn for_people(rebuild: &RebuildReport, report: &StatusReport, mountpoint: &Path) -> String {
+fn for_people(
+    nothing: &str,
+    rebuild: &RebuildReport,
+    report: &StatusReport,
+    mountpoint: &Path,
+) -> String {
     let place = quoted_path(mountpoint);
     let mut lines = Vec::new();
-    lines.extend(done_line(rebuild));
+    lines.extend(done_line(nothing, rebuild));
     let is_away = report.absentees().next().is_some();
     lines.extend(waiting_lines(rebuild, is_away, &place));
     if rebuild.bytes_unreadable > 0 {
@@ -291,12 +317,13 @@ mod tests {
     #[test]
     fn moved_bytes_are_not_called_rebuilt() {
         let line = |bytes_done, bytes_moved, kind| {
-            done_line(&RebuildReport {
+            let report = RebuildReport {
                 kind,
                 bytes_moved,
                 milliseconds: 250,
                 ..report(bytes_done, 0, 0)
-            })
+            };
+            done_line(NOTHING_TO_REBUILD, &report)
         };
         let (rebuild, balance) = (RebuildKind::Rebuild, RebuildKind::Balance);
         let said = |text: &str| Some(text.to_owned());
@@ -307,11 +334,12 @@ mod tests {
             said("2.0 KiB rebuilt and 1.0 KiB moved in 0.3 s")
         );
         assert_eq!(line(0, 0, rebuild), said("nothing to rebuild"));
-        assert_eq!(done_line(&report(0, 1024, 0)), None);
+        assert_eq!(done_line(NOTHING_TO_REBUILD, &report(0, 1024, 0)), None);
         assert!(line(0, 0, balance).is_some_and(|line| line.starts_with("nothing moved")));
         // A daemon that tells no more yet.
         let old = report(1024, 0, 3);
-        assert_eq!(done_line(&old), said("1.0 KiB rebuilt in 3 s"));
+        let said_of_old = done_line(NOTHING_TO_REBUILD, &old);
+        assert_eq!(said_of_old, said("1.0 KiB rebuilt in 3 s"));
     }
 
     #[test]
@@ -324,7 +352,7 @@ mod tests {
                 ..RebuildReport::default()
             };
             let report = report_without(away, &[(1, 7)], &[0, 1, 2]);
-            for_people(&waiting, &report, Path::new("/mnt"))
+            for_people(NOTHING_TO_REBUILD, &waiting, &report, Path::new("/mnt"))
         };
         for (bytes_without_member, away, room, directory, bring_back) in [
             (0, &[][..], 1, 0, 0),
@@ -397,7 +425,7 @@ mod tests {
         };
         assert_eq!(judged(&changing), VolumeState::Healthy);
         assert_eq!(outcome(&rebuild, &changing), Outcome::Degraded);
-        let said = for_people(&rebuild, &changing, Path::new("/mnt"));
+        let said = for_people(NOTHING_TO_REBUILD, &rebuild, &changing, Path::new("/mnt"));
         assert!(said.contains("the code is being changed to 4+3 rs-cauchy; 5 B in 4+2 rs-cauchy"));
         changing.redundancy.as_mut().unwrap()[0].of_older_code -= 1;
         assert_eq!(

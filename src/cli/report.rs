@@ -6,7 +6,7 @@ mod lost;
 mod text;
 mod usage;
 
-pub(super) use codes::{code_name, codes_lines, is_code_changing, other_codes, rewriting};
+pub(super) use codes::{code_and_unit, codes_lines, is_code_changing, other_codes, rewriting};
 
 /// The defects that a volume may have although all its members are there.
 pub(super) const LACKS_COPIES: &str = "the index lacks copies";
@@ -21,7 +21,7 @@ mod tests {
         AlertsReport, AlertsState, CapacityReport, CodingReport, StatusReport, UncountedReport,
         VolumeState,
     };
-    use crate::maintenance::RebuildState;
+    use crate::maintenance::{RebuildState, ScrubState};
 
     #[test]
     fn a_volume_that_lacks_copies_of_its_index_counts_them_and_names_their_members() {
@@ -203,5 +203,24 @@ mod tests {
             text.contains("rebuilding: 99% done, 3.0 KiB left\n"),
             "{text}"
         );
+    }
+
+    #[test]
+    fn the_limit_of_work_is_shown_beside_its_progress() {
+        let mut running = report(&[], &[(2, 9)], &[0, 1, 2]);
+        running.rebuild.state = RebuildState::Running;
+        running.rebuild.progress = 0.5;
+        running.rebuild.bytes_left = 3 << 10;
+        running.rebuild.bytes_per_second = Some(50 << 20);
+        let scrub = running.scrub.as_mut().expect("the report has one");
+        scrub.state = ScrubState::Running;
+        scrub.bytes_per_second = Some(2 << 20);
+        let text = running.for_people(None);
+        for line in [
+            "rebuilding: 50% done, 3.0 KiB left, at most 50.0 MiB a second\n",
+            "0 pieces repaired, at most 2.0 MiB a second\n",
+        ] {
+            assert!(text.contains(line), "{text}");
+        }
     }
 }

@@ -11,14 +11,18 @@ use super::args::SetArguments;
 use super::client::LiveMount;
 use super::create::stripe_unit;
 use super::failure::{Failure, Outcome, warn};
-use super::rebuild::{follow, leave};
-use super::report::{code_name, codes_lines, rewriting};
+use super::rebuild::{follow_for, leave};
+use super::report::{code_and_unit, codes_lines, rewriting};
 use super::shell::quoted_path;
+use super::size::format_size;
 use super::terminal;
 use crate::control::protocol::{
     Answer, CodeChange, DirectoryCodeEntry, DirectoryCodeRequest, Request,
 };
 use crate::control::report::{CodeReport, GeometryReport, StatusReport};
+
+/// The outcome of a change that had nothing to write.
+const NOTHING_TO_CHANGE: &str = "no data that is there had to be changed";
 
 /// The document that `set --show --json` prints about the volume.
 #[derive(Debug, Serialize)]
@@ -85,10 +89,14 @@ pub(super) fn run(arguments: &SetArguments) -> Result<Outcome, Failure> {
     let Answer::Ordered(order) = mount.ask(&request)? else {
         return Err(mount.beside_the_point());
     };
-    if let Some(warning) = fewer_losses(&before, &mount.report()?.geometry) {
+    let now = mount.report()?.geometry;
+    if let Some(warning) = fewer_losses(&before, &now) {
         warn(warning);
     }
-    let followed = follow(&mount, order, arguments.rebuild.json)?;
+    if let Some(lines) = other_unit(&before, &now).filter(|_| !arguments.rebuild.json) {
+        terminal::report(&terminal::join_lines(&lines));
+    }
+    let followed = follow_for(NOTHING_TO_CHANGE, &mount, order, arguments.rebuild.json)?;
     Ok(followed.unwrap_or_else(|| leave("the change goes on", &mount, None)))
 }
 
@@ -99,6 +107,21 @@ fn fewer_losses(before: &GeometryReport, now: &GeometryReport) -> Option<String>
         format!(
             "new data survives fewer losses, any {now} in place of {before}, and the data that is there follows"
         )
+    })
+}
+
+/// Says what another stripe unit does, and what has it, if it was changed.
+fn other_unit(before: &GeometryReport, now: &GeometryReport) -> Option<[String; 2]> {
+    let (old, new) = (before.stripe_unit_bytes?, now.stripe_unit_bytes?);
+    let sizes = [old, new].map(|bytes| format_size(bytes.into()));
+    let [old, new] = sizes;
+    (old != new).then(|| {
+        [
+            format!("new stripes have a unit of {new} from now on, in place of {old}"),
+            "data that is there keeps the stripes that it has: a file gets new ones when its data is written again, for example \
+             when it is copied"
+                .to_owned(),
+        ]
     })
 }
 
@@ -146,7 +169,7 @@ fn set_directory(
     let Answer::Ordered(order) = mount.ask(&request)? else {
         return Err(mount.beside_the_point());
     };
-    let Some(outcome) = follow(mount, order, json)? else {
+    let Some(outcome) = follow_for(NOTHING_TO_CHANGE, mount, order, json)? else {
         return Ok(leave("the rewriting goes on", mount, None));
     };
     // It may wait for members or room, or leave what cannot be read.
@@ -179,7 +202,10 @@ fn print_code(
         terminal::json(&DirectoryDocument { geometry: &code }).map_err(Failure::environment)?;
     } else {
         let shown = path.display();
-        terminal::line(format_args!("new data in {shown}: {}", code_name(&code)));
+        terminal::line(format_args!(
+            "new data in {shown}: {}",
+            code_and_unit(&code)
+        ));
     }
     Ok(Outcome::Done)
 }
@@ -293,7 +319,7 @@ fn path_of(entry: &DirectoryCodeEntry, mountpoint: &Path) -> Option<String> {
 fn directory_line(entry: &DirectoryCodeEntry, path: Option<String>) -> String {
     let place = path.unwrap_or_else(|| format!("the directory of inode {}", entry.directory));
     let code = match &entry.geometry {
-        Some(code) => code_name(code),
+        Some(code) => code_and_unit(code),
         None => format!(
             "a code that is not known, because the record of class {} of stripes is missing or damaged",
             entry.class
@@ -313,6 +339,7 @@ mod tests {
             data: 4,
             parity,
             code: "random-gf2".to_owned(),
+            stripe_unit_bytes: None,
             survives: losses.map(|losses| SurvivalReport {
                 losses,
                 sets_beyond_survived: 0,
@@ -323,6 +350,28 @@ mod tests {
         assert!(warning.contains("any 1 in place of 2"), "{warning}");
         assert_eq!(fewer_losses(&code(2, Some(1)), &code(3, Some(2))), None);
         assert_eq!(fewer_losses(&code(2, None), &code(2, None)), None);
+    }
+
+    /// Only new stripes have it, and segments do not tell the unit of their stripes.
+    #[test]
+    fn another_stripe_unit_is_told_with_the_data_that_keeps_the_old_one() {
+        let of_unit = |bytes: Option<u32>| {
+            let mut geometry = report_without(&[], &[(2, 9)], &[0, 1, 2]).geometry;
+            geometry.stripe_unit_bytes = bytes;
+            geometry
+        };
+        let (small, large) = (of_unit(Some(64 << 10)), of_unit(Some(1 << 20)));
+        let [new, old] = other_unit(&large, &small).unwrap();
+        assert_eq!(
+            new,
+            "new stripes have a unit of 64.0 KiB from now on, in place of 1.0 MiB"
+        );
+        assert!(
+            old.contains("keeps the stripes") && old.contains("copied"),
+            "{old}"
+        );
+        assert_eq!(other_unit(&small, &small), None);
+        assert_eq!(other_unit(&of_unit(None), &small), None, "an older daemon");
     }
 
     /// Scripts go on once all files have their code.
@@ -356,13 +405,14 @@ mod tests {
                 data: 5,
                 parity: 1,
                 code: "rs-cauchy".to_owned(),
+                stripe_unit_bytes: Some(65_536),
                 survives: None,
             }),
         };
         let path = || Some("/mnt/scratch".to_owned());
         assert_eq!(
             directory_line(&entry, path()),
-            "new data in /mnt/scratch: 5+1 rs-cauchy"
+            "new data in /mnt/scratch: 5+1 rs-cauchy, stripe unit 64.0 KiB"
         );
         entry.geometry = None;
         let said = directory_line(&entry, None);

@@ -35,6 +35,7 @@ pub(crate) fn change(
     // Moves that were ordered go on in the new code.
     let balance = volume.orders.as_ref().is_some_and(|it| it.awaits_balance());
     if let Some(wanted) = check(&volume, change)? {
+        volume.note_limit(bytes_per_second)?;
         drop(volume);
         mounted.reopen_with(Box::new(move |volume| {
             let changed = volume.transactions.change_code(wanted);
@@ -83,6 +84,9 @@ pub(crate) fn of_directory(
             let directory = Ino(*directory);
             let wanted = wanted(code_to_change(&volume, directory, change)?, change);
             let wanted = wanted.map_err(bad_code)?;
+            if *rewrite {
+                volume.note_limit(*bytes_per_second)?;
+            }
             give(&volume, directory, wanted, *rewrite)?;
             if !rewrite {
                 return Ok(Answer::DirectoryCode(code_report(wanted)));
@@ -223,6 +227,7 @@ fn code_report(code: StripeCode) -> GeometryReport {
         data: code.geometry.data_shards(),
         parity: code.geometry.parity_shards(),
         code: code.code.to_string(),
+        stripe_unit_bytes: Some(code.unit_bytes),
         survives: SurvivalReport::of(Survival::of(code.code, code.geometry)),
     }
 }

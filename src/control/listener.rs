@@ -328,7 +328,10 @@ pub(super) fn status_of(volume: Option<&OpenVolume>, survey: &Survey) -> Option<
         return Some(report);
     }
     let volume = volume?;
-    let report = report(&volume.fs, &volume.maintenance, &volume.notes, true);
+    let mut report = report(&volume.fs, &volume.maintenance, &volume.notes, true);
+    if let Some(orders) = &volume.orders {
+        report.rebuild.note_limit(orders.bytes_per_second());
+    }
     // Members may have gone since, or the count found them gone.
     let reason = report
         .why_uncounted("redundancy")
@@ -402,6 +405,7 @@ impl Commands {
             } => {
                 let join = || {
                     let orders = self.orders()?;
+                    self.volume.note_limit(bytes_per_second)?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
                     // The data of a lost one may be on others by now, which are fuller for it. The same holds if it
                     // was replaced before, and that was cut off.
@@ -438,6 +442,7 @@ impl Commands {
 
     fn rebuild(&self, bytes_per_second: Option<u64>) -> Result<Answer, DaemonFailure> {
         let orders = self.orders()?;
+        self.volume.note_limit(bytes_per_second)?;
         // So that it is carried out also if this daemon does not live to do so.
         let members = self.volume.fs.transactions().members();
         let absent = members.epochs().give_up_absentees();
@@ -639,6 +644,7 @@ impl Commands {
         let orders = self.orders()?;
         let transactions = self.volume.fs.transactions();
         let member = member_called(transactions.members(), member)?;
+        self.volume.note_limit(bytes_per_second)?;
         let removed = self.volume.maintenance.draining().drain(member);
         removed.map_err(VolumeFailure::from)?;
         tracing::info!(journal.member = %member, "member {member} is to be drained and removed");
@@ -651,7 +657,8 @@ impl Commands {
         let orders = self.orders()?;
         let outcome = orders.outcome(order, PROGRESS_INTERVAL);
         let now = self.volume.maintenance.rebuild().status().progress();
-        let report = rebuild_report(&orders.progress_of(order, now));
+        let mut report = rebuild_report(&orders.progress_of(order, now));
+        report.note_limit(orders.bytes_per_second());
         match outcome {
             Some(Err(error)) => Err(VolumeFailure::from(error).into()),
             outcome => Ok(Answer::Rebuild {

@@ -139,6 +139,10 @@ pub(crate) struct GeometryReport {
     pub(crate) data: usize,
     pub(crate) parity: usize,
     pub(crate) code: String,
+    /// The most bytes of one shard of a new stripe. None for stripes that are there: these may differ. Daemons before this
+    /// field do not tell.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) stripe_unit_bytes: Option<u32>,
     /// The losses that whole stripes survive; none for codes that survive as many as there are parity shards.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) survives: Option<SurvivalReport>,
@@ -339,6 +343,9 @@ pub(crate) struct ScrubReport {
     /// do not tell.
     #[serde(default)]
     pub(crate) stripes_waiting: u64,
+    /// The most bytes that it reads in a second; none while none runs, or without a limit.
+    #[serde(default)]
+    pub(crate) bytes_per_second: Option<u64>,
     pub(crate) finished_at: Option<String>,
 }
 
@@ -480,6 +487,7 @@ pub(crate) mod tests {
             data: 4,
             parity: 2,
             code: "rs-cauchy".to_owned(),
+            stripe_unit_bytes: Some(1 << 20),
             survives: None,
         };
         let redundancy: Vec<_> = rows

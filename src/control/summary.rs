@@ -16,10 +16,13 @@ use crate::format::{MemberIndex, StripeClass};
 use crate::fs::Fs;
 use crate::maintenance::{
     Maintenance, RebuildProgress, RebuildState, Redundancy, RedundancyCounter, RedundancyRow,
-    RewriteStatus, ScrubStatus,
+    RewriteStatus, ScrubState, ScrubStatus,
 };
 use crate::membership::{self, Access, Members, Unusable};
 use crate::transaction::{FullMembers, Transactions};
+
+/// The greatest progress of work that is not done. The end of a part of it is no end as long as others may follow.
+const MOST_WHILE_RUNNING: f64 = 0.99;
 
 /// Files that are listed by name at most.
 const MOST_LISTED: usize = 100_000;
@@ -93,7 +96,8 @@ fn report_listing(
         LostFiles::uncounted()
     });
     let waiting = maintenance.scrubber().stripes_waiting();
-    let scrub = scrub.and_then(|scrub| Ok(scrub_report(&scrub, waiting?)));
+    let limit = maintenance.scrubber().bytes_per_second();
+    let scrub = scrub.and_then(|scrub| Ok(scrub_report(&scrub, limit, waiting?)));
     let scrub = scrub.map_err(|error| uncounted("scrub", &error.into()));
     let scrub = scrub.ok();
     let capacity = capacity(transactions);
@@ -193,6 +197,7 @@ fn codes(transactions: &Transactions, counted: &Redundancy) -> Vec<CodeReport> {
             data: usize::from(data),
             parity: usize::from(parity),
             code: CodeId(code).to_string(),
+            stripe_unit_bytes: None,
             survives: None,
         },
         bytes,
@@ -292,6 +297,7 @@ pub(crate) fn blank_report_of(
             data: members.shape().geometry().data_shards(),
             parity: members.shape().geometry().parity_shards(),
             code: members.shape().code().to_string(),
+            stripe_unit_bytes: Some(members.shape().unit_bytes()),
             survives: SurvivalReport::of(members.shape().survival()),
         },
         codes: Vec::new(),
@@ -339,6 +345,8 @@ pub(crate) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
             // The work is being counted.
             (0, RebuildState::Running) => 0.0,
             (0, _) => 1.0,
+            // The next part of it is counted once this one is written.
+            (_, RebuildState::Running) => (done as f64 / whole as f64).min(MOST_WHILE_RUNNING),
             _ => done as f64 / whole as f64,
         },
         bytes_left: left,
@@ -347,6 +355,7 @@ pub(crate) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
         bytes_waiting: progress.bytes_waiting,
         bytes_without_member: progress.bytes_without_member,
         bytes_unreadable: progress.bytes_unreadable,
+        bytes_per_second: None,
         seconds: progress.elapsed.as_secs(),
         milliseconds: u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX),
     }
@@ -411,11 +420,21 @@ pub(crate) fn files_in(
 }
 
 /// Says for `status` how the last scrub went, or how far the one is that is under way.
-pub(crate) fn scrub_report(status: &ScrubStatus, stripes_waiting: u64) -> ScrubReport {
+pub(crate) fn scrub_report(
+    status: &ScrubStatus,
+    bytes_per_second: Option<u64>,
+    stripes_waiting: u64,
+) -> ScrubReport {
+    let is_running = status.state == ScrubState::Running;
     ScrubReport {
         stripes_waiting,
         state: status.state,
-        progress: status.progress,
+        progress: match status.state {
+            // What is missing is counted at the end.
+            ScrubState::Running => status.progress.min(MOST_WHILE_RUNNING),
+            _ => status.progress,
+        },
+        bytes_per_second: bytes_per_second.filter(|_| is_running),
         repaired: status.record.repaired,
         finished_at: moment(status.record.last_finished),
     }
@@ -503,6 +522,8 @@ mod tests {
             (report(RebuildState::Running, 0, 0), 0.0),
             (report(RebuildState::Running, 0, 8), 0.0),
             (report(RebuildState::Running, 2, 6), 0.25),
+            (report(RebuildState::Running, 8, 0), 0.99),
+            (report(RebuildState::Running, 9999, 1), 0.99),
             (report(RebuildState::Finished, 8, 0), 1.0),
             (report(RebuildState::Finished, 0, 0), 1.0),
             (report(RebuildState::Idle, 0, 0), 1.0),
@@ -511,6 +532,27 @@ mod tests {
             assert!((report.progress - expected).abs() < 1e-9, "{report:?}");
             assert_eq!((report.seconds, report.milliseconds), (0, 250));
         }
+    }
+
+    /// It has passed all segments then, and counts what is missing.
+    #[test]
+    fn a_scrub_is_complete_only_once_it_ended_and_has_a_limit_only_until_then() {
+        let report = |state, progress| {
+            let status = ScrubStatus {
+                state,
+                progress,
+                bytes_passed: 0,
+                bytes_total: 0,
+                record: crate::format::record::Scrub::default(),
+            };
+            scrub_report(&status, Some(5), 0)
+        };
+        let running = report(ScrubState::Running, 1.0);
+        assert!(running.progress < 1.0, "{running:?}");
+        assert_eq!(running.bytes_per_second, Some(5));
+        let finished = report(ScrubState::Finished, 1.0);
+        assert!(finished.progress >= 1.0, "{finished:?}");
+        assert_eq!(finished.bytes_per_second, None);
     }
 
     #[test]

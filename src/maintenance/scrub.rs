@@ -9,7 +9,7 @@ use std::cmp::Ordering::{Equal, Greater, Less};
 use std::collections::BTreeMap;
 use std::ops::ControlFlow;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
@@ -124,6 +124,8 @@ pub struct Scrubber {
     scrubbing: Mutex<()>,
     /// Set if the running scrub has to stop.
     is_to_stop: AtomicBool,
+    /// The most bytes that the running scrub reads in a second, or that the last one read; 0 if that is not limited.
+    limit: AtomicU64,
     /// The position of the running scrub; `None` if none runs.
     position: Mutex<Option<Scrub>>,
     followers: Followers,
@@ -193,6 +195,7 @@ impl Scrubber {
             rebuild,
             scrubbing: Mutex::default(),
             is_to_stop: AtomicBool::new(false),
+            limit: AtomicU64::default(),
             position: Mutex::default(),
             followers: Followers::default(),
             passed: PassedSegments::default(),
@@ -227,6 +230,8 @@ impl Scrubber {
         let Some(_scrubbing) = self.scrubbing.try_lock() else {
             return Ok(None);
         };
+        let limit = bytes_per_second.unwrap_or(0);
+        self.limit.store(limit, Ordering::Relaxed);
         let take_cut_off = || self.cut_off.lock().take();
         let mut scrub = self.stale_copies.scrub_to_continue(take_cut_off, || {
             self.stripes.damage().unrecoverable().begin_pass();
@@ -283,6 +288,13 @@ impl Scrubber {
             }
         }
         self.note_scrub(scrub)
+    }
+
+    /// Returns the most bytes that the running scrub reads in a second, or that the last one read, if that is limited.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> Option<u64> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        (limit > 0).then_some(limit)
     }
 
     /// Registers a caller that waits for the scrub of another one, until the returned value is dropped.

@@ -123,6 +123,39 @@ impl Catalog {
         Ok(self.records.rewrites().left()?)
     }
 
+    /// Returns the limit of ordered rebuilds that is noted, in bytes per second. A damaged one is none: the work goes on.
+    pub(crate) fn rebuild_limit(&self) -> Result<Option<u64>, CommitError> {
+        let Some(stored) = self.meta.get(&key::counter(key::REBUILD_LIMIT))? else {
+            return Ok(None);
+        };
+        match Counter::decode(&stored) {
+            Ok(Counter(limit)) => Ok((limit > 0).then_some(limit)),
+            Err(error) => {
+                tracing::warn!(
+                    "the limit of ordered rebuilds is damaged, and counts as none: {error}"
+                );
+                Ok(None)
+            }
+        }
+    }
+
+    /// Notes the limit of ordered rebuilds, in bytes per second, or that there is none. Returns whether that is another one.
+    pub(crate) fn note_rebuild_limit(&self, limit: Option<u64>) -> Result<bool, CommitError> {
+        let name = key::counter(key::REBUILD_LIMIT);
+        let stored = self.meta.get(&name)?;
+        let wanted = limit.map(|limit| Counter(limit).encode());
+        if stored.as_deref() == wanted.as_deref() {
+            return Ok(false);
+        }
+        let mut batch = Batch::default();
+        match wanted {
+            Some(value) => batch.put(name, value),
+            None => batch.delete(name),
+        }
+        self.meta.apply_stripes(batch)?;
+        Ok(true)
+    }
+
     /// Returns the members whose shards an order has rebuilt on others, and that is not complete.
     pub(crate) fn rebuilt_elsewhere(&self) -> Result<BTreeSet<MemberIndex>, CommitError> {
         let mut found = BTreeSet::new();

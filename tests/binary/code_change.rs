@@ -4,9 +4,11 @@ use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::process::{Command, Stdio};
 
+use serde_json::Value;
+
 use crate::support::{
-    CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, skip_mounts, text,
-    write_large,
+    CAUCHYFS, Load, Shape, TestVolume, check_large, drop_caches, eventually, must, skip_mounts,
+    text, write_large,
 };
 
 const LARGE: u64 = 96 << 20;
@@ -171,5 +173,91 @@ fn a_change_that_cannot_be_is_refused_in_one_line_with_the_remedy() {
     assert!(said.contains("away: member 2"), "{said}");
     let (status, _) = volume.status();
     assert_eq!(status["geometry"]["parity"], 2, "{status}");
+    volume.try_unmount();
+}
+
+/// Files that were written before it keep their stripes, and all places that show the code show the unit in force.
+#[test]
+fn another_stripe_unit_is_shown_and_is_for_new_data_alone() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 1024, 4 << 20);
+    let stripes = |name: &str| {
+        let said = must(CAUCHYFS, &["usage", "--json", text(&volume.path(name))]);
+        let document: Value = serde_json::from_str(&said).expect("it prints JSON");
+        document["stripes"].as_u64().expect("it is a number")
+    };
+    let before = stripes("large");
+    let (code, said) = volume.command(&["set", "--stripe-unit", "64KiB"], &[]);
+    assert_eq!(code, Some(0), "{said}");
+    for words in [
+        "a unit of 64.0 KiB from now on, in place of 256.0 KiB",
+        "data that is there keeps the stripes that it has",
+        "no data that is there had to be changed",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    write_large(&volume.path("later"), 2, 4 << 20).unwrap();
+    must("sync", &[text(&volume.path("later"))]);
+    assert_eq!(stripes("large"), before);
+    assert!(stripes("later") >= 16, "{}", stripes("later"));
+    let check = || {
+        let (status, _) = volume.status();
+        assert_eq!(status["geometry"]["stripe_unit_bytes"], 65_536, "{status}");
+        let (_, said) = volume.command(&["status"], &[]);
+        assert!(
+            said.contains("4+2 rs-cauchy, stripe unit 64.0 KiB"),
+            "{said}"
+        );
+        let (_, said) = volume.command(&["set", "--show"], &[]);
+        assert!(
+            said.contains("new data: 4+2 rs-cauchy, stripe unit 64.0 KiB"),
+            "{said}"
+        );
+    };
+    check();
+    volume.remount();
+    check();
+    volume.try_unmount();
+}
+
+/// An order that lasts keeps the limit that its user gave it.
+#[test]
+fn a_change_keeps_its_rate_after_a_crash_and_after_an_unmount_and_status_shows_it() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::with_large(Shape::FOUR_TWO_AND_ONE, 3072, LARGE);
+    let mut child = Command::new(CAUCHYFS)
+        .args(["set", "--parity", "3", "--rate", "1MiB"])
+        .arg(&volume.mountpoint)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the program is there");
+    let is_limited = || {
+        let (status, _) = volume.status();
+        let rebuild = &status["rebuild"];
+        rebuild["state"] == "running" && rebuild["bytes_per_second"] == 1 << 20
+    };
+    let check = || {
+        eventually("it goes on at its rate", is_limited);
+        let (_, said) = volume.command(&["status"], &[]);
+        assert!(said.contains("at most 1.0 MiB a second"), "{said}");
+    };
+    check();
+    volume.crash();
+    child.wait().expect("it ends");
+    volume.mount();
+    check();
+    volume.remount();
+    check();
+    // It would take a minute and a half.
+    let (code, said) = volume.command(&["rebuild"], &[]);
+    assert_eq!(code, Some(0), "{said}");
+    let (status, _) = volume.status();
+    assert_eq!(status["rebuild"]["bytes_per_second"], Value::Null);
+    assert_eq!(tolerated(&volume), 3, "{status}");
     volume.try_unmount();
 }

@@ -73,6 +73,10 @@ pub const REWRITES_LEFT: &str = "rewrites-left";
 /// then. It is absent if there are none.
 pub const SCRUB_WAITING: &str = "scrub-waiting";
 
+/// Name of the counter of bytes that an ordered rebuild writes in a second at most. It is absent without such an order, and
+/// while that has no limit.
+pub const REBUILD_LIMIT: &str = "rebuild-limit";
+
 /// Returns the name of the counter that is there while the shards of an absent member are rebuilt on others for an order.
 #[must_use]
 pub fn rebuilt_elsewhere(member: MemberIndex) -> String {

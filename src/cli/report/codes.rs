@@ -8,7 +8,8 @@ use crate::control::report::{
 
 /// Returns the code of new data, and how much data has which.
 pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
-    let mut lines = vec![format!("new data: {}", code_name(&report.geometry))];
+    let of_new_data = code_and_unit(&report.geometry);
+    let mut lines = vec![format!("new data: {of_new_data}")];
     lines.extend(report.codes.iter().map(line));
     lines.extend(rewriting(report));
     join_lines(&lines)
@@ -122,8 +123,17 @@ fn line(code: &CodeReport) -> String {
     )
 }
 
+/// Returns the name of a code with its numbers of shards, and with the stripe unit of new stripes if that is known.
+pub(in crate::cli) fn code_and_unit(geometry: &GeometryReport) -> String {
+    let unit = geometry.stripe_unit_bytes.map(|bytes| {
+        let size = format_size(bytes.into());
+        format!(", stripe unit {size}")
+    });
+    code_name(geometry) + &unit.unwrap_or_default()
+}
+
 /// Returns the name of a code with its numbers of shards.
-pub(in crate::cli) fn code_name(geometry: &GeometryReport) -> String {
+fn code_name(geometry: &GeometryReport) -> String {
     let GeometryReport {
         data, parity, code, ..
     } = geometry;
@@ -143,6 +153,7 @@ mod tests {
                 data: 4,
                 parity,
                 code: "rs-cauchy".to_owned(),
+                stripe_unit_bytes: None,
                 survives: None,
             },
             bytes,
@@ -194,7 +205,7 @@ mod tests {
         assert_eq!(other_codes(&report), Some(waiting));
         let lines = codes_lines(&report);
         assert!(
-            lines.starts_with("new data: 4+2 rs-cauchy\n2.0 KiB in 4+1"),
+            lines.starts_with("new data: 4+2 rs-cauchy, stripe unit 1.0 MiB\n2.0 KiB in 4+1"),
             "{lines}"
         );
     }

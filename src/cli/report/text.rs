@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 
 use super::super::size::{format_count, format_size};
 use super::super::terminal::{Escaped, join_lines};
-use super::codes::{other_codes, rewriting};
+use super::codes::{code_and_unit, other_codes, rewriting};
 use super::{LACKS_COPIES, LACKS_SHARDS};
 use crate::cli::failure::Outcome;
 use crate::cli::sentences::event::local_time;
@@ -46,11 +46,9 @@ impl StatusReport {
         push(
             &mut text,
             format_args!(
-                "volume {}, {}+{} {}, engine {}, {}",
+                "volume {}, {}, engine {}, {}",
                 self.volume,
-                self.geometry.data,
-                self.geometry.parity,
-                self.geometry.code,
+                code_and_unit(&self.geometry),
                 self.engine,
                 match (self.mounted, self.transport) {
                     (false, _) => "not mounted",
@@ -272,6 +270,7 @@ impl StatusReport {
             bytes_done,
             bytes_waiting,
             bytes_unreadable,
+            bytes_per_second,
             ..
         } = &self.rebuild;
         if *state == RebuildState::Running {
@@ -282,14 +281,15 @@ impl StatusReport {
             };
             // Each part of the work is counted when it begins.
             let done = format_size(*bytes_done);
+            let limit = limit_in_words(*bytes_per_second);
             match bytes_left {
                 0 => push(
                     text,
-                    format_args!("{what}: {done} done, and what is left is being counted"),
+                    format_args!("{what}: {done} done, and what is left is being counted{limit}"),
                 ),
                 _ => push(
                     text,
-                    format_args!("{what}: {percent:.0}% done, {left} left"),
+                    format_args!("{what}: {percent:.0}% done, {left} left{limit}"),
                 ),
             }
         }
@@ -392,6 +392,7 @@ impl StatusReport {
             progress,
             repaired,
             stripes_waiting,
+            bytes_per_second,
             finished_at,
         }) = &self.scrub
         else {
@@ -399,11 +400,12 @@ impl StatusReport {
         };
         let percent = (progress * 100.0).floor();
         let repaired = format_count(*repaired, "piece");
+        let limit = limit_in_words(*bytes_per_second);
         match state {
             ScrubState::Never => push(text, format_args!("never scrubbed")),
             ScrubState::Running => push(
                 text,
-                format_args!("a scrub is under way: {percent}%, {repaired} repaired"),
+                format_args!("a scrub is under way: {percent}%, {repaired} repaired{limit}"),
             ),
             ScrubState::Finished => push(
                 text,
@@ -528,6 +530,12 @@ fn push_alerts(text: &mut String, alerts: &AlertsReport, mountpoint: Option<&Pat
             );
         }
     }
+}
+
+/// Says the limit of work in a second; nothing if it has none.
+fn limit_in_words(bytes_per_second: Option<u64>) -> String {
+    let limit = bytes_per_second.map(|bytes| format!(", at most {} a second", format_size(bytes)));
+    limit.unwrap_or_default()
 }
 
 /// Writes a size, or `?` if it was not counted.

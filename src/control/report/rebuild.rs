@@ -25,6 +25,9 @@ pub(crate) struct RebuildReport {
     pub(crate) bytes_without_member: u64,
     /// The bytes that keep their place because data beside them cannot be read.
     pub(crate) bytes_unreadable: u64,
+    /// The most bytes that it writes in a second; none while nothing runs, or without a limit.
+    #[serde(default)]
+    pub(crate) bytes_per_second: Option<u64>,
     /// For how long it has been running, or was.
     pub(crate) seconds: u64,
     /// The same, more exactly.
@@ -33,6 +36,12 @@ pub(crate) struct RebuildReport {
 }
 
 impl RebuildReport {
+    /// Notes the limit that is in force, if it is at work.
+    pub(crate) fn note_limit(&mut self, bytes_per_second: Option<u64>) {
+        let is_running = self.state == RebuildState::Running;
+        self.bytes_per_second = bytes_per_second.filter(|_| is_running);
+    }
+
     /// Returns whether all bytes that wait need another directory, and not room alone.
     pub(crate) fn waits_for_members(&self) -> bool {
         self.bytes_waiting > 0 && self.bytes_without_member >= self.bytes_waiting
@@ -60,6 +69,7 @@ impl Default for RebuildReport {
             bytes_waiting: 0,
             bytes_without_member: 0,
             bytes_unreadable: 0,
+            bytes_per_second: None,
             seconds: 0,
             milliseconds: 0,
         }

@@ -18,11 +18,13 @@ use crate::transaction::{CommitError, Transactions};
 
 use due::{DueTimes, MembersSeen};
 use elsewhere::Elsewhere;
+use lasting_limit::LastingLimit;
 use waiting::{RoomSeen, WaitingShards};
 
 mod accounts;
 mod due;
 mod elsewhere;
+mod lasting_limit;
 mod limit;
 mod orders;
 mod waiting;
@@ -46,6 +48,7 @@ pub(super) struct RebuildScheduler {
     due: Mutex<Option<DueTimes>>,
     waiting: Mutex<Option<WaitingShards>>,
     elsewhere: Elsewhere,
+    lasting_limit: LastingLimit,
     /// The time at which the codes of stripes were looked at, and the epoch of members then.
     looked_at_codes: Mutex<Option<(Instant, Epoch)>>,
     stop: Arc<StopSignal>,
@@ -67,6 +70,10 @@ impl RebuildScheduler {
             rebuild: Arc::clone(maintenance.rebuild()),
             locks,
             rebuild_after,
+            lasting_limit: LastingLimit::new(
+                Arc::clone(maintenance.transactions()),
+                Arc::clone(&orders),
+            ),
             orders,
             due: Mutex::default(),
             waiting: Mutex::default(),
@@ -94,7 +101,8 @@ impl RebuildScheduler {
             absent: self.absent(),
             gives_up: open.gives_up,
         };
-        let looked = self.look_elsewhere(&decision, open.everything);
+        let looked = self.lasting_limit.look();
+        let looked = looked.and_then(|()| self.look_elsewhere(&decision, open.everything));
         // Orders end with the reason.
         let interrupted = looked.inspect_err(|error| {
             self.orders.finish_rebuild(open.newest, Err(error.clone()));
@@ -129,6 +137,7 @@ impl RebuildScheduler {
             bytes_per_second: self.orders.limit(),
             wait: &|time| self.stop.sleep(time) && self.stop.wait_out_pause(),
         };
+        let (mut is_left, mut limit) = (true, None);
         if let Some(scope) = scope.transpose() {
             let rebuilt = scope.and_then(|scope| {
                 let done = self.rebuild(scope, &decision, &pace)?;
@@ -139,15 +148,36 @@ impl RebuildScheduler {
                 }
                 log_done("rebuilt", &done);
                 self.orders.add_rebuilt(open.newest, &done);
+                is_left = self.leaves_work(&done)?;
                 Ok(())
             });
+            limit = self.orders.bytes_per_second();
             self.orders.finish_rebuild(open.newest, rebuilt.clone());
             rebuilt?;
         }
-        match open.balance {
-            Some(order) => self.balance(order, open.newest, &pace, clock),
-            None => Ok(()),
+        if let Some(order) = open.balance {
+            limit = self.orders.bytes_per_second();
+            self.balance(order, open.newest, &pace, clock)?;
+            is_left = self.leaves_work(&self.rebuild.status().progress())?;
         }
+        match limit {
+            Some(limit) if is_left => self.lasting_limit.keep(limit),
+            _ if is_left || self.stop.is_set() => {}
+            _ => self.lasting_limit.end()?,
+        }
+        Ok(())
+    }
+
+    /// Returns whether a rebuild left something to do for the orders that it was for.
+    fn leaves_work(&self, done: &RebuildProgress) -> Result<bool, CommitError> {
+        let is_done = done.state == RebuildState::Finished && !done.leaves_something();
+        Ok(!is_done || self.awaits_other_code()?)
+    }
+
+    /// Returns whether stripes have another code than new ones, or than their files.
+    fn awaits_other_code(&self) -> Result<bool, CommitError> {
+        let is_rewrite_open = self.transactions.catalog.rewrite_order()?.is_some();
+        Ok(is_rewrite_open || self.rebuild.has_other_codes())
     }
 
     /// Returns the absent members for which an order that an unmount interrupted goes on. If an order begins that is for
@@ -315,7 +345,11 @@ impl RebuildScheduler {
         };
         self.redundancy.look_for_files();
         let may_be_known = scope == RebuildScope::Online || is_whole;
-        Ok((!may_be_known || self.redundancy.may_lack_shards()?).then_some(scope))
+        let is_in_need = !may_be_known || self.redundancy.may_lack_shards()?;
+        if !is_in_need && is_whole && !self.awaits_other_code()? {
+            self.lasting_limit.end()?;
+        }
+        Ok(is_in_need.then_some(scope))
     }
 
     /// Returns the absent members, and the room of the others.

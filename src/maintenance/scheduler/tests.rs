@@ -683,4 +683,5 @@ fn the_rewriting_goes_on_by_itself_without_members_that_a_rebuild_gave_up() {
 }
 
 mod giving_up;
+mod lasting_limit;
 mod rewriting;

@@ -33,6 +33,11 @@ impl Limit {
         }
     }
 
+    /// Sets the limit of an order that ended, or that an earlier opening of the volume took, for the work that it left.
+    pub(super) fn resume(&self, limit: u64) {
+        self.set(limit);
+    }
+
     /// Restores the limit for rebuilds without an order, once no order is open.
     pub(super) fn reset(&self) {
         self.set(self.unordered);

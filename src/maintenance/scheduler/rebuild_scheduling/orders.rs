@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use parking_lot::{Condvar, Mutex};
@@ -181,6 +181,29 @@ impl RebuildOrders {
         self.limit.lift(self.book.lock().has_open());
     }
 
+    /// Applies the limit of earlier orders to the work that they left, until another order comes.
+    pub(super) fn resume_limit(&self, limit: u64) {
+        let book = self.book.lock();
+        if !book.has_open() {
+            self.limit.resume(limit);
+        }
+    }
+
+    /// Lifts the limit of earlier orders, because what they left is done.
+    pub(super) fn end_limit(&self) {
+        let book = self.book.lock();
+        if !book.has_open() {
+            self.limit.reset();
+        }
+    }
+
+    /// Returns the limit in force, in bytes per second, if there is one.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> Option<u64> {
+        let limit = self.limit.in_force().load(Ordering::Relaxed);
+        (limit > 0).then_some(limit)
+    }
+
     /// Waits until an order has been carried out, as far as that is possible, but no longer than `patience`. Returns
     /// `None` if it has not been then.
     ///
@@ -297,8 +320,6 @@ impl RebuildOrders {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::Ordering;
-
     use super::*;
 
     #[test]

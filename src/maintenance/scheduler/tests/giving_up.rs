@@ -172,7 +172,7 @@ fn a_returned_member_fills_slots_without_a_holder_while_another_one_is_away() {
 }
 
 /// Opens forks of some disks, as after the death of the daemon or an unmount.
-fn reopen(disks: &[MemDisk], without: u16) -> (Vec<MemDisk>, Arc<Maintenance>) {
+pub(super) fn reopen(disks: &[MemDisk], without: u16) -> (Vec<MemDisk>, Arc<Maintenance>) {
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     let there = (0..).zip(&disks).filter(|(index, _)| *index != without);
     let there: Vec<MemDisk> = there.map(|(_, disk)| disk.clone()).collect();

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Makes a volume of four members with data, whose last one is away. Its files are to be rewritten.
-fn without_one() -> (Vec<MemDisk>, Arc<Maintenance>) {
+pub(super) fn without_one() -> (Vec<MemDisk>, Arc<Maintenance>) {
     let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
     options.unit_bytes = 64 << 10;
     let (disks, maintenance) = volume_of(4, &options, |stores| stores);
