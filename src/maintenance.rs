@@ -52,7 +52,9 @@ pub use reaper::Reaper;
 pub use rebuild::{Rebuild, RebuildScope, RewriteStatus};
 pub use rebuild_status::{RebuildKind, RebuildProgress, RebuildState, RebuildStatus};
 pub use recheck::Recheck;
-pub use redundancy::{LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow};
+pub use redundancy::{
+    LostStripe, MissingShards, Redundancy, RedundancyCounter, RedundancyRow, UnwrittenShards,
+};
 pub use room::Room;
 pub use scheduler::{OrderNumber, PauseSwitch, RebuildOrders, Schedule, Scheduler};
 pub use scrub::{Follower, ReadShards, ScrubState, ScrubStatus, Scrubber, WrongShards};

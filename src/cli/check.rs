@@ -1,5 +1,7 @@
 //! `cauchyfs check`.
 
+mod unwritten;
+
 use std::ops::ControlFlow;
 
 use cauchyfs_sandbox::calls::CommandWork;
@@ -24,6 +26,7 @@ use crate::fs::check::{self, CheckReport};
 use crate::fuse::one_line;
 use crate::maintenance::ScrubStatus;
 use crate::store::StoreErrorKind;
+use unwritten::Unwritten;
 
 /// Checks the structure of an unmounted volume.
 ///
@@ -87,7 +90,11 @@ fn examine(volume: &Volume, arguments: &CheckArguments) -> Result<Examined, Fail
         )));
     }
     let foreign = foreign_files(volume);
+    let unwritten = Unwritten::find(volume, &report)?;
     list_found(&checked, pages, &report, &foreign);
+    for line in unwritten.lines() {
+        terminal::line(line);
+    }
     if !repair && report.absentees().any(MemberReport::has_lost_superblock) {
         terminal::line(
             "`cauchyfs check --repair` with all directories recovers missing superblocks",
@@ -128,6 +135,12 @@ fn list_found(checked: &CheckReport, pages: u64, report: &StatusReport, foreign:
     }
     for line in report.lost.lines() {
         terminal::line(line);
+    }
+    let is_lost = report.rows().iter().any(|row| row.losses_tolerated < 0);
+    if is_lost && report.lost.is_empty() {
+        terminal::line(
+            "the bytes that cannot be read are of files without a name: they were removed while programs had them open",
+        );
     }
     for line in foreign {
         terminal::line(line);

@@ -99,6 +99,16 @@ pub struct MissingShards {
     pub shards: u64,
 }
 
+/// Shards that no file should have, although stripes that files refer to lack them: they were never written, or turned out
+/// bad. Those of absent members are not among them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnwrittenShards {
+    /// The number of shards by segment, and by the member that is to get them. None is one that the segment does not have yet.
+    pub places: BTreeMap<(SegmentId, Option<MemberIndex>), u64>,
+    /// The first of these stripes.
+    pub stripes: Vec<StripeId>,
+}
+
 /// Counter of redundancy. It keeps the last count, which may serve other callers.
 pub struct RedundancyCounter {
     members: Arc<Members>,

@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::support::{
     CAUCHYFS, Shape, TestVolume, check_large, drop_caches, must, pattern, run, segment_files,
-    skip_mounts, text,
+    skip_mounts, text, write_large,
 };
 
 /// Bytes of the large file: several segments.
@@ -375,5 +375,30 @@ fn superblocks_that_are_lost_are_named_and_come_back_by_a_repair() {
         assert_eq!(output.status.code(), Some(2), "{output:?}");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(said.contains("that has its own"), "{said}");
+    }
+}
+
+/// Shards that were not written while a directory was away are in no file that could be missing.
+#[test]
+fn shards_that_were_never_written_are_named_with_their_places_and_files() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    volume.mount_degraded(&[0, 1, 2, 3, 4]);
+    write_large(&volume.path("thesis"), 1, 4 << 20).unwrap();
+    volume.unmount();
+    for options in [&[][..], &["--deep"]] {
+        let (said, code) = volume.check(options);
+        assert_eq!(code, 3, "{said}");
+        assert!(said.contains("not all that they name is there"), "{said}");
+        assert!(said.contains("less protected for that: thesis\n"), "{said}");
+        let segment = format!("{}/segments/", text(&volume.members[5]));
+        let lacks = |line: &str| line.starts_with(&segment) && line.contains(" lacks ");
+        let no_place = |line: &str| line.contains("in no directory yet lacks ");
+        assert!(
+            said.lines().any(|line| lacks(line) || no_place(line)),
+            "{said}"
+        );
     }
 }

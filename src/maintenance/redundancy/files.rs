@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::ControlFlow;
 
-use super::{MissingShards, RedundancyCounter, RedundancyRow};
+use super::{MissingShards, RedundancyCounter, RedundancyRow, UnwrittenShards};
 use crate::format::key::{self, KeyRange};
 use crate::format::record::{RepairNote, Segment, Stripe};
 use crate::format::{MemberIndex, Record, SegmentId, ShardIndex, StripeId};
@@ -85,6 +85,47 @@ impl RedundancyCounter {
             Ok::<_, CommitError>(ControlFlow::Continue(()))
         })?;
         Ok(lacking)
+    }
+
+    /// Counts the shards that no record places in a file, and lists at most so many of their stripes.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn unwritten_shards(&self, most_stripes: usize) -> Result<UnwrittenShards, CommitError> {
+        let live = self.members.membership().live();
+        let segments: HashMap<SegmentId, Segment> =
+            self.stripes.segments().records().into_iter().collect();
+        let mut unwritten = UnwrittenShards::default();
+        let (from, end) = key::stripes();
+        self.catalog.visit(&from, &end, |key, value| {
+            let (stripe, record) = (key::parse_stripe(key)?, Stripe::decode(value)?);
+            let Some(segment) = segments.get(&record.segment) else {
+                return Ok(ControlFlow::Continue(()));
+            };
+            let total = segment.data_shards.saturating_add(segment.parity_shards);
+            let lacking = (0..total).map(ShardIndex).filter(|shard| {
+                let is_implied = record.is_implied(*shard, segment.data_shards.into());
+                !is_implied && !record.written.contains(*shard)
+            });
+            let places: Vec<_> = lacking
+                .map(|shard| member_of(segment, &record, shard))
+                .filter(|member| member.is_none_or(|member| live.contains(&member)))
+                .collect();
+            if !places.is_empty() && self.catalog.has_backref(stripe)? {
+                for member in places {
+                    *unwritten
+                        .places
+                        .entry((record.segment, member))
+                        .or_default() += 1;
+                }
+                if unwritten.stripes.len() < most_stripes {
+                    unwritten.stripes.push(stripe);
+                }
+            }
+            Ok::<_, CommitError>(ControlFlow::Continue(()))
+        })?;
+        Ok(unwritten)
     }
 
     /// Returns whether stripes are known to lack shards: written while members were away, or lost since; or their files
