@@ -5,7 +5,7 @@ use cauchyfs_testkit::{disks, eventually, stores};
 use super::queue::Queue;
 use super::*;
 use crate::codec::Geometry;
-use crate::format::event::FILE_MAX;
+use crate::format::event::{FILE_MAX, FirstNames};
 use crate::format::files::{EVENTS, OLD_EVENTS};
 use crate::membership::CreateOptions;
 use crate::store::{
@@ -52,6 +52,7 @@ fn numbered(number: u64) -> EventKind {
     EventKind::RangesLost {
         files: number,
         bytes: 0,
+        first_files: FirstNames::default(),
     }
 }
 

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::{FormatError, MemberIndex, VolumeId, wire::Reader};
 
-pub use kind::{EventKind, Severity, TEXT_MAX};
+pub use kind::{EventKind, FirstNames, Severity, TEXT_MAX};
 pub use log::{EventFile, RawEvent, merge, read_file, read_raw};
 
 /// Most bytes of an event file.

@@ -13,8 +13,11 @@ use crate::control::alerts::notice::{Letter, Notice, NoticeKind};
 use crate::control::event_report::EventReport;
 use crate::format::event::{EventKind, Severity};
 
-/// The longest subject, and the longest line of a text, in characters.
-const LONGEST_SUBJECT: usize = 180;
+/// The longest subject, in characters: programs for mail show about so many.
+const LONGEST_SUBJECT: usize = 100;
+
+/// The longest name in a subject, and the longest line of a text.
+const LONGEST_NAME: usize = 32;
 const LONGEST_LINE: usize = 500;
 
 /// Puts a notice into words.
@@ -22,7 +25,9 @@ pub(in crate::cli) fn wording(notice: &Notice) -> Letter {
     let subject = if notice.kind == NoticeKind::Test {
         format!("CauchyFS on {}: a test alert", host())
     } else {
-        format!("Volume {}: {}", name(notice), headline(notice))
+        let volume = format!("Volume {}: ", shortened(name(notice), LONGEST_NAME));
+        let most = LONGEST_SUBJECT.saturating_sub(volume.chars().count());
+        volume + &first_clauses(&headline(notice), most)
     };
     Letter {
         subject: shortened(&subject, LONGEST_SUBJECT),
@@ -53,8 +58,24 @@ fn shortened(line: &str, most: usize) -> String {
     line.chars().take(most).chain(['…']).collect()
 }
 
+/// Returns as many whole clauses of a sentence as fit. The text of the notice has all of it.
+fn first_clauses(sentence: &str, most: usize) -> String {
+    let sentence = Escaped(sentence).to_string();
+    let Some((end, _)) = sentence.char_indices().nth(most) else {
+        return sentence;
+    };
+    let clause = ["; ", ": ", ", "].map(|mark| sentence[..end].rfind(mark));
+    if let Some(cut) = clause.into_iter().flatten().max() {
+        return sentence[..cut].to_owned();
+    }
+    let word = sentence[..end].rfind(' ').unwrap_or(end);
+    format!("{} …", &sentence[..word])
+}
+
+/// Names a member by its path, or by its number if that is shorter by far.
 fn member_name(event: &EventReport) -> String {
-    match (&event.path, event.member) {
+    let is_short = |path: &&String| path.chars().count() <= LONGEST_NAME;
+    match (event.path.as_ref().filter(is_short), event.member) {
         (Some(path), _) => format!("member {path}"),
         (None, Some(number)) => format!("member {number}"),
         (None, None) => "a member".to_owned(),
@@ -120,7 +141,8 @@ fn other_problem(notice: &Notice) -> Option<&EventReport> {
         );
         is_problem && !is_told_otherwise
     });
-    others.max_by_key(|event| event.severity)
+    // Of several that are as severe, the first says how many files are concerned. Earlier builds named each after it.
+    others.rev().max_by_key(|event| event.severity)
 }
 
 fn survival(kind: &EventKind) -> Option<String> {
@@ -197,6 +219,7 @@ fn text(notice: &Notice) -> String {
 mod tests {
     use super::*;
     use crate::control::alerts::notice::NoticeVolume;
+    use crate::format::event::FirstNames;
 
     fn event(member: Option<u16>, kind: EventKind) -> EventReport {
         EventReport {
@@ -262,6 +285,43 @@ mod tests {
             bytes_usable: 1 << 30,
         };
         assert!(subject(vec![event(None, low)]).starts_with("Volume photos: room is low"));
+    }
+
+    /// Programs for mail cut what is longer, and the number tells most.
+    #[test]
+    fn a_long_subject_ends_with_a_whole_clause_and_the_text_has_all_of_it() {
+        let lost = || EventKind::RangesLost {
+            files: 1234,
+            bytes: 5 << 30,
+            first_files: FirstNames(vec!["long/name".repeat(9), "b".to_owned(), "c".to_owned()]),
+        };
+        let named = EventKind::FileLost {
+            file: "a".to_owned(),
+        };
+        let expected = "Volume photos: 1234 files cannot be read in part: 5.0 GiB are lost";
+        let events = || vec![event(None, lost()), event(None, named.clone())];
+        assert_eq!(subject(events()), expected);
+        let mut notice = Notice::new(NoticeKind::Problem, NoticeVolume::default(), events());
+        let letter = wording(&notice);
+        assert!(
+            letter.text.contains("long/name, b, c and others"),
+            "{letter:?}"
+        );
+        notice.about.label = "very long label ".repeat(20);
+        notice.events[0].member = Some(7);
+        notice.events[0].path = Some("/mnt/disks/very/long/directory/name".to_owned());
+        let reason =
+            "a reason that goes on and on without any mark between its many words".repeat(3);
+        notice.events[0].kind = EventKind::MemberFaulted { reason };
+        notice.events.truncate(1);
+        let letter = wording(&notice);
+        assert!(
+            letter.subject.chars().count() <= LONGEST_SUBJECT,
+            "{letter:?}"
+        );
+        assert!(letter.subject.ends_with(": member 7 failed"), "{letter:?}");
+        let words = first_clauses("several words without a mark", 15);
+        assert_eq!(words, "several words …");
     }
 
     #[test]

@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 
 use crate::cli::size::{format_count, format_size};
 use crate::control::event_report::EventReport;
-use crate::format::event::{EventKind, Severity};
+use crate::format::event::{EventKind, FirstNames, Severity};
 
 impl EventReport {
     /// Composes the line that people read: local time, severity, member, sentence.
@@ -291,11 +291,23 @@ fn of_volume(kind: &EventKind, subject: &str) -> String {
             "redundancy is restored: all data survives as many losses as its code promises"
                 .to_owned()
         }
-        EventKind::RangesLost { files, bytes } => format!(
-            "{} cannot be read in part: {} are lost",
-            format_count(*files, "file"),
-            format_size(*bytes)
-        ),
+        EventKind::RangesLost {
+            files,
+            bytes,
+            first_files: FirstNames(first),
+        } => {
+            let of_many = u64::try_from(first.len()).unwrap_or(u64::MAX) < *files;
+            let named = match (first.is_empty(), of_many) {
+                (true, _) => String::new(),
+                (false, false) => format!(", in {}", first.join(", ")),
+                (false, true) => format!(", in {} and others", first.join(", ")),
+            };
+            format!(
+                "{} cannot be read in part: {} are lost{named}",
+                format_count(*files, "file"),
+                format_size(*bytes)
+            )
+        }
         EventKind::FileLost { file } => format!("lost in part: {file}"),
         EventKind::RangesRecovered { files } => format!(
             "{} can be read again, or no longer exist",

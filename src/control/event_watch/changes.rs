@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::seen::{CodeSeen, MemberSeen, RedundancySeen, Seen, SpaceSeen};
 use crate::format::MemberIndex;
-use crate::format::event::{Event, EventKind, EventMember};
+use crate::format::event::{Event, EventKind, EventMember, FirstNames};
 use crate::fs::{InterlockChange, RefusedRemovals};
 use crate::maintenance::{RebuildKind, RebuildProgress, RebuildState, ScrubState, ScrubStatus};
 use crate::membership::{ErrorCounts, MemberState};
@@ -22,8 +22,8 @@ const RESPONSIVE_AFTER: Duration = Duration::from_secs(30);
 /// The time without progress after which a job is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
-/// Most files that are named when ranges are lost. `status` lists all.
-const MOST_FILES: usize = 16;
+/// The time after the loss of ranges in which further losses wait, so that those of one outage are told together.
+const LOSS_PAUSE: Duration = Duration::from_secs(600);
 
 /// The part of the room, in percent, below which it is low, and above which it is not low any more.
 const LOW_PERCENT: u64 = 5;
@@ -49,6 +49,8 @@ pub(super) struct Changes {
     redundancy: Option<RedundancySeen>,
     named: BTreeSet<String>,
     lost_files: usize,
+    /// When ranges were last told to be lost. None since all could be read.
+    told_lost: Option<Instant>,
     /// The conditions that the daemon before left.
     left: LeftBehind,
 }
@@ -214,7 +216,7 @@ impl Changes {
         }
         self.see_space(seen, &mut noted);
         if let Some(counted) = &seen.redundancy {
-            self.see_redundancy(counted, &mut noted);
+            self.see_redundancy(counted, now, &mut noted);
         }
         noted
     }
@@ -315,7 +317,7 @@ impl Changes {
         }
     }
 
-    fn see_redundancy(&mut self, counted: &RedundancySeen, noted: &mut Vec<Noted>) {
+    fn see_redundancy(&mut self, counted: &RedundancySeen, now: Instant, noted: &mut Vec<Noted>) {
         let &RedundancySeen {
             losses_tolerated,
             losses_promised,
@@ -342,28 +344,35 @@ impl Changes {
         } else if !was_whole {
             noted.push((None, EventKind::RedundancyRestored { losses_tolerated }));
         }
-        self.see_lost(counted, noted);
+        self.see_lost(counted, now, noted);
         self.redundancy = Some(counted.clone());
     }
 
-    fn see_lost(&mut self, counted: &RedundancySeen, noted: &mut Vec<Noted>) {
+    /// Tells of ranges that are lost, in one event for all files. Further ones are told a while later, together, if they still
+    /// are.
+    fn see_lost(&mut self, counted: &RedundancySeen, now: Instant, noted: &mut Vec<Noted>) {
         let files = counted.lost_files.len();
-        let new: Vec<&String> = counted.lost_files.difference(&self.named).collect();
-        if !new.is_empty() || files > self.lost_files {
+        let mut new = counted.lost_files.difference(&self.named).peekable();
+        if new.peek().is_some() || files > self.lost_files {
+            if self.told_lost.is_some_and(|told| now < told + LOSS_PAUSE) {
+                return;
+            }
+            self.told_lost = Some(now);
+            let first_files = new.take(FirstNames::MOST).cloned().collect();
             noted.push((
                 None,
                 EventKind::RangesLost {
                     files: files as u64,
                     bytes: counted.lost_bytes,
+                    first_files: FirstNames(first_files),
                 },
             ));
-            for file in new.iter().take(MOST_FILES) {
-                let file = (*file).clone();
-                noted.push((None, EventKind::FileLost { file }));
-            }
         } else if files == 0 && self.lost_files > 0 {
             let files = self.lost_files as u64;
             noted.push((None, EventKind::RangesRecovered { files }));
+        }
+        if files == 0 {
+            self.told_lost = None;
         }
         self.lost_files = files;
         self.named.clone_from(&counted.lost_files);

@@ -101,6 +101,36 @@ impl Field for String {
     }
 }
 
+/// The names of some things, at most three, at the end of an event. Events of earlier builds have none.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct FirstNames(pub Vec<String>);
+
+impl FirstNames {
+    /// The most names.
+    pub const MOST: usize = 3;
+}
+
+impl Field for FirstNames {
+    fn put(&self, out: &mut Vec<u8>) {
+        let names = &self.0[..self.0.len().min(Self::MOST)];
+        out.push(u8::try_from(names.len()).expect("there are at most three"));
+        names.iter().for_each(|name| put_text(name, out));
+    }
+
+    fn take(reader: &mut Reader<'_>) -> Result<Self, FormatError> {
+        if reader.is_empty() {
+            return Ok(Self::default());
+        }
+        let count = reader.u8()?;
+        if usize::from(count) > Self::MOST {
+            return Err(reader.bad("count of names", count));
+        }
+        let names = (0..count).map(|_| take_text(reader));
+        Ok(Self(names.collect::<Result<_, _>>()?))
+    }
+}
+
 /// Appends a text of at most [`TEXT_MAX`] bytes, cut between two characters.
 pub(super) fn put_text(text: &str, out: &mut Vec<u8>) {
     let mut len = text.len().min(TEXT_MAX);
@@ -396,14 +426,17 @@ kinds! {
         /// The seconds in which they happened.
         seconds: u64,
     }
-    /// Ranges of files cannot be read, and no member has them. Events with the names of the files follow.
+    /// Ranges of files cannot be read, and no member has them.
     72 Critical RangesLost {
         /// The files that hold such ranges.
         files: u64,
         /// The bytes of such ranges.
         bytes: u64,
+        /// The paths below the mountpoint of the first files that no earlier event counted.
+        #[serde(default)]
+        first_files: FirstNames,
     }
-    /// A file holds ranges that are lost.
+    /// A file holds ranges that are lost. Earlier builds recorded this.
     73 Critical FileLost {
         /// Its path below the mountpoint.
         file: String,

@@ -52,6 +52,27 @@ fn random_of(tag: u8, rng: &mut StdRng) -> Event {
     }
 }
 
+/// As earlier builds wrote it. They ignore the names of later builds in turn.
+#[test]
+fn lost_ranges_without_names_decode_to_an_event_that_names_none() {
+    let fields: Vec<u8> = [5_u64, 7].iter().flat_map(|it| it.to_le_bytes()).collect();
+    let taken = EventKind::take(72, &mut Reader::new(EVENT, &fields)).unwrap();
+    let named = |names: &[&str]| EventKind::RangesLost {
+        files: 5,
+        bytes: 7,
+        first_files: FirstNames(names.iter().map(ToString::to_string).collect()),
+    };
+    assert_eq!(taken, named(&[]));
+    let mut written = Vec::new();
+    named(&["a", "b", "c", "d"]).put(&mut written);
+    assert_eq!(written[..16], fields);
+    let taken = EventKind::take(72, &mut Reader::new(EVENT, &written)).unwrap();
+    assert_eq!(taken, named(&["a", "b", "c"]), "there are at most three");
+    let shown: EventKind =
+        serde_json::from_str(r#"{"event":"ranges_lost","files":5,"bytes":7}"#).unwrap();
+    assert_eq!(shown, named(&[]), "an earlier daemon told it");
+}
+
 #[test]
 fn an_event_of_every_kind_decodes_to_the_encoded_one() {
     let (seed, mut rng) = seeded();

@@ -274,24 +274,41 @@ fn redundancy_is_told_when_it_falls_when_it_falls_further_and_when_it_is_whole_a
 }
 
 #[test]
-fn lost_files_are_named_once_and_no_more_than_a_few_at_once() {
+fn lost_files_are_told_together_and_further_ones_after_a_while() {
     let mut volume = Watched::new();
-    let file = |name: &str| EventKind::FileLost {
-        file: name.to_owned(),
+    let lost = |files: u64, first: &[&str]| EventKind::RangesLost {
+        files,
+        bytes: 7 * files,
+        first_files: FirstNames(first.iter().map(ToString::to_string).collect()),
     };
-    let lost = |files, bytes| EventKind::RangesLost { files, bytes };
     volume.count(1, &[]);
-    assert_eq!(
-        volume.count(1, &["a", "b"]),
-        [lost(2, 14), file("a"), file("b")]
-    );
-    assert_eq!(volume.count(1, &["a", "b"]), []);
-    assert_eq!(volume.count(1, &["a", "b", "c"]), [lost(3, 21), file("c")]);
-    let names: Vec<String> = (0..50).map(|number| format!("n{number}")).collect();
+    let names: Vec<String> = (10..50).map(|number| format!("n{number}")).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    assert_eq!(volume.count(1, &names).len(), 1 + MOST_FILES);
-    let recovered = EventKind::RangesRecovered { files: 50 };
+    let first = ["n10", "n11", "n12"];
+    assert_eq!(volume.count(1, &names), [lost(40, &first)]);
+    assert_eq!(volume.count(1, &names), []);
+    let more: Vec<&str> = names.iter().copied().chain(["z"]).collect();
+    assert_eq!(volume.count(1, &more), [], "it belongs to the same outage");
+    volume.now += LOSS_PAUSE;
+    assert_eq!(volume.count(1, &more), [lost(41, &["z"])]);
+    let recovered = EventKind::RangesRecovered { files: 41 };
     assert_eq!(volume.count(1, &[]), [recovered]);
+    assert_eq!(volume.count(1, &["a"]), [lost(1, &["a"])], "a new outage");
+}
+
+/// No loss is hidden by one that was told just before.
+#[test]
+fn a_loss_that_waits_is_told_also_if_it_comes_after_the_last_change() {
+    let mut volume = Watched::new();
+    assert_eq!(volume.count(1, &["a"]).len(), 1);
+    assert_eq!(volume.count(1, &["b", "c"]), []);
+    assert!(volume.changes.is_reduced(), "so it is counted again");
+    volume.now += LOSS_PAUSE;
+    let told = volume.count(1, &["b", "c"]);
+    assert!(
+        matches!(&told[..], [EventKind::RangesLost { files: 2, .. }]),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -519,7 +536,11 @@ fn conditions_that_ended_while_there_was_no_daemon_are_told_to_have_ended() {
         stripes: 1,
         bytes: 1,
     };
-    let lost = EventKind::RangesLost { files: 2, bytes: 9 };
+    let lost = EventKind::RangesLost {
+        files: 2,
+        bytes: 9,
+        first_files: FirstNames::default(),
+    };
     let low = EventKind::SpaceLow {
         bytes_free: 1,
         bytes_usable: 100,
