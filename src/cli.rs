@@ -278,6 +278,40 @@ mod tests {
         Arguments::command().debug_assert();
     }
 
+    /// A paragraph is wrapped to the width of the terminal, so it has no line breaks of its own. Examples and tables keep
+    /// theirs.
+    #[test]
+    fn help_is_wrapped_once_and_its_examples_and_tables_fit_on_80_columns() {
+        fn check(command: &clap::Command, seen: &mut usize) {
+            let name = command.get_name();
+            let help = command.get_after_help().map(ToString::to_string);
+            for paragraph in help.unwrap_or_default().split("\n\n") {
+                let is_kept = paragraph.lines().any(|line| line.starts_with("  "));
+                let is_one_line = paragraph.lines().count() <= 1;
+                assert!(is_kept || is_one_line, "{name}: {paragraph}");
+                let mut lines = paragraph.lines().filter(|_| is_kept);
+                let is_narrow = lines.all(|line| line.chars().count() <= 80);
+                assert!(is_narrow, "{name}: {paragraph}");
+                *seen += 1;
+            }
+            let below = command.get_subcommands();
+            below.for_each(|command| check(command, seen));
+        }
+        let mut seen = 0;
+        check(&Arguments::command(), &mut seen);
+        assert!(seen > 40, "{seen}");
+        let mut narrow = Arguments::command().term_width(80);
+        narrow.build();
+        let usage = narrow.find_subcommand_mut("usage").unwrap();
+        let help = usage.render_long_help().to_string();
+        assert!(
+            help.lines().all(|line| line.chars().count() <= 80),
+            "{help}"
+        );
+        let words = "counts them, but for the directories themselves.";
+        assert!(help.replace('\n', " ").contains(words), "{help}");
+    }
+
     #[test]
     fn the_nearest_names_are_proposed() {
         for (given, nearest) in [

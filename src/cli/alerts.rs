@@ -30,27 +30,27 @@ pub(super) use wording::wording;
   cauchyfs alerts test
   cauchyfs alerts test --config ./alerts.toml --json
 
-An example of the file, with all keys: contrib/alerts.toml. Each [[receiver]] has a `name`, a `kind` (program, webhook
-or mail), and a `severity`, the least that it wants: info, warning (as if not given) or critical. The end of a problem is
+An example of the file, with all keys: contrib/alerts.toml. Each [[receiver]] has a `name`, a `kind` (program, webhook \
+or mail), and a `severity`, the least that it wants: info, warning (as if not given) or critical. The end of a problem is \
 sent to all that were told of it.
 
-Programs get a JSON object on standard input, and webhooks the same as the body of a POST: `id` (the same if it is sent
-again), `time`, `kind` (problem, recovery, information, summary or test), `severity`, `volume`, `label`,
-`mountpoint`, `events` (as `cauchyfs events --json` has them), `events_left_out`, `notices_lost`, `holding_back`,
-`subject` and `text`. A program accepts it by ending with code 0, a server by a status of 200 to 299. With a secret,
+Programs get a JSON object on standard input, and webhooks the same as the body of a POST: `id` (the same if it is sent \
+again), `time`, `kind` (problem, recovery, information, summary or test), `severity`, `volume`, `label`, \
+`mountpoint`, `events` (as `cauchyfs events --json` has them), `events_left_out`, `notices_lost`, `holding_back`, \
+`subject` and `text`. A program accepts it by ending with code 0, a server by a status of 200 to 299. With a secret, \
 the header X-CauchyFS-Signature is sha256= and the HMAC-SHA256 of the body in hexadecimal digits.
 
-Events of some seconds are one message. There are at most four in an hour about one member; then a summary follows. What
-cannot be delivered is tried again for a week, also after a restart. For one receiver 64 alerts wait; beyond that the
-least severe is dropped, and `notices_lost` of the next says how many were. An alert that the receiver refuses (a status
+Events of some seconds are one message. There are at most four in an hour about one member; then a summary follows. What \
+cannot be delivered is tried again for a week, also after a restart. For one receiver 64 alerts wait; beyond that the \
+least severe is dropped, and `notices_lost` of the next says how many were. An alert that the receiver refuses (a status \
 of 400 to 499 but for 408, 425 and 429, or a permanent error of a mail server) lets the others go first.
 
-A process beside the daemon sends alerts. If it ends before its time, it is started again after 1 s, then after 2 s, up
-to five minutes, and sends the alerts of all events in between that the log of events still has. Meanwhile, `cauchyfs
-status` says so. A change of the file takes effect within a minute, without another mount. A receiver with an error in the
+A process beside the daemon sends alerts. If it ends before its time, it is started again after 1 s, then after 2 s, up \
+to five minutes, and sends the alerts of all events in between that the log of events still has. Meanwhile, `cauchyfs \
+status` says so. A change of the file takes effect within a minute, without another mount. A receiver with an error in the \
 file gets the alerts of that time once the file is correct, as does one that was removed less than a week ago.
 
-A program, the file, and files with secrets must belong to root or to the user of the mount, as must all directories
+A program, the file, and files with secrets must belong to root or to the user of the mount, as must all directories \
 above them. No other user may be able to write there.")]
 pub(super) struct AlertsArguments {
     #[command(subcommand)]

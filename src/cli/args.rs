@@ -34,12 +34,13 @@ const MOST_THREADS: u64 = 256;
     max_term_width = 100,
     disable_help_subcommand = true,
     after_help = "Examples:
-  cauchyfs create --data 4 --parity 2 /srv/d0 /srv/d1 /srv/d2 /srv/d3 /srv/d4 /srv/d5
+  cauchyfs create --data 4 --parity 2 /srv/d0 /srv/d1 /srv/d2 /srv/d3 /srv/d4 \\
+      /srv/d5
   cauchyfs mount /srv/d* /mnt/photos
   cauchyfs status /mnt/photos
   cauchyfs unmount /mnt/photos
 
-Exit codes: 0 done, 1 wrong usage, 2 the environment or I/O failed,
+Exit codes: 0 done, 1 wrong usage, 2 the environment or I/O failed, \
 3 done or running but degraded or incomplete, 4 data is lost."
 )]
 pub(super) struct Arguments {
@@ -81,7 +82,8 @@ pub(super) enum Command {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs create --data 4 --parity 2 d0 d1 d2 d3 d4 d5
-  cauchyfs create --data 4 --parity 2 --label photos /srv/disk{0..7}    # more than K+M is fine")]
+  # more than K+M is fine
+  cauchyfs create --data 4 --parity 2 --label photos /srv/disk{0..7}")]
 pub(super) struct CreateArguments {
     /// Data shards of a stripe.
     #[arg(long, value_name = "K")]
@@ -127,18 +129,19 @@ pub(super) struct CreateArguments {
     args_override_self = true,
     after_help = "Examples:
   cauchyfs mount d0 d1 d2 d3 d4 d5 /mnt/photos
-  cauchyfs mount -o ro,noatime d0 d1 d2 d3 /mnt/photos                  # two of six are gone
-  cauchyfs mount --volume photos                        # as /etc/cauchyfs/volumes/photos.conf says
-  mount -t cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos -o cache-size=1GiB   # as fstab does
+  cauchyfs mount -o ro,noatime d0 d1 d2 d3 /mnt/photos  # two of six are gone
+  cauchyfs mount --volume photos  # as /etc/cauchyfs/volumes/photos.conf says
+  # as fstab does
+  mount -t cauchyfs /srv/d0:/srv/d1:/srv/d2 /mnt/photos -o cache-size=1GiB
 
-Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime,
-strictatime, sync, dirsync, no_writeback, open_requests, fsname=NAME, and every long option above
-as name or name=value, which the same option without -o overrides. With
-open_requests the kernel requests each open of a file from the daemon. Small files are then
-slower to read, and the daemon knows which files are written. default_permissions is always on,
-and so are nosuid and nodev unless suid or dev is given by name (`defaults` gives neither; in
-fstab write allow_suid and allow_dev, since mount(8) does not pass the short names on); _netdev,
-nofail, user and x-* are for others and ignored, and so are nodiratime and lazytime. The kernel
+Options for -o: ro, rw, allow_other, nosuid, nodev, noexec, suid, dev, exec, noatime, relatime, \
+strictatime, sync, dirsync, no_writeback, open_requests, fsname=NAME, and every long option above \
+as name or name=value, which the same option without -o overrides. With \
+open_requests the kernel requests each open of a file from the daemon. Small files are then \
+slower to read, and the daemon knows which files are written. default_permissions is always on, \
+and so are nosuid and nodev unless suid or dev is given by name (`defaults` gives neither; in \
+fstab write allow_suid and allow_dev, since mount(8) does not pass the short names on); _netdev, \
+nofail, user and x-* are for others and ignored, and so are nodiratime and lazytime. The kernel \
 serves what it has cached by itself: such reads set no access time, whatever is chosen."
 )]
 pub(super) struct MountArguments {
@@ -246,7 +249,7 @@ impl MountArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs unmount /mnt/photos
-  cauchyfs unmount --lazy /mnt/photos        # although something below is in use")]
+  cauchyfs unmount --lazy /mnt/photos  # although something below is in use")]
 pub(super) struct UnmountArguments {
     /// Do it although files below are in use; their users get errors.
     #[arg(long)]
@@ -262,11 +265,11 @@ pub(super) struct UnmountArguments {
   cauchyfs status /mnt/photos
   cauchyfs status --json d0 d1 d2 d3 d4 d5
 
-With --json, `redundancy` says how many bytes of files survive how many more losses, counted on the
-directories, and `index` does so for the records: `copies_wanted`, and which `members` have a copy. One
-copy is enough; `index` is null where too few directories are there to look into it. For a member that is
-not in full use, `reason` is a sentence, and `cause` the same for programs: its `kind` is one stable word,
-such as no_directory, failed, flapping, mounted_apart, superblock_damaged or unverified, beside the fields
+With --json, `redundancy` says how many bytes of files survive how many more losses, counted on the \
+directories, and `index` does so for the records: `copies_wanted`, and which `members` have a copy. One \
+copy is enough; `index` is null where too few directories are there to look into it. For a member that is \
+not in full use, `reason` is a sentence, and `cause` the same for programs: its `kind` is one stable word, \
+such as no_directory, failed, flapping, mounted_apart, superblock_damaged or unverified, beside the fields \
 that belong to it.")]
 pub(super) struct StatusArguments {
     /// Print one JSON document.
@@ -285,23 +288,30 @@ pub(super) struct StatusArguments {
 #[command(after_help = "Examples:
   cauchyfs usage /mnt/photos
   cauchyfs usage /mnt/photos/2024/beach.jpg
-  cauchyfs usage --json /mnt/photos 2024          # a path after the mountpoint begins there
+  # a path after the mountpoint begins there
+  cauchyfs usage --json /mnt/photos 2024
 
-The columns of a member sum to the bytes that its files take on their filesystem, as `du` counts them, but for
+The columns of a member sum to the bytes that its files take on their filesystem, as `du` counts them, but for \
 the directories themselves.
+
   data          bytes of files, in whole blocks
   parity        shards that make up for lost members
-  dead          replaced or deleted bytes; those of dead stripes come free within seconds, the others by compaction
-                when room is needed
-  preallocated  room of the segments that are being written, so that accepted bytes always find room
-  journal       two files of equal length on every member, each 1/64 of the smallest member and at most 32 MiB,
-                so that an fsync never waits for room
+  dead          replaced or deleted bytes; those of dead stripes come free
+                within seconds, the others by compaction when room is needed
+  preallocated  room of the segments that are being written, so that accepted
+                bytes always find room
+  journal       two files of equal length on every member, each 1/64 of the
+                smallest member and at most 32 MiB, so that an fsync never waits
+                for room
   index         a copy of the records of all files, on M+1 members
-  held back     beside each copy of the index 1/64 of the member and at most 64 MiB, as much as the journal: when
-                other programs fill the disk, the index still takes in all of the journal, and a full volume can
-                be freed by deleting; and where nothing can be reserved, the room of all stripes in memory
+  held back     beside each copy of the index 1/64 of the member and at most
+                64 MiB, as much as the journal: when other programs fill the
+                disk, the index still takes in all of the journal, and a full
+                volume can be freed by deleting; and where nothing can be
+                reserved, the room of all stripes in memory
   other         the superblock, and small files
-So an empty volume takes up to 64 MiB on each member, and up to 130 MiB on each with a copy of the index. That is
+
+So an empty volume takes up to 64 MiB on each member, and up to 130 MiB on each with a copy of the index. That is \
 less on small members, and does not grow with the data.")]
 pub(super) struct UsageArguments {
     /// Print one JSON document.
@@ -322,12 +332,12 @@ pub(super) struct UsageArguments {
 #[command(after_help = "Examples:
   cauchyfs events /mnt/photos
   cauchyfs events --follow --since 2h /mnt/photos
-  cauchyfs events --json d0 d1 d2 d3 d4 d5          # of a volume that is not mounted
+  cauchyfs events --json d0 d1 d2 d3 d4 d5  # of a volume that is not mounted
 
-Each line has the local time, the severity (info, warning or critical), the number of the member, and what
-happened. With --json each line is an object: `time` (RFC 3339), `sequence`, `severity`, `volume`, `member` and its
-`path` (or null), `event`, such as member_missing or scrub_finished, and the numbers that belong to that event.
-A volume that is mounted read-only records nothing on its members. Ctrl-C ends --follow; it goes on when the daemon
+Each line has the local time, the severity (info, warning or critical), the number of the member, and what \
+happened. With --json each line is an object: `time` (RFC 3339), `sequence`, `severity`, `volume`, `member` and its \
+`path` (or null), `event`, such as member_missing or scrub_finished, and the numbers that belong to that event. \
+A volume that is mounted read-only records nothing on its members. Ctrl-C ends --follow; it goes on when the daemon \
 ends and the volume is mounted again.")]
 pub(super) struct EventsArguments {
     /// Go on, and show new events as they come.
@@ -353,10 +363,10 @@ pub(super) struct EventsArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs scrub /mnt/photos
-  cauchyfs scrub --rate 50MiB /mnt/photos      # read no more than this in a second
+  cauchyfs scrub --rate 50MiB /mnt/photos  # read no more than this in a second
   cauchyfs scrub --json /mnt/photos
 
-Files go on being used meanwhile. Ctrl-C stops it, unless others wait for it too; `cauchyfs status`
+Files go on being used meanwhile. Ctrl-C stops it, unless others wait for it too; `cauchyfs status` \
 says how far it is.")]
 pub(super) struct ScrubArguments {
     /// Print one JSON document.
@@ -376,7 +386,8 @@ pub(super) struct ScrubArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs rebuild /mnt/photos
-  cauchyfs rebuild --rate 50MiB /mnt/photos      # write no more than 50 MiB a second")]
+  # write no more than 50 MiB a second
+  cauchyfs rebuild --rate 50MiB /mnt/photos")]
 pub(super) struct RebuildArguments {
     #[command(flatten)]
     pub(super) rebuild: RebuildOptions,
@@ -392,7 +403,7 @@ pub(super) struct RebuildArguments {
   cauchyfs pause /mnt/photos
   cauchyfs resume /mnt/photos
 
-While work is paused, lost shards are not rebuilt, and another loss may be one too many. A write that needs room
+While work is paused, lost shards are not rebuilt, and another loss may be one too many. A write that needs room \
 still makes room.")]
 pub(super) struct PauseArguments {
     /// Where the volume is mounted.
@@ -416,7 +427,8 @@ pub(super) struct ResumeArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs balance /mnt/photos
-  cauchyfs balance --rate 50MiB /mnt/photos      # write no more than 50 MiB a second")]
+  # write no more than 50 MiB a second
+  cauchyfs balance --rate 50MiB /mnt/photos")]
 pub(super) struct BalanceArguments {
     #[command(flatten)]
     pub(super) rebuild: RebuildOptions,
@@ -426,33 +438,35 @@ pub(super) struct BalanceArguments {
 
 /// Change the code of a volume while it is in use. New data has the new code at once, and programs only wait a moment for
 /// that. Then the data that is there is brought to it. If parity shards are added to rs-cauchy, these alone are written, and
-/// all others stay. Any other change writes the data again. Every stripe tolerates as many
+/// all others stay. Any other change writes the data again, except for the stripe unit, which is for new data. Every stripe tolerates as many
 /// losses as before until it tolerates more. Goes on if this command is interrupted, after a crash, and at the next mount.
 /// Another change may follow at any time. Exits with 3 if something could not be brought to it, with 4 if data is lost.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs set --show /mnt/photos
-  cauchyfs set --parity 3 /mnt/photos                  # one more directory may be lost
-  cauchyfs set --parity 3 --rate 50MiB /mnt/photos     # write no more than 50 MiB a second
-  cauchyfs set --data 8 --code rs-cauchy /mnt/photos   # K+M directories must be there
+  cauchyfs set --parity 3 /mnt/photos  # one more directory may be lost
+  # write no more than 50 MiB a second
+  cauchyfs set --parity 3 --rate 50MiB /mnt/photos
+  # K+M directories must be there
+  cauchyfs set --data 8 --code rs-cauchy /mnt/photos
   cauchyfs set --path /mnt/photos/scratch --data 5 --parity 1 /mnt/photos
   cauchyfs set --path /mnt/photos/scratch --parity 1 --rewrite /mnt/photos
   cauchyfs set --path /mnt/photos/scratch --show /mnt/photos
 
-With --path, files and directories that are made in DIR from now on get the code. Directories below it that had the same
-code follow. A file keeps its code where it is moved, and for what is added to it, until it is copied or rewritten with
---rewrite. That passes directories by that were given a code of their own. The index survives as many losses as the code
-of the volume, and holds files up to 2048 bytes. So no directory can have more parity. Give the volume the most that any
-needs, and directories less. A directory with the code that the volume has follows later changes of the volume. Free space
-is estimated by the code of the volume. --rewrite is refused if there is too little room for what the new code takes more.
-That is estimated: it counts what other commands left to be rewritten, and bytes that files share for each of them. Others that
-write meanwhile may take the room. The rewriting then waits for some. It waits as well for a directory of the volume that is
-away until that is given up, and longer if the others are too few for the codes of all files that share a stripe.
-A volume can have 15 codes of directories in its life. While a directory or stripes have a code, `member remove` is refused
-if too few members would stay for it. Data that is written while members are too few, or one of them is drained, has the
-code of the volume if that survives more then. It gets its own once there are enough, and stays so if the
-volume has fewer. Once a directory was given a code, versions of cauchyfs without this refuse the volume. --show lists up to
-1000 directories, or says why they are not known; in JSON that is null, and `inode` tells those apart whose names are no UTF-8.
+With --path, files and directories that are made in DIR from now on get the code. Directories below it that had the same \
+code follow. A file keeps its code where it is moved, and for what is added to it, until it is copied or rewritten with \
+--rewrite. That passes directories by that were given a code of their own. The index survives as many losses as the code \
+of the volume, and holds files up to 2048 bytes. So no directory can have more parity. Give the volume the most that any \
+needs, and directories less. A directory with the code that the volume has follows later changes of the volume. Free space \
+is estimated by the code of the volume. --rewrite is refused if there is too little room for what the new code takes more. \
+That is estimated: it counts what other commands left to be rewritten, and bytes that files share for each of them. Others that \
+write meanwhile may take the room. The rewriting then waits for some. It waits as well for a directory of the volume that is \
+away until that is given up, and longer if the others are too few for the codes of all files that share a stripe. \
+A volume can have 15 codes of directories in its life. While a directory or stripes have a code, `member remove` is refused \
+if too few members would stay for it. Data that is written while members are too few, or one of them is drained, has the \
+code of the volume if that survives more then. It gets its own once there are enough, and stays so if the \
+volume has fewer. Once a directory was given a code, versions of cauchyfs without this refuse the volume. --show lists up to \
+1000 directories, or says why they are not known; in JSON that is null, and `inode` tells those apart whose names are no UTF-8. \
 Exits with 3 if files are yet to be rewritten, some could not be read, or the directories are not known.")]
 pub(super) struct SetArguments {
     /// Data shards of a stripe.
@@ -464,7 +478,7 @@ pub(super) struct SetArguments {
     /// The erasure code; `cauchyfs create --help` lists them.
     #[arg(long, value_name = "CODE")]
     pub(super) code: Option<String>,
-    /// Bytes of a full stripe in each directory, for new data.
+    /// Bytes of a full stripe in each directory, for new data. Data that is there keeps its stripes until it is written again.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) stripe_unit: Option<u64>,
     /// Change the code of this directory of the volume, and of what is made below it, instead of that of the volume.
@@ -502,8 +516,8 @@ pub(super) enum MemberChange {
     /// that is being removed.
     #[command(after_help = "Examples:
   cauchyfs member add /mnt/photos /srv/d6
-  cauchyfs member add --balance /mnt/photos /srv/d6    # move old data there, too
-  cauchyfs member add /mnt/photos /srv/d3              # it was to be removed: it stays")]
+  cauchyfs member add --balance /mnt/photos /srv/d6  # move old data there, too
+  cauchyfs member add /mnt/photos /srv/d3  # it was to be removed: it stays")]
     Add(AddArguments),
     /// Put an empty directory, made if absent, in the place of another, and rebuild or copy what was
     /// there; or take back one that was away. One that is still there is drained, and then removed. That is refused while
@@ -511,7 +525,8 @@ pub(super) enum MemberChange {
     #[command(after_help = "Examples:
   cauchyfs member replace /mnt/photos /srv/d2 /srv/e2
   cauchyfs member replace /mnt/photos 2 /srv/e2
-  cauchyfs member replace /mnt/photos /srv/d2 /srv/d2    # it was away, and is back")]
+  # it was away, and is back
+  cauchyfs member replace /mnt/photos /srv/d2 /srv/d2")]
     Replace(ReplaceArguments),
     /// Drain a directory: move everything off it, then remove it. Refused if the others would be too few, also for a code that
     /// `set --path` gave to directories of the volume. It goes on if this is interrupted; `status` shows how far it is,
@@ -519,7 +534,7 @@ pub(super) enum MemberChange {
     #[command(after_help = "Examples:
   cauchyfs member remove /mnt/photos /srv/d3
   cauchyfs member remove /mnt/photos 3
-  cauchyfs member add /mnt/photos /srv/d3       # while it is being drained: it stays")]
+  cauchyfs member add /mnt/photos /srv/d3  # while it is being drained: it stays")]
     Remove(RemoveArguments),
 }
 
@@ -615,10 +630,11 @@ pub(super) struct CheckArguments {
     after_help = "Examples:
   cauchyfs extract d0 d1 d3 d5 --to /tmp/out
   cauchyfs extract d0 d1 d3 d5 --to /tmp/out albums/2024 notes.txt
-  cauchyfs extract --privileged d0 d1 d3 d5 --to /mnt/system      # a volume that you trust
+  # a volume that you trust
+  cauchyfs extract --privileged d0 d1 d3 d5 --to /mnt/system
 
-An OUT that exists, and directories in it, keep their owners, permissions and times. Nothing in it is
-overwritten, and no link in it is followed. A file counts as complete if its kind, size and time are those of
+An OUT that exists, and directories in it, keep their owners, permissions and times. Nothing in it is \
+overwritten, and no link in it is followed. A file counts as complete if its kind, size and time are those of \
 the volume. The superuser's copies belong to the owners that the volume names."
 )]
 pub(super) struct ExtractArguments {

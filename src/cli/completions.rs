@@ -80,8 +80,8 @@ _cauchyfs() {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   source <(cauchyfs completions bash)                 # in ~/.bashrc
-  source <(cauchyfs completions zsh)                  # in ~/.zshrc, after compinit
-  cauchyfs completions fish | source                  # in ~/.config/fish/config.fish")]
+  source <(cauchyfs completions zsh)  # in ~/.zshrc, after compinit
+  cauchyfs completions fish | source  # in ~/.config/fish/config.fish")]
 pub(super) struct CompletionsArguments {
     /// The shell.
     #[arg(value_enum, value_name = "SHELL")]

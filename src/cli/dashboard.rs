@@ -44,31 +44,32 @@ use watch::Board;
 #[command(after_help = "Examples:
   cauchyfs dashboard
   cauchyfs dashboard --listen 9500
-  cauchyfs dashboard --listen 192.0.2.1:9433 --token-file /etc/cauchyfs/dashboard.token
+  cauchyfs dashboard --listen 192.0.2.1:9433 \\
+      --token-file /etc/cauchyfs/dashboard.token
   sudo cauchyfs dashboard --url
 
-Root sees all volumes of the machine, and any other user its own. Members of the group cauchyfs see those that root
+Root sees all volumes of the machine, and any other user its own. Members of the group cauchyfs see those that root \
 mounted, too.
 
-Every user of this machine can reach the loopback. With --token-file, every request must have the token: as the
-password of any user name, for which a browser asks, or as `Authorization: Bearer TOKEN`. It has at least 16
-characters, for example those of `openssl rand -hex 16`. The file is one that other users cannot read. The token
-passes the network as it is: beyond this machine, put a proxy with HTTPS before the dashboard, or use a tunnel such as
+Every user of this machine can reach the loopback. With --token-file, every request must have the token: as the \
+password of any user name, for which a browser asks, or as `Authorization: Bearer TOKEN`. It has at least 16 \
+characters, for example those of `openssl rand -hex 16`. The file is one that other users cannot read. The token \
+passes the network as it is: beyond this machine, put a proxy with HTTPS before the dashboard, or use a tunnel such as \
 `ssh -L 9433:127.0.0.1:9433 HOST`.
 
-cauchyfs-dashboard.service has a token, which it makes at its first start in /var/lib/cauchyfs-dashboard/token. `sudo
-cauchyfs dashboard --url` prints the address to open, token included. If the unit has another address or another file,
-give --listen and --token-file there, too. Paste the address into a browser. As an argument of a command, it can be
-read by every user of the machine. It is printed only if root or systemd has the port. With --token-file, the owner of
-that file, and the user who asks, may have it, too. The port is looked for in the network namespace of this command: for a
+cauchyfs-dashboard.service has a token, which it makes at its first start in /var/lib/cauchyfs-dashboard/token. `sudo \
+cauchyfs dashboard --url` prints the address to open, token included. If the unit has another address or another file, \
+give --listen and --token-file there, too. Paste the address into a browser. As an argument of a command, it can be \
+read by every user of the machine. It is printed only if root or systemd has the port. With --token-file, the owner of \
+that file, and the user who asks, may have it, too. The port is looked for in the network namespace of this command: for a \
 dashboard in a container or on another machine, print the token with `cat`.
 
-cauchyfs-dashboard.socket holds the port of 127.0.0.1 and of ::1 from boot on, whether the service runs or not: another
-process at the port would be given the token. `systemctl edit cauchyfs-dashboard.socket` sets another address. Before you stop that unit, stop
+cauchyfs-dashboard.socket holds the port of 127.0.0.1 and of ::1 from boot on, whether the service runs or not: another \
+process at the port would be given the token. `systemctl edit cauchyfs-dashboard.socket` sets another address. Before you stop that unit, stop \
 all scrapes. To renew the token, remove the file and restart the service.
 
-A scrape gives the token, too: `authorization: {credentials_file: /etc/prometheus/cauchyfs.token}` in the configuration
-of Prometheus. Prometheus cannot read the file of the service, so give it a copy, and again after a renewal:
+A scrape gives the token, too: `authorization: {credentials_file: /etc/prometheus/cauchyfs.token}` in the configuration \
+of Prometheus. Prometheus cannot read the file of the service, so give it a copy, and again after a renewal: \
 `sudo install -o prometheus -m 400 /var/lib/cauchyfs-dashboard/token /etc/prometheus/cauchyfs.token`.
 
 Metrics are in the OpenMetrics format, or in that of Prometheus. Every series has the labels `volume` and `mountpoint`.")]

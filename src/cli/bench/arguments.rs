@@ -16,10 +16,10 @@ use crate::cli::size::parse_size;
 #[command(after_help = "Examples:
   cauchyfs bench codec                       # everything: about two minutes
   cauchyfs bench codec --json --data 10 --parity 4 --shard-bytes 64KiB
-  cauchyfs bench fs /mnt/photos              # a mounted volume, its disks, and FUSE
-  cauchyfs bench schedule                    # XORs of the codes that know nothing else
-  cauchyfs bench rateless                    # the random code: about two minutes, more with a GPU
-  cauchyfs bench papers                      # figures of the literature: about a minute")]
+  cauchyfs bench fs /mnt/photos  # a mounted volume, its disks, and FUSE
+  cauchyfs bench schedule  # XORs of the codes that know nothing else
+  cauchyfs bench rateless  # the random code: about two minutes, more with a GPU
+  cauchyfs bench papers  # figures of the literature: about a minute")]
 pub(in crate::cli) struct BenchArguments {
     #[command(subcommand)]
     pub(super) what: What,
@@ -43,12 +43,16 @@ pub(super) enum What {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench codec
-  cauchyfs bench codec --data 10 --parity 4 --op encode,decode --working-set warm
+  cauchyfs bench codec --data 10 --parity 4 --op encode,decode \\
+      --working-set warm
   cauchyfs bench codec --engine avx2,gfni512 --shard-bytes 64KiB --threads 1
   cauchyfs bench codec --code crs-w8 --json --seconds 0.1
-  cauchyfs bench codec --engine cuda --working-set pinned --data 10 --parity 1,2,3,4
-  cauchyfs bench codec --engine cuda --working-set pinned --threads 4 --stripes 1,8
-  LD_LIBRARY_PATH=~/isa-l/lib cauchyfs bench codec      # next to an ISA-L of your own")]
+  cauchyfs bench codec --engine cuda --working-set pinned --data 10 \\
+      --parity 1,2,3,4
+  cauchyfs bench codec --engine cuda --working-set pinned --threads 4 \\
+      --stripes 1,8
+  # next to an ISA-L of your own
+  LD_LIBRARY_PATH=~/isa-l/lib cauchyfs bench codec")]
 pub(super) struct CodecArguments {
     /// Print one JSON document.
     #[arg(long)]
@@ -100,9 +104,9 @@ const MOST_JOBS: u64 = 256;
   cauchyfs bench fs --json --size 1GiB --seconds 10 --jobs 32 /mnt/photos
   cauchyfs bench fs --below /srv /mnt/photos      # compare with this directory
 
-Random reads bypass the kernel's page cache where the filesystem takes O_DIRECT. Sequential reads begin with
-POSIX_FADV_DONTNEED. Neither empties the cache of a volume's own daemon: choose a --size above its
---cache-size to read from the members. The filesystem in memory keeps the lengths of
+Random reads bypass the kernel's page cache where the filesystem takes O_DIRECT. Sequential reads begin with \
+POSIX_FADV_DONTNEED. Neither empties the cache of a volume's own daemon: choose a --size above its \
+--cache-size to read from the members. The filesystem in memory keeps the lengths of \
 large files, and few of their bytes. The kernel caches up to twice the size of them.")]
 pub(super) struct FsArguments {
     /// Print one JSON document.
@@ -143,7 +147,8 @@ const MOST_MESSAGES: u64 = 10_000_000;
 #[command(after_help = "Examples:
   cauchyfs bench rateless
   cauchyfs bench rateless --json --packets 32,1024 --messages 1024
-  cauchyfs bench rateless --packets 64 --trials 1000000     # a finer count of complete messages
+  # a finer count of complete messages
+  cauchyfs bench rateless --packets 64 --trials 1000000
 
 Completeness is counted for up to 256 source packets, since it hardly depends on their number.")]
 pub(super) struct RatelessArguments {
@@ -175,7 +180,7 @@ pub(super) struct RatelessArguments {
   cauchyfs bench papers --json
   cauchyfs bench papers --source fast19,opencl --seconds 1
 
-The sources are G-CRS (Cauchy Reed-Solomon on GPUs), the FAST '19 study of XOR codes, a thesis on the random code,
+The sources are G-CRS (Cauchy Reed-Solomon on GPUs), the FAST '19 study of XOR codes, a thesis on the random code, \
 GPU-RSCode (Reed-Solomon on a GPU with several streams), and a study of OpenCL on CPU, GPU and FPGA.")]
 pub(super) struct PapersArguments {
     /// Print one JSON document.
@@ -195,8 +200,9 @@ pub(super) struct PapersArguments {
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench schedule
-  cauchyfs bench schedule --search 500                 # of the study's geometries: minutes
-  cauchyfs bench schedule --code crs-w6 --data 5 --parity 3 --search 50 --new-points")]
+  cauchyfs bench schedule --search 500  # of the study's geometries: minutes
+  cauchyfs bench schedule --code crs-w6 --data 5 --parity 3 --search 50 \\
+      --new-points")]
 pub(super) struct ScheduleArguments {
     /// The code.
     #[arg(long)]

@@ -13,21 +13,21 @@ use crate::fs::LimitChange;
 #[command(after_help = "Examples:
   cauchyfs quota set /mnt/photos/ann --bytes 50GiB --files 100000
   cauchyfs quota set /mnt/photos/ann --files none      # the other limit stays
-  cauchyfs quota show /mnt/photos                      # all quotas of the volume
-  cauchyfs quota show --json /mnt/photos/ann           # those that count this directory
+  cauchyfs quota show /mnt/photos  # all quotas of the volume
+  cauchyfs quota show --json /mnt/photos/ann  # those that count this directory
   cauchyfs quota clear /mnt/photos/ann
 
-Bytes are counted as `du` counts them: the storage of each file in units of 512 bytes, holes left out, and
-what two files share for each of them. Extended attributes do not count. Every file, directory, link and device counts as one file, and so does the
+Bytes are counted as `du` counts them: the storage of each file in units of 512 bytes, holes left out, and \
+what two files share for each of them. Extended attributes do not count. Every file, directory, link and device counts as one file, and so does the \
 directory itself. A file that is removed counts until the last program closes it.
 
-A quota may lie in another one: everything then counts for both, and the tighter limit decides.
+A quota may lie in another one: everything then counts for both, and the tighter limit decides. \
 Renaming and linking from one quota to another fails with EXDEV, so `mv` copies.
 
-While less than 64 MiB are left, files that are opened for writing bypass the page cache of the kernel, so that
-a write which is too much is refused at once (Linux 6.6 and later). Where the kernel opens files by itself, only
-new files do so until the next mount. Into other files programs write through the page cache. If the quota is
-used up by the time the kernel writes that back, fsync tells them, later writes do, and close does with EIO.
+While less than 64 MiB are left, files that are opened for writing bypass the page cache of the kernel, so that \
+a write which is too much is refused at once (Linux 6.6 and later). Where the kernel opens files by itself, only \
+new files do so until the next mount. Into other files programs write through the page cache. If the quota is \
+used up by the time the kernel writes that back, fsync tells them, later writes do, and close does with EIO. \
 Bytes that are lost so still count. With -o no_writeback every write is refused at once.
 
 Once a quota was set, versions of cauchyfs without quotas refuse the volume, even after `clear`.")]
@@ -50,7 +50,7 @@ pub(in crate::cli) enum QuotaCommand {
   cauchyfs quota show /mnt/photos
   cauchyfs quota show --json /mnt/photos/ann
 
-With --json, `state` is in_force, counting (what the directory held before), or stopped (that is not counted,
+With --json, `state` is in_force, counting (what the directory held before), or stopped (that is not counted, \
 and the log says why).")]
     Show(ShowQuotaArguments),
     /// Take the quota of a directory away. One around it goes on to count everything.
