@@ -253,15 +253,28 @@ impl Epochs {
         };
         let here = |epoch: &BTreeSet<_>| epoch.intersection(admitted).count();
         let mut epochs = state.last_epochs();
-        let (kind, live, needed) = if live < data {
-            ("left", live, data)
+        let failed = if live < data {
+            MembersError::Failed {
+                kind: "left",
+                live,
+                needed: data,
+                purpose: "read",
+            }
         } else if let Some(epoch) = epochs.find(|epoch| here(epoch) < needed(epoch)) {
-            ("left that were up to date", here(epoch), needed(epoch))
+            MembersError::Failed {
+                kind: "left that were up to date",
+                live: here(epoch),
+                needed: needed(epoch),
+                purpose: match self.access {
+                    Access::ReadWrite => "write",
+                    Access::ReadOnly => "read",
+                },
+            }
         } else {
             return Ok(());
         };
         self.membership.set_failed();
-        Err(MembersError::Failed { kind, live, needed })
+        Err(failed)
     }
 
     /// Returns whether superblocks may be written: the volume is open to be written to, and goes on.

@@ -313,7 +313,7 @@ pub enum MembersError {
     },
 
     /// Fewer members than the volume needs.
-    #[error("{} {kind}, {needed} needed{}; missing: {}", members(*found), or_to_read(*needed, *to_read), list(missing))]
+    #[error("{} {kind}, {needed} needed to {}; missing: {}", members(*found), mount_or_read(kind, *needed, *to_read), list(missing))]
     TooFew {
         /// The number found.
         found: usize,
@@ -373,7 +373,7 @@ pub enum MembersError {
 
     /// So many members failed that the volume cannot go on. The acknowledged data is on those that failed; nothing more
     /// is accepted.
-    #[error("{} {kind}, {needed} needed", members(*live))]
+    #[error("{} {kind}, {needed} needed to {purpose}", members(*live))]
     Failed {
         /// The kind counted: `"left"`, or of these the ones that were up to date.
         kind: &'static str,
@@ -381,6 +381,8 @@ pub enum MembersError {
         live: usize,
         /// The number needed.
         needed: usize,
+        /// The purpose for which so many are needed: a verb with its object.
+        purpose: &'static str,
     },
 
     /// A directory failed while the volume was being made. The new volume's superblocks are
@@ -426,11 +428,12 @@ fn by(holder: Option<&Holder>) -> String {
     holder.map_or_else(String::new, |holder| format!(" by {holder}"))
 }
 
-fn or_to_read(needed: usize, to_read: usize) -> String {
-    if to_read < needed {
-        format!(" ({to_read} to read only)")
-    } else {
-        String::new()
+/// Returns the purpose of so many members of a kind, and how many it takes to read if these are fewer.
+fn mount_or_read(kind: &str, needed: usize, to_read: usize) -> String {
+    match kind {
+        _ if to_read < needed => format!("mount ({to_read} to read only)"),
+        "found" => "mount or read".to_owned(),
+        _ => "mount".to_owned(),
     }
 }
 

@@ -20,7 +20,7 @@ pub enum StripeError {
     },
 
     /// Fewer members are left than a stripe has data shards; the volume can do nothing more.
-    #[error("{live} members are left, {needed} needed")]
+    #[error("{live} members are left, {needed} needed to write a stripe")]
     Failed {
         /// Members that are left.
         live: usize,
@@ -29,7 +29,9 @@ pub enum StripeError {
     },
 
     /// Bytes that move would survive fewer losses than they have to, as members are now.
-    #[error("{homes} members take shards of a new stripe, {needed} needed")]
+    #[error(
+        "{homes} members take shards of a new stripe, {needed} needed to survive as many losses"
+    )]
     LessProtected {
         /// Members that take a shard.
         homes: usize,
@@ -39,7 +41,7 @@ pub enum StripeError {
 
     /// More shards are lost than parity can replace. The data is readable again once enough members
     /// return.
-    #[error("stripe {stripe}: {present} shards present, {needed} needed")]
+    #[error("stripe {stripe}: {present} shards present, {needed} needed to read it")]
     TooFewShards {
         /// The stripe.
         stripe: StripeId,
@@ -80,7 +82,7 @@ pub enum StripeError {
     },
 
     /// Too few shards of a stripe could be written, so that its bytes exist in memory only.
-    #[error("stripe {stripe}: {written} shards written, {needed} needed")]
+    #[error("stripe {stripe}: {written} shards written, {needed} needed to read it")]
     NotWritten {
         /// The stripe.
         stripe: StripeId,

@@ -360,7 +360,7 @@ fn an_epoch_that_only_some_have_begun_counts_with_the_one_before() {
         .epochs()
         .admit_stale()
         .expect_err("four can go on by themselves");
-    let text = "2 members left that were up to date, 3 needed";
+    let text = "2 members left that were up to date, 3 needed to write";
     assert_eq!(error.to_string(), text);
     assert!(members.membership().is_failed());
     assert_eq!(disks.block(0).head().epoch, Epoch(4));
@@ -382,7 +382,7 @@ fn returned_members_make_up_for_members_lost_since() {
     assert!(
         error
             .to_string()
-            .starts_with("2 members up to date, 3 needed"),
+            .starts_with("2 members up to date, 3 needed to mount"),
         "{error}"
     );
     assert!(can_be_read(&error), "{error}");

@@ -296,7 +296,7 @@ fn a_torn_slot_costs_nothing_and_two_cost_the_member() {
     assert!(
         error
             .to_string()
-            .starts_with("1 member up to date, 2 needed"),
+            .starts_with("1 member up to date, 2 needed to mount"),
         "{error}"
     );
     assert!(can_be_read(&error), "{error}");

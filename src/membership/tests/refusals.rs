@@ -264,7 +264,7 @@ fn open_names_what_is_missing_and_how_many_are_needed() {
     let error = refused(disks.open([1, 3, 4]));
     assert_eq!(
         error.to_string(),
-        "3 members found, 4 needed; missing: member 0 (last seen at /d0); \
+        "3 members found, 4 needed to mount or read; missing: member 0 (last seen at /d0); \
          member 2 (last seen at /d2); member 5 (last seen at /d5)"
     );
     assert!(error.remedy().is_some());
@@ -272,7 +272,7 @@ fn open_names_what_is_missing_and_how_many_are_needed() {
     for access in [Access::ReadOnly, Access::ReadWrite] {
         let opened = Members::open(disks.stores([1, 3, 4]), access, inline());
         let said = refused(opened).to_string();
-        let needed = "3 members found, 5 needed (4 to read only); missing: member 0";
+        let needed = "3 members found, 5 needed to mount (4 to read only); missing: member 0";
         assert!(said.starts_with(needed), "{access:?}: {said}");
     }
     let disks = Disks::volume(1, 1, 2);
@@ -310,7 +310,7 @@ fn open_does_not_take_stale_members_for_the_newest() {
     let error = refused(disks.open([0, 1, 5]));
     assert_eq!(
         error.to_string(),
-        "2 members up to date, 3 needed; missing: member 2 (last seen at /d2); \
+        "2 members up to date, 3 needed to mount; missing: member 2 (last seen at /d2); \
          member 3 (last seen at /d3); member 4 (last seen at /d4)"
     );
     disks.open([0, 1, 2]).expect("three of five");
