@@ -300,6 +300,7 @@ fn lost_files_are_told_together_and_further_ones_after_a_while() {
 #[test]
 fn a_loss_that_waits_is_told_also_if_it_comes_after_the_last_change() {
     let mut volume = Watched::new();
+    volume.count(1, &[]);
     assert_eq!(volume.count(1, &["a"]).len(), 1);
     assert_eq!(volume.count(1, &["b", "c"]), []);
     assert!(volume.changes.is_reduced(), "so it is counted again");
