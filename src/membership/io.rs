@@ -165,7 +165,7 @@ impl MemberIo {
         self.epochs.publish_failures();
     }
 
-    /// Marks a member missing whose journal does not hold what it acknowledged any more, as long as the volume goes on
+    /// Marks a member faulted whose journal does not hold what it acknowledged any more, as long as the volume goes on
     /// without it. The caller has noted durably that it is a stale copy. It returns with a new journal, and is
     /// verified.
     pub fn fail_stale_copy(&self, member: MemberIndex) {
@@ -174,7 +174,7 @@ impl MemberIo {
         }
         let source = io::Error::other("someone else wrote to its journal");
         let path = self.membership.path(member);
-        let error = StoreError::new(StoreErrorKind::Gone, path, "find", "records", source);
+        let error = StoreError::new(StoreErrorKind::Overwritten, path, "find", "records", source);
         self.fail(member, &error);
     }
 

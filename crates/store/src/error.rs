@@ -36,6 +36,8 @@ pub enum StoreErrorKind {
     Gone,
     /// Another directory is in the place of the one that was opened.
     Displaced,
+    /// A file does not hold any more what was written to it: another program wrote there.
+    Overwritten,
     /// The operation did not answer within the timeout. It may still take effect later.
     Hung,
     /// The operation did not answer in a moment, and its caller goes on without it. It may still take effect later.
@@ -198,6 +200,7 @@ impl StoreError {
             | StoreErrorKind::Untrusted
             | StoreErrorKind::Gone
             | StoreErrorKind::Displaced
+            | StoreErrorKind::Overwritten
             | StoreErrorKind::Hung
             | StoreErrorKind::PowerCut
             | StoreErrorKind::Unsupported

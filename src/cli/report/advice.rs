@@ -9,6 +9,7 @@ use super::super::shell::{quoted, quoted_words};
 use super::super::size::format_size;
 use crate::control::report::{IndexReport, MemberReport, MemberState, StatusReport, VolumeState};
 use crate::maintenance::RebuildState;
+use crate::store::StoreErrorKind;
 use crate::transaction::FullMembers;
 
 #[cfg(test)]
@@ -467,6 +468,14 @@ impl NextStep<'_> {
                     "{name}: {reason}, which ends once the disk answers; with that it comes back"
                 )
             }
+            AbsenceReason::Failed {
+                error: StoreErrorKind::Overwritten,
+                ..
+            } if self.report.mounted => format!(
+                "{name} is there, but another program wrote to its journal: the volume takes it in again and verifies it within \
+                 seconds; if it does not, {replace} does that at once, or `cauchyfs rebuild {place}` makes up for it on the \
+                 others; if it happens again, look for the program that writes to {path}"
+            ),
             AbsenceReason::SuperblockGone
             | AbsenceReason::SuperblockDamaged { .. }
             | AbsenceReason::SuperblockUnrecoverable { .. } => format!(

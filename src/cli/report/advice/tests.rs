@@ -3,7 +3,7 @@
 use super::*;
 use crate::control::report::report_without as report;
 use crate::maintenance::ScrubState;
-use crate::store::Holder;
+use crate::store::{Holder, StoreError};
 
 fn damaged_superblock() -> AbsenceReason {
     AbsenceReason::SuperblockDamaged {
@@ -537,4 +537,38 @@ fn where_all_members_are_there_and_nothing_can_be_read_no_backup_is_advised() {
         said.contains("`cauchyfs check '/srv/d0' '/srv/d1'"),
         "{said}"
     );
+}
+
+/// The directory is there: it cannot be brought back.
+#[test]
+fn a_member_whose_journal_was_overwritten_is_not_to_be_brought_back() {
+    let overwritten = |report: &mut StatusReport| {
+        let source = std::io::Error::other("someone else wrote to its journal");
+        let kind = StoreErrorKind::Overwritten;
+        let error = StoreError::new(kind, "/srv/d2", "find", "records", source);
+        report.members[2].state = MemberState::Faulted;
+        report.members[2].reason = Some(AbsenceReason::of_failure(&error));
+    };
+    let spared = |report: &mut StatusReport| {
+        spare(report);
+        overwritten(report);
+    };
+    for said in [
+        advice(overwritten, &[2], &[(1, 7)]),
+        advice(spared, &[2], &[(1, 7)]),
+    ] {
+        assert!(!said.contains("bring back"), "{said}");
+        assert!(
+            said.starts_with(
+                "member 2 (/srv/d2) is there, but another program wrote to its journal"
+            ),
+            "{said}"
+        );
+        for help in [
+            "`cauchyfs member replace MOUNTPOINT 2 '/srv/d2'`",
+            "`cauchyfs rebuild MOUNTPOINT`",
+        ] {
+            assert!(said.contains(help), "{said}");
+        }
+    }
 }
