@@ -40,12 +40,11 @@ impl Churn {
     pub(super) fn add<'a>(&self, changes: impl Iterator<Item = (&'a Key, Option<&'a Value>)>) {
         let (mut added, mut freed) = (0, 0);
         for (key, value) in changes {
-            match value {
-                Some(value) => added += (key.len() + value.len()) as u64,
-                None => {
-                    added += DELETION_WORTH_BYTES;
-                    freed += DELETION_FREES_BYTES;
-                }
+            if let Some(value) = value {
+                added += (key.len() + value.len()) as u64;
+            } else {
+                added += DELETION_WORTH_BYTES;
+                freed += DELETION_FREES_BYTES;
             }
         }
         add_to(&self.bytes, added);

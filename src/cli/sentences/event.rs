@@ -241,6 +241,20 @@ fn stuck_rebuild(waiting: u64, unreadable: u64, passed: u64) -> String {
     }
 }
 
+fn lost_ranges(files: u64, bytes: u64, FirstNames(first): &FirstNames) -> String {
+    let of_many = u64::try_from(first.len()).unwrap_or(u64::MAX) < files;
+    let named = match (first.is_empty(), of_many) {
+        (true, _) => String::new(),
+        (false, false) => format!(", in {}", first.join(", ")),
+        (false, true) => format!(", in {} and others", first.join(", ")),
+    };
+    format!(
+        "{} cannot be read in part: {} are lost{named}",
+        format_count(files, "file"),
+        format_size(bytes)
+    )
+}
+
 /// Puts any other event into a sentence.
 fn of_volume(kind: &EventKind, subject: &str) -> String {
     match kind {
@@ -294,20 +308,8 @@ fn of_volume(kind: &EventKind, subject: &str) -> String {
         EventKind::RangesLost {
             files,
             bytes,
-            first_files: FirstNames(first),
-        } => {
-            let of_many = u64::try_from(first.len()).unwrap_or(u64::MAX) < *files;
-            let named = match (first.is_empty(), of_many) {
-                (true, _) => String::new(),
-                (false, false) => format!(", in {}", first.join(", ")),
-                (false, true) => format!(", in {} and others", first.join(", ")),
-            };
-            format!(
-                "{} cannot be read in part: {} are lost{named}",
-                format_count(*files, "file"),
-                format_size(*bytes)
-            )
-        }
+            first_files,
+        } => lost_ranges(*files, *bytes, first_files),
         EventKind::FileLost { file } => format!("lost in part: {file}"),
         EventKind::RangesRecovered { files } => format!(
             "{} can be read again, or no longer exist",

@@ -115,7 +115,9 @@ impl Field for FirstNames {
     fn put(&self, out: &mut Vec<u8>) {
         let names = &self.0[..self.0.len().min(Self::MOST)];
         out.push(u8::try_from(names.len()).expect("there are at most three"));
-        names.iter().for_each(|name| put_text(name, out));
+        for name in names {
+            put_text(name, out);
+        }
     }
 
     fn take(reader: &mut Reader<'_>) -> Result<Self, FormatError> {
