@@ -48,7 +48,8 @@ pub(crate) fn change(
     let orders = volume.orders.as_ref();
     let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
     // Stripes wait for members that are away, whose shards stay theirs until then.
-    let OrderNumber(order) = orders.order_for_online(bytes_per_second, balance);
+    let ordered = orders.order_for_online(bytes_per_second, balance);
+    let OrderNumber(order) = ordered.map_err(VolumeFailure::from)?;
     Ok(Answer::Ordered(order))
 }
 
@@ -90,7 +91,7 @@ pub(crate) fn of_directory(
             let balance = orders.awaits_balance();
             // Files wait for members that are away, whose shards stay theirs until then.
             let ordered = orders.order_for_online(*bytes_per_second, balance);
-            let OrderNumber(order) = ordered;
+            let OrderNumber(order) = ordered.map_err(VolumeFailure::from)?;
             Ok(Answer::Ordered(order))
         }
     }

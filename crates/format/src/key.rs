@@ -73,6 +73,9 @@ pub const REWRITES_LEFT: &str = "rewrites-left";
 /// then. It is absent if there are none.
 pub const SCRUB_WAITING: &str = "scrub-waiting";
 
+/// Name of the counter that is there while shards are to be moved to members that have fewer, for an order.
+pub const BALANCE: &str = "balance";
+
 /// Returns the name of the counter that is there while the shards of an absent member are rebuilt on others for an order.
 #[must_use]
 pub fn rebuilt_elsewhere(member: MemberIndex) -> String {
