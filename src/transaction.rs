@@ -201,14 +201,12 @@ impl Transactions {
             Arc::clone(&commits),
             allowance,
         ));
-        let foreground: Arc<Foreground> = Arc::default();
         let clock = Clock::new(
             Arc::clone(&members),
             Arc::clone(&meta),
             Arc::clone(&replicas),
             Arc::clone(&commits),
             Arc::clone(&growth),
-            Arc::clone(&foreground),
         );
         let unwritten = UnwrittenRoom::new(&stripes);
         Self {
@@ -224,7 +222,7 @@ impl Transactions {
             commits,
             growth,
             clock,
-            foreground,
+            foreground: Arc::default(),
             exhaustion: Arc::default(),
             extents: Arc::new(extents),
             unwritten,

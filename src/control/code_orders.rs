@@ -35,7 +35,6 @@ pub(crate) fn change(
     // Moves that were ordered go on in the new code.
     let balance = volume.orders.as_ref().is_some_and(|it| it.awaits_balance());
     if let Some(wanted) = check(&volume, change)? {
-        volume.note_limit(bytes_per_second)?;
         drop(volume);
         mounted.reopen_with(Box::new(move |volume| {
             let changed = volume.transactions.change_code(wanted);
@@ -49,7 +48,8 @@ pub(crate) fn change(
     let orders = volume.orders.as_ref();
     let orders = orders.ok_or(DaemonFailure::MountedReadOnly)?;
     // Stripes wait for members that are away, whose shards stay theirs until then.
-    let OrderNumber(order) = orders.order_for_online(bytes_per_second, balance);
+    let ordered = orders.order_for_online(bytes_per_second, balance);
+    let OrderNumber(order) = ordered.map_err(VolumeFailure::from)?;
     Ok(Answer::Ordered(order))
 }
 
@@ -84,9 +84,6 @@ pub(crate) fn of_directory(
             let directory = Ino(*directory);
             let wanted = wanted(code_to_change(&volume, directory, change)?, change);
             let wanted = wanted.map_err(bad_code)?;
-            if *rewrite {
-                volume.note_limit(*bytes_per_second)?;
-            }
             give(&volume, directory, wanted, *rewrite)?;
             if !rewrite {
                 return Ok(Answer::DirectoryCode(code_report(wanted)));
@@ -94,7 +91,7 @@ pub(crate) fn of_directory(
             let balance = orders.awaits_balance();
             // Files wait for members that are away, whose shards stay theirs until then.
             let ordered = orders.order_for_online(*bytes_per_second, balance);
-            let OrderNumber(order) = ordered;
+            let OrderNumber(order) = ordered.map_err(VolumeFailure::from)?;
             Ok(Answer::Ordered(order))
         }
     }

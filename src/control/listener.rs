@@ -379,15 +379,18 @@ impl Commands {
                 scrub::serve(volume, client, bytes_per_second);
             }
             Request::Rebuild { bytes_per_second } => {
-                let ordered = self.rebuild(bytes_per_second);
-                server::answer(client, &ordered.unwrap_or_else(Answer::Failed));
+                let rebuild = || self.rebuild(bytes_per_second);
+                let answer = meanwhile(client, || rebuild().unwrap_or_else(Answer::Failed));
+                server::answer(client, &answer);
             }
             Request::Balance { bytes_per_second } => {
-                let ordered = self.orders().map(|orders| {
-                    let OrderNumber(order) = orders.order(bytes_per_second, true);
-                    Answer::Ordered(order)
-                });
-                server::answer(client, &ordered.unwrap_or_else(Answer::Failed));
+                let balance = || {
+                    let ordered = self.orders()?.order(bytes_per_second, true);
+                    let OrderNumber(order) = ordered.map_err(VolumeFailure::from)?;
+                    Ok(Answer::Ordered(order))
+                };
+                let answer = meanwhile(client, || balance().unwrap_or_else(Answer::Failed));
+                server::answer(client, &answer);
             }
             Request::Remove {
                 member,
@@ -405,13 +408,13 @@ impl Commands {
             } => {
                 let join = || {
                     let orders = self.orders()?;
-                    self.volume.note_limit(bytes_per_second)?;
                     let (MemberIndex(member), seat) = self.join(old.as_deref(), &directory)?;
                     // The data of a lost one may be on others by now, which are fuller for it. The same holds if it
                     // was replaced before, and that was cut off.
                     let is_own = seat == JoinAs::Returning && old.is_some();
                     let balance = balance || is_own || matches!(seat, JoinAs::InPlaceOf(_));
-                    let OrderNumber(order) = orders.order(bytes_per_second, balance);
+                    let ordered = orders.order(bytes_per_second, balance);
+                    let OrderNumber(order) = ordered.map_err(VolumeFailure::from)?;
                     Ok(Answer::Joined { member, order })
                 };
                 let answer = meanwhile(client, || join().unwrap_or_else(Answer::Failed));
@@ -442,11 +445,11 @@ impl Commands {
 
     fn rebuild(&self, bytes_per_second: Option<u64>) -> Result<Answer, DaemonFailure> {
         let orders = self.orders()?;
-        self.volume.note_limit(bytes_per_second)?;
         // So that it is carried out also if this daemon does not live to do so.
         let members = self.volume.fs.transactions().members();
         let absent = members.epochs().give_up_absentees();
-        let OrderNumber(order) = orders.order_giving_up(bytes_per_second, absent);
+        let ordered = orders.order_giving_up(bytes_per_second, absent);
+        let OrderNumber(order) = ordered.map_err(VolumeFailure::from)?;
         Ok(Answer::Ordered(order))
     }
 
@@ -644,11 +647,11 @@ impl Commands {
         let orders = self.orders()?;
         let transactions = self.volume.fs.transactions();
         let member = member_called(transactions.members(), member)?;
-        self.volume.note_limit(bytes_per_second)?;
         let removed = self.volume.maintenance.draining().drain(member);
         removed.map_err(VolumeFailure::from)?;
         tracing::info!(journal.member = %member, "member {member} is to be drained and removed");
-        let OrderNumber(order) = orders.order(bytes_per_second, false);
+        let ordered = orders.order(bytes_per_second, false);
+        let OrderNumber(order) = ordered.map_err(VolumeFailure::from)?;
         let MemberIndex(member) = member;
         Ok(Answer::Leaving { member, order })
     }

@@ -11,7 +11,6 @@ use super::left_refusal::restore_refusal;
 use super::probe_gate::ProbeGate;
 use super::report::AlertsReport;
 use super::volume::Volume;
-use super::volume_failure::VolumeFailure;
 use crate::events::EventLog;
 use crate::format::MemberIndex;
 use crate::fs::{Fs, Interlock, ServedFs};
@@ -74,21 +73,6 @@ pub(crate) struct OpenVolume {
 }
 
 impl OpenVolume {
-    /// Notes the limit of an order that is about to be given, so that it lasts as long as the order. Without one, that of
-    /// earlier orders stays.
-    ///
-    /// # Errors
-    ///
-    /// If the index cannot be changed.
-    pub(crate) fn note_limit(&self, bytes_per_second: Option<u64>) -> Result<(), DaemonFailure> {
-        if bytes_per_second.is_none() {
-            return Ok(());
-        }
-        let transactions = self.maintenance.transactions();
-        let noted = transactions.note_rebuild_limit(bytes_per_second);
-        Ok(noted.map_err(VolumeFailure::from)?)
-    }
-
     fn of(volume: &Volume) -> Self {
         Self {
             fs: Arc::clone(&volume.fs),

@@ -115,6 +115,7 @@ fn report_listing(
                 .push(UncountedReport::new("rewriting", error.to_string()));
             RewriteStatus::default()
         });
+    let rebuild = rebuild_of(maintenance, &mut blank.uncounted);
     let index = index_report(transactions);
     let mounted_read_only = mounted && members.access() == Access::ReadOnly;
     let has_failed = transactions.has_failed();
@@ -139,7 +140,7 @@ fn report_listing(
         lost: lost_files,
         scrub,
         capacity,
-        rebuild: rebuild_report(&maintenance.rebuild().status().progress()),
+        rebuild,
         ..blank
     }
 }
@@ -161,6 +162,21 @@ fn count(
             let failure = VolumeFailure::from(error);
             (Err(failure.clone()), Err(failure))
         }
+    }
+}
+
+/// Says how far the rebuild of a volume is, or its last one, and what is yet to be done for orders.
+fn rebuild_of(maintenance: &Maintenance, uncounted: &mut Vec<UncountedReport>) -> RebuildReport {
+    let rebuild = maintenance.rebuild();
+    let awaits_balance = rebuild.awaits_balance().unwrap_or_else(|error| {
+        let reason = error.to_string();
+        uncounted.push(UncountedReport::new("rebuild.awaits_balance", reason));
+        false
+    });
+    RebuildReport {
+        awaits_balance,
+        failure: rebuild.status().failure(),
+        ..rebuild_report(&rebuild.status().progress())
     }
 }
 
@@ -358,6 +374,8 @@ pub(crate) fn rebuild_report(progress: &RebuildProgress) -> RebuildReport {
         bytes_per_second: None,
         seconds: progress.elapsed.as_secs(),
         milliseconds: u64::try_from(progress.elapsed.as_millis()).unwrap_or(u64::MAX),
+        awaits_balance: false,
+        failure: None,
     }
 }
 

@@ -164,6 +164,15 @@ impl Rebuild {
         &self.status
     }
 
+    /// Returns whether shards are to be moved to members that have fewer for an order, also one before the volume was opened.
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be read.
+    pub fn awaits_balance(&self) -> Result<bool, CommitError> {
+        self.catalog.awaits_balance()
+    }
+
     /// Restores the redundancy of every stripe and of the index, as far as there are members for it; with
     /// [`RebuildScope::Online`], only brings online members the shards that they lack. Slots without a holder go to members
     /// that can take them. Returns the work that is left.

@@ -85,6 +85,8 @@ pub struct RebuildStatus {
     progress: Mutex<RebuildProgress>,
     /// The members that get missing shards.
     members: Mutex<BTreeSet<MemberIndex>>,
+    /// The reason for which the last work failed that is tried again.
+    failure: Mutex<Option<String>>,
 }
 
 impl RebuildStatus {
@@ -98,6 +100,17 @@ impl RebuildStatus {
     #[must_use]
     pub fn members(&self) -> BTreeSet<MemberIndex> {
         self.members.lock().clone()
+    }
+
+    /// Returns the reason for which a rebuild or a move of shards failed that is tried again.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    /// Sets the reason for which work failed that is tried again.
+    pub(in crate::maintenance) fn set_failure(&self, failure: Option<String>) {
+        *self.failure.lock() = failure;
     }
 
     /// Forgets the shards that could not be rebuilt, after a count found that nothing lacks anything. The counter must

@@ -203,13 +203,6 @@ impl RedbIndex {
         survey(self.committing.lock())
     }
 
-    /// Returns how many bytes of pages the records take. Reads all of them, and keeps no commit waiting.
-    pub(super) fn bytes_of_records(&self) -> Result<u64, MetaError> {
-        let table = records_in(self.db.read().as_ref()).map_err(|failure| self.failed(failure))?;
-        let bytes = table.map_or(Ok(0), |table| table.page_bytes());
-        bytes.map_err(|failure| self.failed(failure.into()))
-    }
-
     /// Moves the records together and gives the rest of the space back. Keeps others from reading and committing
     /// meanwhile. Returns whether the index has become shorter.
     ///

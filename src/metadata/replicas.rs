@@ -17,12 +17,6 @@ use crate::format::MemberIndex;
 /// An index longer than this is not compacted, because it cannot be read meanwhile.
 const MAX_COMPACTED_BYTES: u64 = 1 << 30;
 
-/// An index of so many bytes is compacted while nothing uses it, if at most this part of it holds records, and these have at most
-/// so many bytes. Moving them takes a moment, in which the index cannot be read.
-const LEAST_SPARSE_BYTES: u64 = 16 << 20;
-const SPARSE_PART: u64 = 3;
-const MOST_MOVED_BYTES: u64 = 32 << 20;
-
 /// A copy is moved only to where so many times the reserve beside it is left afterwards.
 const RESERVES: u64 = 3;
 
@@ -176,32 +170,6 @@ impl IndexReplicas {
             return Ok(false);
         }
         self.mirror().release_reserve();
-        self.compact_now()
-    }
-
-    /// Does the same if most of the index is free space, and its records are moved in a moment. Looks at that only after
-    /// enough deletions, because a look reads all pages of records. The reserve stays. To be called while nothing uses the
-    /// volume.
-    ///
-    /// # Errors
-    ///
-    /// As for [`Self::compact`].
-    pub fn compact_if_sparse(&self) -> Result<bool, MetaError> {
-        let bytes = self.mirror().db_bytes();
-        let is_of_use = (LEAST_SPARSE_BYTES..=MAX_COMPACTED_BYTES).contains(&bytes);
-        if !is_of_use || !self.churn.is_worth_looking(bytes) {
-            return Ok(false);
-        }
-        self.churn.note_look();
-        let taken = self.index.bytes_of_records();
-        let taken = taken.map_err(|error| self.writability.poison(error))?;
-        if taken > MOST_MOVED_BYTES.min(bytes / SPARSE_PART) {
-            return Ok(false);
-        }
-        self.compact_now()
-    }
-
-    fn compact_now(&self) -> Result<bool, MetaError> {
         match self.index.compact() {
             Ok(shorter) => {
                 self.churn.reset();

@@ -14,7 +14,6 @@ mod refill;
 mod refused_records;
 pub(super) mod rig;
 mod rollback;
-mod sparse;
 mod survey;
 mod trust;
 mod untouched;

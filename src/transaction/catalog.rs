@@ -168,30 +168,42 @@ impl Catalog {
         Ok(found)
     }
 
-    /// Notes that the shards of these absent members are rebuilt on others.
-    pub(crate) fn note_rebuilt_elsewhere(
-        &self,
-        members: &BTreeSet<MemberIndex>,
-    ) -> Result<(), CommitError> {
-        let mut batch = Batch::default();
-        for member in members {
-            let name = key::rebuilt_elsewhere(*member);
-            batch.put(key::counter(&name), Counter(1).encode());
-        }
-        Ok(self.meta.apply_stripes(batch)?)
+    /// Returns whether shards are to be moved to members that have fewer, for an order.
+    pub(crate) fn awaits_balance(&self) -> Result<bool, CommitError> {
+        Ok(self.meta.get(&key::counter(key::BALANCE))?.is_some())
     }
 
-    /// Notes that the shards of these members are not rebuilt on others any more.
-    pub(crate) fn forget_rebuilt_elsewhere(
+    /// Notes that the shards of these absent members are rebuilt on others, and with `balance` that shards are to be moved to
+    /// members that have fewer.
+    pub(crate) fn note_orders(
         &self,
-        members: &BTreeSet<MemberIndex>,
+        elsewhere: &BTreeSet<MemberIndex>,
+        balance: bool,
     ) -> Result<(), CommitError> {
-        if members.is_empty() {
-            return Ok(());
-        }
         let mut batch = Batch::default();
-        for member in members {
-            batch.delete(key::counter(&key::rebuilt_elsewhere(*member)));
+        for counter in counters(elsewhere, balance) {
+            batch.put(counter, Counter(1).encode());
+        }
+        self.apply_counters(batch)
+    }
+
+    /// Notes that neither is to be done any more.
+    pub(crate) fn forget_orders(
+        &self,
+        elsewhere: &BTreeSet<MemberIndex>,
+        balance: bool,
+    ) -> Result<(), CommitError> {
+        let mut batch = Batch::default();
+        for counter in counters(elsewhere, balance) {
+            batch.delete(counter);
+        }
+        self.apply_counters(batch)
+    }
+
+    /// Applies changes of counters in the order in which they come.
+    fn apply_counters(&self, batch: Batch) -> Result<(), CommitError> {
+        if batch.is_empty() {
+            return Ok(());
         }
         Ok(self.meta.apply_stripes(batch)?)
     }
@@ -410,6 +422,14 @@ impl Catalog {
             |(key, value): &(Key, Value)| Ok((key::parse_stripe(key)?, Stripe::decode(value)?));
         found.iter().map(parse).collect()
     }
+}
+
+/// Returns the keys of the counters of orders that outlast the daemon.
+fn counters(elsewhere: &BTreeSet<MemberIndex>, balance: bool) -> impl Iterator<Item = Key> {
+    let members = elsewhere.iter().map(|it| key::rebuilt_elsewhere(*it));
+    let balance = balance.then(|| key::BALANCE.to_owned());
+    let names = members.chain(balance);
+    names.map(|name| key::counter(&name))
 }
 
 /// Returns the first key after `key`.

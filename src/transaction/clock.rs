@@ -7,7 +7,6 @@ use parking_lot::Mutex;
 
 use super::CommitError;
 use super::commits::Commits;
-use super::foreground::Foreground;
 use super::growth::Growth;
 use crate::membership::Members;
 use crate::metadata::{IndexReplicas, Meta};
@@ -27,9 +26,6 @@ const RENEW_INTERVAL: Duration = Duration::from_secs(3600);
 /// The interval at which the copies of the index, and its room, are checked.
 const REFILL_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The time without any use of the volume after which an index that is mostly empty is compacted.
-const QUIET_TIME: Duration = Duration::from_secs(10);
-
 /// The part of the journal whose use makes a checkpoint due.
 const JOURNAL_FILL: f32 = 0.5;
 
@@ -46,8 +42,6 @@ struct Times {
     refilled_index: Option<Instant>,
     /// The time when superblocks were last rewritten, if they were.
     renewed: Option<Instant>,
-    /// The number of uses of the volume at the last look, and when it was first found so.
-    uses: (u64, Instant),
 }
 
 impl Times {
@@ -58,7 +52,6 @@ impl Times {
             checkpointed: now,
             refilled_index: Some(now),
             renewed: None,
-            uses: (0, now),
         }
     }
 }
@@ -70,7 +63,6 @@ pub struct Clock {
     replicas: Arc<IndexReplicas>,
     commits: Arc<Commits>,
     growth: Arc<Growth>,
-    foreground: Arc<Foreground>,
     times: Mutex<Times>,
 }
 
@@ -81,7 +73,6 @@ impl Clock {
         replicas: Arc<IndexReplicas>,
         commits: Arc<Commits>,
         growth: Arc<Growth>,
-        foreground: Arc<Foreground>,
     ) -> Self {
         Self {
             members,
@@ -89,7 +80,6 @@ impl Clock {
             replicas,
             commits,
             growth,
-            foreground,
             times: Mutex::new(Times::new()),
         }
     }
@@ -118,9 +108,6 @@ impl Clock {
             self.growth.restore_reserve()?;
             self.growth.measure_growth();
             self.times.lock().refilled_index = (!more).then(Instant::now);
-            if !more && self.is_quiet() && self.replicas.compact_if_sparse()? {
-                self.growth.measure_growth();
-            }
         }
         self.replicas.compare()?;
         let unsaved = self.commits.awaits_checkpoint();
@@ -150,19 +137,6 @@ impl Clock {
             self.times.lock().refilled_index = None;
         }
         done
-    }
-
-    /// Returns whether nothing has used the volume for a while, and nothing waits for the index.
-    fn is_quiet(&self) -> bool {
-        let uses = self.foreground.count();
-        let is_waiting = self.commits.awaits_checkpoint() || self.meta.pending_bytes() > 0;
-        let mut times = self.times.lock();
-        let (before, since) = times.uses;
-        if uses != before || is_waiting {
-            times.uses = (uses, Instant::now());
-            return false;
-        }
-        since.elapsed() >= QUIET_TIME
     }
 
     /// Rewrites the superblocks of a changed volume if the last time was long ago. A directory from before that time

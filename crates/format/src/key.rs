@@ -77,6 +77,9 @@ pub const SCRUB_WAITING: &str = "scrub-waiting";
 /// while that has no limit.
 pub const REBUILD_LIMIT: &str = "rebuild-limit";
 
+/// Name of the counter that is there while shards are to be moved to members that have fewer, for an order.
+pub const BALANCE: &str = "balance";
+
 /// Returns the name of the counter that is there while the shards of an absent member are rebuilt on others for an order.
 #[must_use]
 pub fn rebuilt_elsewhere(member: MemberIndex) -> String {

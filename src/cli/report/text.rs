@@ -271,6 +271,8 @@ impl StatusReport {
             bytes_waiting,
             bytes_unreadable,
             bytes_per_second,
+            awaits_balance,
+            failure,
             ..
         } = &self.rebuild;
         if *state == RebuildState::Running {
@@ -292,6 +294,19 @@ impl StatusReport {
                     format_args!("{what}: {percent:.0}% done, {left} left{limit}"),
                 ),
             }
+        }
+        let is_balancing = *state == RebuildState::Running && *kind == RebuildKind::Balance;
+        if *awaits_balance && !is_balancing {
+            push(
+                text,
+                format_args!("data is yet to be moved to emptier members"),
+            );
+        }
+        if let Some(failure) = failure {
+            push(
+                text,
+                format_args!("a rebuild failed, and is tried again: {failure}"),
+            );
         }
         if *bytes_waiting > 0 {
             let waiting = format_size(*bytes_waiting);

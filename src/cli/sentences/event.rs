@@ -169,6 +169,9 @@ fn of_work(kind: &EventKind) -> Option<String> {
             format_size(*bytes),
             format_size(*bytes_left)
         ),
+        EventKind::RebuildFailed { reason } => {
+            format!("a rebuild failed, and is tried again: {reason}")
+        }
         EventKind::ScrubStarted { percent: 0 } => "a scrub began".to_owned(),
         EventKind::ScrubStarted { percent } => format!("a scrub went on at {percent}%"),
         EventKind::ScrubFinished {

@@ -38,6 +38,7 @@ pub(super) struct Changes {
     members: BTreeMap<MemberIndex, MemberKept>,
     has_failed: bool,
     rebuild: JobKept<RebuildProgress>,
+    rebuild_failure: Option<String>,
     /// The bytes that a rebuild left because they have no room, or cannot be read.
     left_by_rebuild: (u64, u64),
     scrub: JobKept<Option<ScrubStatus>>,
@@ -211,6 +212,12 @@ impl Changes {
             ));
         }
         self.see_rebuild(&seen.rebuild, seen.is_paused, now, &mut noted);
+        if self.rebuild_failure != seen.rebuild_failure {
+            self.rebuild_failure.clone_from(&seen.rebuild_failure);
+            let reason = seen.rebuild_failure.clone();
+            let failed = reason.map(|reason| (None, EventKind::RebuildFailed { reason }));
+            noted.extend(failed);
+        }
         if let Some(scrub) = &seen.scrub {
             self.see_scrub(scrub, seen.is_paused, now, &mut noted);
         }

@@ -63,6 +63,8 @@ pub(super) struct Seen {
     /// True if the volume accepts no more changes, and was mounted to be written to.
     pub(super) has_failed: bool,
     pub(super) rebuild: RebuildProgress,
+    /// The reason for which a rebuild failed that is tried again.
+    pub(super) rebuild_failure: Option<String>,
     /// None if it cannot be read.
     pub(super) scrub: Option<ScrubStatus>,
     pub(super) code: CodeSeen,
@@ -92,6 +94,7 @@ impl Seen {
             heirs: known.filter_map(heir).collect(),
             has_failed: transactions.has_failed(),
             rebuild: maintenance.rebuild().status().progress(),
+            rebuild_failure: maintenance.rebuild().status().failure(),
             scrub: None,
             code: CodeSeen {
                 data: count(shape.geometry().data_shards()),

@@ -33,6 +33,12 @@ pub(crate) struct RebuildReport {
     /// The same, more exactly.
     #[serde(default)]
     pub(crate) milliseconds: u64,
+    /// Set if data is to be moved to emptier members because a command asked for that. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) awaits_balance: bool,
+    /// The reason for which work failed that is tried again. Daemons before this field do not tell.
+    #[serde(default)]
+    pub(crate) failure: Option<String>,
 }
 
 impl RebuildReport {
@@ -72,6 +78,8 @@ impl Default for RebuildReport {
             bytes_per_second: None,
             seconds: 0,
             milliseconds: 0,
+            awaits_balance: false,
+            failure: None,
         }
     }
 }

@@ -66,14 +66,22 @@ impl CopyOut {
         PacedStep::begin(&self.foreground)
     }
 
-    /// Copies the readable stripes of a segment into new ones, if they lack shards that the new ones would have.
+    /// Copies the readable stripes of a segment into new ones, if they lack shards that the new ones would have. A stripe stays
+    /// where it is if it would survive more losses there once the members are back that are waited for.
     pub(super) fn copy(
         &self,
         segment: SegmentId,
         round: &Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
         let endangered = self.endangered_in(segment)?;
-        self.copy_stripes(&endangered, Floor::Online, &|_| true, round)
+        let copied = self.copy_stripes(&endangered, Floor::Written, &|_| true, round)?;
+        Ok(match copied {
+            // Those that cannot be read keep the segment where it is.
+            SegmentOutcome::Blocked(Obstacle::LessProtected) => {
+                SegmentOutcome::Blocked(Obstacle::Unreadable)
+            }
+            outcome => outcome,
+        })
     }
 
     /// Returns whether a segment keeps a draining member from leaving, because the others are too few for the code of its
@@ -105,7 +113,8 @@ impl CopyOut {
     }
 
     /// Rewrites the stripes of a segment with surplus slots that could not be rebuilt because of an obstacle. If members are too
-    /// few for whole new stripes, copies those that would survive more losses, unless an absent member keeps its shards.
+    /// few for whole new stripes, copies those that would survive more losses, also than with the shards of absent members that
+    /// are waited for. Copies none while an absent member keeps its shards.
     pub(super) fn rewrite_with_fewer_slots(
         &self,
         segment: SegmentId,

@@ -1,5 +1,6 @@
 //! Scheduling of rebuilds: on order, when members have been absent for long enough, and when members return. A rebuild
-//! onto other members goes on when the volume is opened again.
+//! onto other members goes on when the volume is opened again, and so do moves of shards to members that have fewer. Work that
+//! failed is tried again.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -17,16 +18,18 @@ use crate::membership::Members;
 use crate::transaction::{CommitError, Transactions};
 
 use due::{DueTimes, MembersSeen};
-use elsewhere::Elsewhere;
 use lasting_limit::LastingLimit;
+use orders::OpenOrders;
+use retries::{FailedWork, Retries};
 use waiting::{RoomSeen, WaitingShards};
 
 mod accounts;
 mod due;
-mod elsewhere;
+mod lasting;
 mod lasting_limit;
 mod limit;
 mod orders;
+mod retries;
 mod waiting;
 
 pub use orders::{OrderNumber, RebuildOrders};
@@ -47,8 +50,8 @@ pub(super) struct RebuildScheduler {
     orders: Arc<RebuildOrders>,
     due: Mutex<Option<DueTimes>>,
     waiting: Mutex<Option<WaitingShards>>,
-    elsewhere: Elsewhere,
     lasting_limit: LastingLimit,
+    retries: Retries,
     /// The time at which the codes of stripes were looked at, and the epoch of members then.
     looked_at_codes: Mutex<Option<(Instant, Epoch)>>,
     stop: Arc<StopSignal>,
@@ -77,10 +80,7 @@ impl RebuildScheduler {
             orders,
             due: Mutex::default(),
             waiting: Mutex::default(),
-            elsewhere: Elsewhere::new(
-                Arc::clone(&maintenance.transactions().catalog),
-                Arc::clone(maintenance.transactions().commits()),
-            ),
+            retries: Retries::default(),
             looked_at_codes: Mutex::default(),
             stop,
         }
@@ -93,37 +93,33 @@ impl RebuildScheduler {
 
     /// Does the same by another clock.
     pub(super) fn run_by(&self, clock: &dyn Fn() -> Instant) -> Result<(), CommitError> {
-        let open = self.orders.open();
         let now = clock();
+        let failed = self.retries.due(now);
+        let resumed = self.resume(&failed, now);
+        let open = self.orders.open();
         self.see_members(now, |_| ());
-        let with_room = self.waiting_with_room(now);
         let mut decision = Decision {
+            newest: open.newest,
             absent: self.absent(),
-            gives_up: open.gives_up,
+            gives_up: open.gives_up.clone(),
         };
-        let looked = self.lasting_limit.look();
-        let looked = looked.and_then(|()| self.look_elsewhere(&decision, open.everything));
+        let interrupted = resumed.and_then(|interrupted| {
+            self.lasting_limit.look()?;
+            if open.everything {
+                self.begin_elsewhere(&decision)?;
+            }
+            Ok(interrupted)
+        });
         // Orders end with the reason.
-        let interrupted = looked.inspect_err(|error| {
+        let interrupted = interrupted.inspect_err(|error| {
             self.orders.finish_rebuild(open.newest, Err(error.clone()));
         })?;
-        let goes_on = !interrupted.is_empty() && !open.everything;
-        if goes_on {
-            self.spare_all_but(&interrupted, &mut decision.absent);
-        }
-        // Absent members keep their time although shards are yet to be moved.
-        let scope = match &with_room {
-            _ if open.everything || goes_on || self.is_code_change_due(now) => {
-                Ok(Some(RebuildScope::Everything))
-            }
-            _ if open.rebuild && self.are_absent_given_up() => Ok(Some(RebuildScope::Everything)),
-            _ if open.rebuild => Ok(Some(RebuildScope::Online)),
-            Some(waiting) => {
-                self.spare_all_but(&waiting.given, &mut decision.absent);
-                Ok(Some(waiting.scope))
-            }
-            None => self.scope_in_need(now),
+        let causes = Causes {
+            goes_on: Some(interrupted).filter(|it| !it.is_empty() && !open.everything),
+            failed: rebuild_in(failed),
+            with_room: self.waiting_with_room(now),
         };
+        let scope = self.scope(&open, &causes, &mut decision.absent, now);
         if matches!(scope, Ok(Some(RebuildScope::Everything))) {
             let over = self.see_members(now, |due| due.over(self.rebuild_after, now));
             let absent = self.absent().into_iter();
@@ -137,12 +133,12 @@ impl RebuildScheduler {
             bytes_per_second: self.orders.limit(),
             wait: &|time| self.stop.sleep(time) && self.stop.wait_out_pause(),
         };
-        let (mut is_left, mut limit) = (true, None);
+        let mut is_left = true;
         if let Some(scope) = scope.transpose() {
             let rebuilt = scope.and_then(|scope| {
-                let done = self.rebuild(scope, &decision, &pace)?;
+                let done = self.rebuild_or_retry(scope, &decision, &pace, now)?;
                 let given = decision.absent.iter().copied().collect();
-                self.note_waiting((scope, given), &done, with_room.as_ref());
+                self.note_waiting((scope, given), &done, causes.with_room.as_ref());
                 if scope == RebuildScope::Everything {
                     self.note_checked(now);
                 }
@@ -151,19 +147,20 @@ impl RebuildScheduler {
                 is_left = self.leaves_work(&done)?;
                 Ok(())
             });
-            limit = self.orders.bytes_per_second();
+            let limit = self.orders.bytes_per_second();
             self.orders.finish_rebuild(open.newest, rebuilt.clone());
+            self.lasting_limit.keep(limit);
             rebuilt?;
         }
         if let Some(order) = open.balance {
-            limit = self.orders.bytes_per_second();
-            self.balance(order, open.newest, &pace, clock)?;
+            let limit = self.orders.bytes_per_second();
+            let balanced = self.balance(order, open.newest, &pace, clock);
+            self.lasting_limit.keep(limit);
+            balanced?;
             is_left = self.leaves_work(&self.rebuild.status().progress())?;
         }
-        match limit {
-            Some(limit) if is_left => self.lasting_limit.keep(limit),
-            _ if is_left || self.stop.is_set() => {}
-            _ => self.lasting_limit.end()?,
+        if !is_left && !self.stop.is_set() {
+            self.lasting_limit.end()?;
         }
         Ok(())
     }
@@ -180,20 +177,66 @@ impl RebuildScheduler {
         Ok(is_rewrite_open || self.rebuild.has_other_codes())
     }
 
-    /// Returns the absent members for which an order that an unmount interrupted goes on. If an order begins that is for
-    /// everything, notes those that it does not give up.
-    fn look_elsewhere(
+    /// Looks for work of orders that an unmount or a crash interrupted, and opens the moves of shards among it again, or after
+    /// a failure. Returns the absent members whose shards are to be rebuilt on others.
+    fn resume(
         &self,
-        decision: &Decision,
-        begins: bool,
+        failed: &[FailedWork],
+        now: Instant,
     ) -> Result<BTreeSet<MemberIndex>, CommitError> {
-        let interrupted = self.elsewhere.look(&decision.absent)?;
-        if begins {
-            let absent = decision.absent.iter().copied();
-            let kept = absent.filter(|member| !decision.gives_up.contains(member));
-            self.elsewhere.begin(kept.collect())?;
+        let lasting = self.orders.lasting();
+        let looked = lasting.look(self.retries.may_try(now));
+        match &looked {
+            Ok(_) => self.note_done(&FailedWork::Look),
+            Err(error) => self.note_failure(FailedWork::Look, error, now),
         }
-        Ok(interrupted)
+        let interrupted = looked?;
+        let is_due = failed.contains(&FailedWork::Balance) && lasting.awaits_balance();
+        if interrupted.balance || is_due {
+            self.orders.resume_balance();
+        }
+        Ok(interrupted.elsewhere)
+    }
+
+    /// Notes the members that an order for everything does not give up: the next open of the volume goes on with it.
+    fn begin_elsewhere(&self, decision: &Decision) -> Result<(), CommitError> {
+        let absent = decision.absent.iter().copied();
+        let kept = absent.filter(|member| !decision.gives_up.contains(member));
+        self.orders.lasting().begin(decision.newest, kept.collect())
+    }
+
+    /// Returns the scope of the rebuild that is to be done now, if one is. Takes the members that keep their shards from the
+    /// `absent` ones.
+    fn scope(
+        &self,
+        open: &OpenOrders,
+        causes: &Causes,
+        absent: &mut Vec<MemberIndex>,
+        now: Instant,
+    ) -> Result<Option<RebuildScope>, CommitError> {
+        if let Some(given) = &causes.goes_on {
+            self.spare_all_but(given, absent);
+        }
+        // Absent members keep their time although shards are yet to be moved.
+        if open.everything || causes.goes_on.is_some() || self.is_code_change_due(now) {
+            return Ok(Some(RebuildScope::Everything));
+        }
+        if open.rebuild {
+            return Ok(Some(if self.are_absent_given_up() {
+                RebuildScope::Everything
+            } else {
+                RebuildScope::Online
+            }));
+        }
+        if let Some((scope, given)) = &causes.failed {
+            self.spare_all_but(given, absent);
+            return Ok(Some(*scope));
+        }
+        if let Some(waiting) = &causes.with_room {
+            self.spare_all_but(&waiting.given, absent);
+            return Ok(Some(waiting.scope));
+        }
+        self.scope_in_need(now)
     }
 
     /// Leaves the `given` members and those given up among the `absent` ones. The others keep their shards.
@@ -225,6 +268,46 @@ impl RebuildScheduler {
         is_changing || self.rebuild.has_rewriting_to_do().unwrap_or(true)
     }
 
+    /// Rebuilds the missing shards of a scope, or notes that this is to be tried again.
+    fn rebuild_or_retry(
+        &self,
+        scope: RebuildScope,
+        decision: &Decision,
+        pace: &Pace<'_>,
+        now: Instant,
+    ) -> Result<RebuildProgress, CommitError> {
+        let given = match scope {
+            RebuildScope::Everything => decision.absent.iter().copied().collect(),
+            RebuildScope::Online => BTreeSet::new(),
+        };
+        let work = FailedWork::Rebuild(scope, given);
+        let rebuilt = self.rebuild(scope, decision, pace);
+        match &rebuilt {
+            Ok(done) if done.state == RebuildState::Finished => self.note_done(&work),
+            // It was stopped.
+            Ok(_) => {}
+            Err(error) => self.note_failure(work, error, now),
+        }
+        rebuilt
+    }
+
+    /// Notes work that failed. `status` tells the reason until it is done.
+    fn note_failure(&self, work: FailedWork, error: &CommitError, now: Instant) {
+        self.rebuild.status().set_failure(Some(error.to_string()));
+        self.retries.note_failure(work, now);
+    }
+
+    /// Notes work that was done.
+    fn note_done(&self, work: &FailedWork) {
+        if self.retries.note_done(work) {
+            self.rebuild.status().set_failure(None);
+            // They ended with the rebuild that failed.
+            if self.orders.lasting().awaits_balance() && !self.orders.awaits_balance() {
+                self.orders.resume_balance();
+            }
+        }
+    }
+
     /// Rebuilds the missing shards of a scope. Members that went away since the decision keep their time and their shards.
     fn rebuild(
         &self,
@@ -247,7 +330,7 @@ impl RebuildScheduler {
         let done = self.rebuild.run_without(&given, &*self.locks, pace)?;
         let is_complete = done.state == RebuildState::Finished && !done.leaves_something();
         if is_complete {
-            self.elsewhere.end()?;
+            self.orders.lasting().end(decision.newest)?;
         }
         // An order to rewrite files that is still open goes on without them.
         if is_complete && !self.rebuild.has_rewriting_to_do()? {
@@ -271,6 +354,18 @@ impl RebuildScheduler {
         if let Ok(done) = &mut balanced {
             done.elapsed = done.elapsed.saturating_sub(before.elapsed);
             log_done("balanced", done);
+            if done.state == RebuildState::Finished {
+                let ended = self.orders.lasting().end_balance(order);
+                balanced = ended.and(balanced);
+            }
+        }
+        match &balanced {
+            Ok(done) if done.state == RebuildState::Finished => {
+                self.note_done(&FailedWork::Balance)
+            }
+            // It gave way to other work.
+            Ok(_) => {}
+            Err(error) => self.note_failure(FailedWork::Balance, error, clock()),
         }
         self.orders.finish_balance(order, &balanced);
         balanced.map(drop)
@@ -372,9 +467,29 @@ impl RebuildScheduler {
     }
 }
 
+/// Causes of a rebuild besides open orders and the time.
+struct Causes {
+    /// The absent members whose shards an interrupted order has rebuilt on others, if there are any.
+    goes_on: Option<BTreeSet<MemberIndex>>,
+    /// The rebuild that is tried again, and the absent members whose shards it moves.
+    failed: Option<(RebuildScope, BTreeSet<MemberIndex>)>,
+    /// The shards that waited for room, if there is some by now.
+    with_room: Option<WaitingShards>,
+}
+
+/// Returns the rebuild among work that failed.
+fn rebuild_in(failed: Vec<FailedWork>) -> Option<(RebuildScope, BTreeSet<MemberIndex>)> {
+    failed.into_iter().find_map(|work| match work {
+        FailedWork::Rebuild(scope, given) => Some((scope, given)),
+        FailedWork::Look | FailedWork::Balance => None,
+    })
+}
+
 /// The members on which a rebuild was decided.
 #[derive(Debug)]
 struct Decision {
+    /// The number of the last order then.
+    newest: u64,
     /// Those that were absent.
     absent: Vec<MemberIndex>,
     /// Those of them that are not waited for any more.

@@ -66,6 +66,7 @@ pub(super) fn jobs(
     }
     let rate = schedule.bytes_per_second;
     let orders = Arc::new(RebuildOrders::new(
+        maintenance,
         rate,
         schedule.last_order,
         Arc::clone(stop),

@@ -34,7 +34,7 @@ impl InodeLocks for NoLocks {
 }
 
 /// Makes a volume of two members in memory.
-fn two_members() -> Arc<Maintenance> {
+pub(super) fn two_members() -> Arc<Maintenance> {
     volume(2).1
 }
 
@@ -79,16 +79,21 @@ fn volume_to_read() -> (Vec<MemDisk>, Arc<Maintenance>) {
 /// Makes a volume of 1+1 on four disks, the last of which has no copy of the index. It has a file in many segments, and
 /// another member that is empty. All calls are counted.
 fn to_be_balanced(plan: &FaultPlan) -> Arc<Maintenance> {
+    disks_to_be_balanced(plan).1
+}
+
+fn disks_to_be_balanced(plan: &FaultPlan) -> (Vec<MemDisk>, Arc<Maintenance>) {
     let mut options = CreateOptions::new(Geometry::new(1, 1).unwrap());
     options.unit_bytes = 64 << 10;
     options.segment_bytes = 256 << 10;
     let wrap = |stores| FaultStore::wrap_all(stores, plan);
-    let (_, maintenance) = volume_of(4, &options, wrap);
+    let (mut disks, maintenance) = volume_of(4, &options, wrap);
     write(&maintenance, &vec![7; 6 << 20]);
-    let new: StoreRef = Arc::new(MemDisk::new("new", 32 << 20).open());
+    disks.push(MemDisk::new("new", 32 << 20));
+    let new: StoreRef = Arc::new(disks[4].open());
     let new: StoreRef = Arc::new(FaultStore::new(new, 4, plan));
     maintenance.joining().join(JoinAs::New, &new).unwrap();
-    maintenance
+    (disks, maintenance)
 }
 
 fn is_balanced(maintenance: &Maintenance) -> bool {
@@ -116,7 +121,7 @@ impl Rebuilds {
     /// Gives absent members so much time.
     fn new(maintenance: &Arc<Maintenance>, rebuild_after: Option<Duration>) -> Self {
         let stop = Arc::new(StopSignal::default());
-        let orders = Arc::new(RebuildOrders::new(None, 0, Arc::clone(&stop)));
+        let orders = Arc::new(RebuildOrders::new(maintenance, None, 0, Arc::clone(&stop)));
         let scheduler = RebuildScheduler::new(
             maintenance,
             Arc::new(NoLocks),
@@ -155,7 +160,7 @@ fn one_lost_while_moving(
     let plan = FaultPlan::new();
     let maintenance = to_be_balanced(&plan);
     let rebuilds = Rebuilds::new(&maintenance, Some(given));
-    let order = rebuilds.orders.order(None, true);
+    let order = rebuilds.orders.order(None, true).unwrap();
     lose_one_while_moving(&rebuilds, &plan, now);
     (maintenance, rebuilds, order)
 }
@@ -184,7 +189,7 @@ fn shards_lost_during_balancing_are_rebuilt_before_more_shards_move() {
     let maintenance = to_be_balanced(&plan);
     let lost = held_by(&maintenance, 3);
     let rebuilds = Rebuilds::new(&maintenance, Some(Duration::ZERO));
-    let order = rebuilds.orders.order(None, true);
+    let order = rebuilds.orders.order(None, true).unwrap();
     let now = Instant::now();
     lose_one_while_moving(&rebuilds, &plan, now);
     let stopped = maintenance.rebuild().status().progress();
@@ -218,7 +223,7 @@ fn balancing_is_not_interrupted_while_the_membership_stays_the_same() {
     let plan = FaultPlan::new();
     let maintenance = to_be_balanced(&plan);
     let rebuilds = Rebuilds::new(&maintenance, Some(Duration::from_secs(600)));
-    let order = rebuilds.orders.order(None, true);
+    let order = rebuilds.orders.order(None, true).unwrap();
     let (start, looks) = (Instant::now(), AtomicU64::new(0));
     let clock = || start + Duration::from_secs(looks.fetch_add(1, Ordering::Relaxed));
     rebuilds.scheduler.run_by(&clock).unwrap();
@@ -303,9 +308,9 @@ fn an_order_to_rebuild_does_not_wait_for_the_end_of_balancing() {
         let fault = Fault::at(2, Effect::Hang).of(Scope::MemberKind(3, CallKind::Read));
         run_meanwhile(&rebuilds, &plan, fault, now, meanwhile);
     };
-    let balance = rebuilds.orders.order(None, true);
+    let balance = rebuilds.orders.order(None, true).unwrap();
     let rebuild = Mutex::new(None);
-    work_meanwhile(&|| *rebuild.lock() = Some(rebuilds.orders.order(None, false)));
+    work_meanwhile(&|| *rebuild.lock() = Some(rebuilds.orders.order(None, false).unwrap()));
     let rebuild = rebuild.into_inner().unwrap();
     assert!(is_open(balance) && is_open(rebuild));
     work_meanwhile(&|| assert!(is_open(balance) && !is_open(rebuild)));
@@ -349,7 +354,7 @@ fn no_shard_waits_once_the_absent_member_returns_with_all_its_shards() {
     let error = store.open_len("nothing").unwrap_err();
     maintenance.transactions().members().io().fail(away, &error);
     let rebuilds = Rebuilds::new(&maintenance, None);
-    rebuilds.orders.order(None, false);
+    rebuilds.orders.order(None, false).unwrap();
     rebuilds.scheduler.run().unwrap();
     let waiting = || maintenance.rebuild().status().progress().bytes_waiting;
     assert!(waiting() > 0);
@@ -384,7 +389,7 @@ fn shards_that_wait_for_room_are_rebuilt_soon_after_a_member_got_some() {
     let space = disks[roomy].open().space().unwrap();
     disks[roomy].set_capacity(space.total_bytes - space.free_bytes);
     let rebuilds = Rebuilds::new(&maintenance, None);
-    rebuilds.orders.order(None, false);
+    rebuilds.orders.order(None, false).unwrap();
     rebuilds.scheduler.run().unwrap();
     let waiting = maintenance.rebuild().status().progress();
     assert!(waiting.bytes_waiting > 0, "{waiting:?}");
@@ -441,7 +446,7 @@ fn an_order_to_rebuild_is_carried_out_before_the_next_check_is_due() {
     std::thread::scope(|scope| {
         scope.spawn(move || job.repeat(&commits, &until));
         for _ in 0..3 {
-            let order = orders.order(None, false);
+            let order = orders.order(None, false).unwrap();
             let outcome = orders.outcome(order, FOR_EVER);
             assert!(matches!(outcome, Some(Ok(()))), "{outcome:?}");
         }
@@ -652,7 +657,7 @@ fn the_rewriting_goes_on_by_itself_without_members_that_a_rebuild_gave_up() {
     let (disks, maintenance) = volume_of(4, &options, |stores| stores);
     write(&maintenance, &vec![7; 1 << 20]);
     let stop = Arc::new(StopSignal::default());
-    let orders = Arc::new(RebuildOrders::new(None, 0, Arc::clone(&stop)));
+    let orders = Arc::new(RebuildOrders::new(&maintenance, None, 0, Arc::clone(&stop)));
     let locks = Arc::new(HeldLocks(AtomicBool::new(true)));
     let scheduler = RebuildScheduler::new(
         &maintenance,
@@ -669,7 +674,8 @@ fn the_rewriting_goes_on_by_itself_without_members_that_a_rebuild_gave_up() {
     order_two_one(&maintenance);
     disks[3].fail(Some(StoreErrorKind::Gone));
     maintenance.transactions().members().probe();
-    orders.order_giving_up(None, BTreeSet::from([MemberIndex(3)]));
+    let absent = BTreeSet::from([MemberIndex(3)]);
+    orders.order_giving_up(None, absent).unwrap();
     run(0);
     run(1);
     let rebuild = maintenance.rebuild();
@@ -683,5 +689,6 @@ fn the_rewriting_goes_on_by_itself_without_members_that_a_rebuild_gave_up() {
 }
 
 mod giving_up;
+mod lasting;
 mod lasting_limit;
 mod rewriting;

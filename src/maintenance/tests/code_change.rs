@@ -407,30 +407,52 @@ fn a_power_cut_at_any_call_costs_no_redundancy_and_the_work_goes_on() {
         fs.change_code(to).unwrap();
         fs.close();
         base.open(&[]).close();
-        for call in 1.. {
-            let rig = base.fork();
-            let plan = FaultPlan::new();
-            let fs = rig.open_with_faults(&plan).unwrap();
-            plan.add(power_cut_at(call));
-            let outcome = fs.rebuild();
-            if plan.triggered() == 0 {
-                outcome.unwrap();
-                assert!(call > 20, "only {call} calls");
-                break;
-            }
-            drop(fs);
-            let policy = ways_to_cut(call)[call as usize % 3];
-            rig.cut(policy);
-            let context = format!("to {to:?}, cut {call}, {policy:?}");
-            for lost in 0..4 {
-                let fs = rig.fork().open_in(&[lost], &context);
-                assert_holds(&fs, &model, &format!("{context}, without {lost}"));
-            }
-            let fs = rig.open_in(&[], &context);
-            fs.assert_shards_lie_on(&rig, &[], &context);
+        let after = |rig: &Rig, fs: TestFs, context: &str| {
             fs.rebuild().unwrap();
             assert!(!fs.maintenance.rebuild().has_other_codes(), "{context}");
-            assert_whole(fs, &rig, &[], to.geometry.parity_shards(), &model, &context);
-        }
+            assert_whole(fs, rig, &[], to.geometry.parity_shards(), &model, context);
+        };
+        let context = format!("to {to:?}");
+        let (.., calls) = cut_at_each_call(&base, &model, &context, &rebuild_until, &after);
+        assert!(calls > 20, "only {calls} calls");
     }
+}
+
+/// Does some work on a fork of a volume with a power cut at each of its calls. After each, asserts that files can be read
+/// without any of four members and that all shards are there, and goes on with `after`. Returns the fork without a cut, and
+/// the number of calls.
+fn cut_at_each_call(
+    base: &Rig,
+    model: &Model,
+    context: &str,
+    work: &dyn Fn(&Rig, &FaultPlan, Fault) -> Result<TestFs, CommitError>,
+    after: &dyn Fn(&Rig, TestFs, &str),
+) -> (Rig, TestFs, u64) {
+    for call in 1.. {
+        let (rig, plan) = (base.fork(), FaultPlan::new());
+        let outcome = work(&rig, &plan, power_cut_at(call));
+        if plan.triggered() == 0 {
+            return (rig, outcome.unwrap(), call);
+        }
+        drop(outcome);
+        let policy = ways_to_cut(call)[call as usize % 3];
+        rig.cut(policy);
+        let context = format!("{context}, cut {call}, {policy:?}");
+        for lost in 0..4 {
+            let fs = rig.fork().open_in(&[lost], &context);
+            assert_holds(&fs, model, &format!("{context}, without {lost}"));
+        }
+        let fs = rig.open_in(&[], &context);
+        fs.assert_shards_lie_on(&rig, &[], &context);
+        after(&rig, fs, &context);
+    }
+    unreachable!("no work has that many calls");
+}
+
+/// Rebuilds a volume until a fault.
+fn rebuild_until(rig: &Rig, plan: &FaultPlan, fault: Fault) -> Result<TestFs, CommitError> {
+    let fs = rig.open_with_faults(plan)?;
+    plan.add(fault);
+    fs.rebuild()?;
+    Ok(fs)
 }

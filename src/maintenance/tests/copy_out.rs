@@ -6,10 +6,10 @@ use std::collections::BTreeSet;
 use super::*;
 use crate::maintenance::RebuildState;
 
-/// A volume of 2+1, with a segment of which some stripes need the disk that is away.
+/// A volume with a segment of which some stripes need a disk that is away.
 struct Damaged {
     rig: Rig,
-    away: usize,
+    away: Vec<usize>,
     model: Model,
     /// The name of the segment's files.
     name: String,
@@ -18,9 +18,15 @@ struct Damaged {
 }
 
 impl Damaged {
-    /// Makes one of so many disks; the last one is away then.
+    /// Makes one of 2+1 on so many disks; the last one is away then.
     fn new(count: usize) -> Self {
-        let (rig, away) = (Rig::new(2, 1, count), count - 1);
+        Self::with_parity(1, count)
+    }
+
+    /// Makes one with two data shards; as many of the last disks are away then as there are parity shards.
+    fn with_parity(parity: usize, count: usize) -> Self {
+        let rig = Rig::new(2, parity, count);
+        let away: Vec<usize> = (count - parity..count).collect();
         let fs = rig.open(&[]);
         let mut model = Model::new();
         for file in 0..60 {
@@ -32,13 +38,17 @@ impl Damaged {
             }
         }
         fs.close();
-        let fs = rig.open(&[away]);
+        let fs = rig.open(&away);
         let shards = fs.written_shards();
-        let names = shards.iter().filter(|s| s.disk == away).map(|s| &s.name);
+        let lies_on =
+            |name: &String, disk| shards.iter().any(|s| s.name == *name && s.disk == disk);
+        let names = shards.iter().map(|s| &s.name);
+        let names = names.filter(|name| away.iter().all(|disk| lies_on(name, *disk)));
         // The shard of a segment with as many stripes as any.
         let stripes_of = |name: &String| shards.iter().filter(|s| s.name == *name).count();
         let name = names.max_by_key(|name| stripes_of(name)).unwrap().clone();
-        let mut others = shards.iter().filter(|s| s.name == name && s.disk != away);
+        let is_here = |s: &&WrittenShard| s.name == name && !away.contains(&s.disk);
+        let mut others = shards.iter().filter(is_here);
         let disk = others.next().unwrap().disk;
         let mut ends: Vec<u64> = shards
             .iter()
@@ -94,7 +104,7 @@ fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member()
     let Damaged {
         rig, away, model, ..
     } = &damaged;
-    let fs = rig.open(&[*away]);
+    let fs = rig.open(away);
     let waiting = damaged.unreadable(&fs);
     assert!(!waiting.is_empty());
     let segment = files::parse_segment(&damaged.name).unwrap();
@@ -137,8 +147,8 @@ fn readable_stripes_are_repaired_beside_stripes_that_wait_for_an_absent_member()
     assert_eq!(again.bytes_done, 0, "nothing is copied twice");
     fs.close();
     // The readable stripes are there, no matter which other shards are lost.
-    for lost in 0..*away {
-        let fs = TestFs::open(rig.fork().stores(&[*away, lost]), Access::ReadOnly).unwrap();
+    for lost in 0..away[0] {
+        let fs = TestFs::open(rig.fork().stores(&[away[0], lost]), Access::ReadOnly).unwrap();
         damaged.assert_readable_is_right(&fs, &format!("lost {lost}"));
     }
     let fs = rig.open(&[]);
@@ -156,7 +166,8 @@ fn an_unrecoverable_block_stops_only_the_rebuild_of_its_own_stripe() {
     let fs = rig.open(&[]);
     fs.rebuild().unwrap();
     fs.close();
-    let fs = rig.open(&[away]);
+    let fs = rig.open(&away);
+    let away = away[0];
     let shards = fs.written_shards();
     let of_who_is_away: BTreeSet<StripeId> = shards
         .iter()
@@ -183,12 +194,34 @@ fn an_unrecoverable_block_stops_only_the_rebuild_of_its_own_stripe() {
 #[test]
 fn no_stripe_is_copied_if_the_copy_would_have_no_more_redundancy() {
     let damaged = Damaged::new(3);
-    let fs = damaged.rig.open(&[damaged.away]);
+    let fs = damaged.rig.open(&damaged.away);
     let stripes = fs.stripes();
     let progress = fs.rebuild().unwrap();
     assert_eq!(progress.bytes_done, 0);
     assert_eq!(fs.stripes(), stripes);
     damaged.assert_readable_is_right(&fs, "rebuilt");
+}
+
+/// New stripes on the three others would survive one loss more for now, and one less once the two are back.
+#[test]
+fn no_stripe_is_copied_if_it_would_survive_fewer_losses_once_absent_members_are_back() {
+    let Damaged {
+        rig, away, model, ..
+    } = Damaged::with_parity(2, 5);
+    let back = |rig: &Rig| {
+        let fs = rig.open(&[]);
+        assert_holds(&fs, &model, "back");
+        fs.redundancy()
+    };
+    let before = back(&rig.fork());
+    assert!(before.iter().any(|row| row.0 == 2), "{before:?}");
+    let fs = rig.open(&away);
+    let rows = fs.redundancy();
+    assert!(rows.iter().any(|row| row.0 == 0), "{rows:?}");
+    let progress = fs.rebuild().unwrap();
+    assert!(progress.bytes_unreadable > 0, "{progress:?}");
+    fs.close();
+    assert_eq!(back(&rig), before);
 }
 
 #[test]
@@ -197,7 +230,7 @@ fn a_power_cut_at_any_call_loses_no_stripe_that_is_copied_or_waits() {
     for call in 1.. {
         let rig = damaged.rig.fork();
         let plan = FaultPlan::new();
-        let stores = FaultStore::wrap_all(rig.stores(&[damaged.away]), &plan);
+        let stores = FaultStore::wrap_all(rig.stores(&damaged.away), &plan);
         let fs = TestFs::open(stores, Access::ReadWrite).unwrap();
         plan.add(power_cut_at(call));
         let outcome = fs.rebuild();
@@ -211,7 +244,7 @@ fn a_power_cut_at_any_call_loses_no_stripe_that_is_copied_or_waits() {
         let policy = policies[call as usize % 3];
         rig.cut(policy);
         let context = format!("cut {call}, {policy:?}");
-        let fs = rig.open(&[damaged.away]);
+        let fs = rig.open(&damaged.away);
         damaged.assert_readable_is_right(&fs, &context);
         fs.rebuild()
             .unwrap_or_else(|error| panic!("{context}: {error}"));

@@ -22,8 +22,7 @@ use std::thread;
 
 use redb::{
     Builder, CompactionError, Database, Durability, Key, Range, ReadOnlyTable, ReadableDatabase,
-    ReadableTable, ReadableTableMetadata, StorageBackend, Table, TableDefinition, TableError,
-    Value, WriteTransaction,
+    ReadableTable, StorageBackend, Table, TableDefinition, TableError, Value, WriteTransaction,
 };
 
 thread_local! {
@@ -298,14 +297,6 @@ impl<K: Key + 'static, V: Value + 'static> ContainedTable<K, V> {
         self.0
             .call(get)?
             .map_err(|error: redb::StorageError| failure(error))
-    }
-
-    /// Returns how many bytes the pages of the table have. Reads all of them.
-    pub(super) fn page_bytes(&self) -> Result<u64, DatabaseFailure> {
-        let stats = |table: &ReadOnlyTable<K, V>| table.stats();
-        let stats = self.0.call(stats)?;
-        let stats = stats.map_err(failure)?;
-        Ok(stats.stored_bytes() + stats.metadata_bytes() + stats.fragmented_bytes())
     }
 
     /// Calls `visit` with every key within the bounds and its value, until it breaks. A panic of `visit` is

@@ -361,6 +361,11 @@ kinds! {
         /// The bytes of shards that are left.
         bytes_left: u64,
     }
+    /// A rebuild or a move of data to emptier members failed. It is tried again.
+    47 Warning RebuildFailed {
+        /// The reason, in words.
+        reason: String,
+    }
     /// A scrub began, or went on where the last one stopped.
     50 Info ScrubStarted {
         /// The part that was done before, in percent.

@@ -382,6 +382,24 @@ fn a_rebuild_that_leaves_shards_or_makes_no_progress_is_stuck_and_told_once() {
 }
 
 #[test]
+fn a_rebuild_that_fails_is_told_once_for_each_reason() {
+    let mut watched = Watched::new();
+    let failed = |reason: &str| {
+        let reason = reason.to_owned();
+        (None, EventKind::RebuildFailed { reason })
+    };
+    let mut look_with = |reason: Option<&str>| {
+        watched.seen.rebuild_failure = reason.map(str::to_owned);
+        watched.look()
+    };
+    assert_eq!(look_with(Some("no space")), [failed("no space")]);
+    assert_eq!(look_with(Some("no space")), []);
+    assert_eq!(look_with(Some("read-only")), [failed("read-only")]);
+    assert_eq!(look_with(None), []);
+    assert_eq!(look_with(Some("read-only")), [failed("read-only")]);
+}
+
+#[test]
 fn a_paused_job_is_not_stuck() {
     let mut volume = Watched::new();
     volume.seen.rebuild = rebuild(RebuildState::Running, 5, 90);

@@ -25,7 +25,8 @@ impl LastingLimit {
         }
     }
 
-    /// Applies the remembered limit at the first call. Remembers that of open orders, durably unless there is no space.
+    /// Applies the remembered limit at the first call. Remembers that of open orders, durably unless there is no space. Those
+    /// that were resumed have the remembered one.
     pub(super) fn look(&self) -> Result<(), CommitError> {
         let mut is_noted = self.is_noted.lock();
         if is_noted.is_none() {
@@ -35,7 +36,7 @@ impl LastingLimit {
             }
             *is_noted = Some(limit.is_some());
         }
-        if self.orders.has_open() {
+        if self.orders.has_new() {
             let limit = self.orders.bytes_per_second();
             *is_noted = Some(limit.is_some());
             self.transactions.note_rebuild_limit(limit)?;
@@ -43,9 +44,11 @@ impl LastingLimit {
         Ok(())
     }
 
-    /// Applies the limit of orders that ended to the work that they left.
-    pub(super) fn keep(&self, limit: u64) {
-        if *self.is_noted.lock() == Some(true) {
+    /// Applies the limit of orders that ended, or failed, to the work that they left.
+    pub(super) fn keep(&self, limit: Option<u64>) {
+        if let Some(limit) = limit
+            && *self.is_noted.lock() == Some(true)
+        {
             self.orders.resume_limit(limit);
         }
     }

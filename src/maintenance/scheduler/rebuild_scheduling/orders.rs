@@ -8,10 +8,11 @@ use std::time::Duration;
 use parking_lot::{Condvar, Mutex};
 
 use super::accounts::Accounts;
+use super::lasting::LastingOrders;
 use super::limit::Limit;
 use crate::format::MemberIndex;
 use crate::maintenance::scheduler::stop::StopSignal;
-use crate::maintenance::{RebuildProgress, RebuildState};
+use crate::maintenance::{Maintenance, RebuildProgress, RebuildState};
 use crate::transaction::CommitError;
 
 /// An order to rebuild, by its number.
@@ -19,8 +20,8 @@ use crate::transaction::CommitError;
 pub struct OrderNumber(pub u64);
 
 /// Orders to rebuild: callers give them and wait for their outcomes, and one thread carries them out.
-#[derive(Debug)]
 pub struct RebuildOrders {
+    lasting: LastingOrders,
     limit: Limit,
     book: Mutex<Book>,
     /// Notified when an order was carried out.
@@ -54,6 +55,8 @@ struct Book {
     done: u64,
     /// The orders for which shards are still to be moved to members that have fewer.
     balance: BTreeSet<u64>,
+    /// The number among these that stands for orders that were interrupted.
+    resumed: Option<u64>,
     /// The progress of these moves so far.
     moved: RebuildProgress,
     failure: Option<CommitError>,
@@ -61,9 +64,31 @@ struct Book {
 }
 
 impl Book {
+    /// Enters an order that is for the shards of absent members too if it says which of them it gives up. Returns its number.
+    fn enter(&mut self, balance: bool, gives_up: Option<BTreeSet<MemberIndex>>) -> u64 {
+        self.ordered += 1;
+        let order = self.ordered;
+        if let Some(absent) = gives_up {
+            self.everything = order;
+            self.giving_up.insert(order, absent);
+        }
+        if balance {
+            self.balance.insert(order);
+        } else {
+            self.accounts.open(order);
+        }
+        order
+    }
+
     /// Returns whether there is something to do for an order.
     fn has_open(&self) -> bool {
         self.awaits_rebuild() || !self.balance.is_empty()
+    }
+
+    /// Returns whether an order is open that was not interrupted before. Its limit counts.
+    fn has_new(&self) -> bool {
+        let mut balance = self.balance.iter();
+        self.awaits_rebuild() || balance.any(|order| Some(*order) != self.resumed)
     }
 
     /// Returns whether missing shards have to be rebuilt for an order.
@@ -79,7 +104,7 @@ impl Book {
     fn end_balance(&mut self, order: u64) {
         self.balance.retain(|later| *later > order);
         if self.balance.is_empty() {
-            self.moved = RebuildProgress::default();
+            (self.moved, self.resumed) = (RebuildProgress::default(), None);
         }
     }
 
@@ -105,11 +130,13 @@ impl RebuildOrders {
     /// Returns an empty book of orders, of which the first follows `last_order`. Rebuilds without an order write at most
     /// `bytes_per_second`.
     pub(in crate::maintenance::scheduler) fn new(
+        maintenance: &Maintenance,
         bytes_per_second: Option<u64>,
         last_order: u64,
         stop: Arc<StopSignal>,
     ) -> Self {
         Self {
+            lasting: LastingOrders::of(maintenance),
             limit: Limit::new(bytes_per_second),
             book: Mutex::new(Book {
                 ordered: last_order,
@@ -130,22 +157,45 @@ impl RebuildOrders {
     ///
     /// Shards lost before the rebuild begins are rebuilt with it. Shards lost during the moves are rebuilt when they
     /// would be without an order, and before any more moves; so are those of orders given meanwhile.
-    pub fn order(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
+    ///
+    /// The order is durable on return, unless the members have no space for that: the next open of the volume goes on with it.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Commits::sync`](crate::transaction::Commits::sync), but for a lack of space.
+    pub fn order(
+        &self,
+        bytes_per_second: Option<u64>,
+        balance: bool,
+    ) -> Result<OrderNumber, CommitError> {
         self.note(bytes_per_second, balance, Some(BTreeSet::new()))
     }
 
-    /// Orders a rebuild like [`Self::order`], which gives up members that are absent now: their shards do not count any more.
+    /// Orders a rebuild like [`Self::order`], which gives up members that are absent now: their shards do not count any more. The
+    /// caller has made durable that they are given up.
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::order`].
     pub fn order_giving_up(
         &self,
         bytes_per_second: Option<u64>,
         absent: BTreeSet<MemberIndex>,
-    ) -> OrderNumber {
+    ) -> Result<OrderNumber, CommitError> {
         self.note(bytes_per_second, false, Some(absent))
     }
 
     /// Orders a rebuild like [`Self::order`] for members that are online, and those given up before: the shards of other
     /// absent ones stay theirs.
-    pub fn order_for_online(&self, bytes_per_second: Option<u64>, balance: bool) -> OrderNumber {
+    ///
+    /// # Errors
+    ///
+    /// As for [`Self::order`].
+    pub fn order_for_online(
+        &self,
+        bytes_per_second: Option<u64>,
+        balance: bool,
+    ) -> Result<OrderNumber, CommitError> {
         self.note(bytes_per_second, balance, None)
     }
 
@@ -155,36 +205,42 @@ impl RebuildOrders {
         bytes_per_second: Option<u64>,
         balance: bool,
         gives_up: Option<BTreeSet<MemberIndex>>,
-    ) -> OrderNumber {
-        let order = {
+    ) -> Result<OrderNumber, CommitError> {
+        let lasting = (bytes_per_second, balance);
+        let order = self.lasting.note(gives_up.as_ref(), lasting, || {
             let mut book = self.book.lock();
-            self.limit.ask(bytes_per_second, !book.has_open());
-            book.ordered += 1;
-            let order = book.ordered;
-            if let Some(absent) = gives_up {
-                book.everything = order;
-                book.giving_up.insert(order, absent);
-            }
-            if balance {
-                book.balance.insert(order);
-            } else {
-                book.accounts.open(order);
-            }
-            OrderNumber(order)
-        };
+            self.limit.ask(bytes_per_second, !book.has_new());
+            book.enter(balance, gives_up.clone())
+        })?;
         self.stop.wake();
-        order
+        Ok(OrderNumber(order))
+    }
+
+    /// Opens the moves of shards again for orders that were interrupted. They have the remembered limit of these orders, or
+    /// that of rebuilds without an order.
+    pub(super) fn resume_balance(&self) {
+        let mut book = self.book.lock();
+        if book.balance.is_empty() {
+            let order = book.ordered;
+            book.balance.insert(order);
+            book.resumed = Some(order);
+        }
+    }
+
+    /// Returns the parts of orders that outlast the daemon.
+    pub(super) fn lasting(&self) -> &LastingOrders {
+        &self.lasting
     }
 
     /// Lifts the limit of an order, because the slow work was given up.
     pub fn lift_limit(&self) {
-        self.limit.lift(self.book.lock().has_open());
+        self.limit.lift(self.book.lock().has_new());
     }
 
     /// Applies the limit of earlier orders to the work that they left, until another order comes.
     pub(super) fn resume_limit(&self, limit: u64) {
         let book = self.book.lock();
-        if !book.has_open() {
+        if !book.has_new() {
             self.limit.resume(limit);
         }
     }
@@ -236,6 +292,11 @@ impl RebuildOrders {
     /// Returns whether there is something to do for an order.
     pub(in crate::maintenance::scheduler) fn has_open(&self) -> bool {
         self.book.lock().has_open()
+    }
+
+    /// Returns whether an order is open that was not interrupted before.
+    pub(super) fn has_new(&self) -> bool {
+        self.book.lock().has_new()
     }
 
     /// Returns the orders that are open now.
@@ -312,7 +373,7 @@ impl RebuildOrders {
 
     fn announce(&self, book: &Book) {
         self.done.notify_all();
-        if !book.has_open() {
+        if !book.has_new() {
             self.limit.reset();
         }
     }
@@ -321,37 +382,68 @@ impl RebuildOrders {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::maintenance::scheduler::tests::two_members;
+
+    fn orders(bytes_per_second: Option<u64>) -> RebuildOrders {
+        RebuildOrders::new(&two_members(), bytes_per_second, 0, Arc::default())
+    }
 
     #[test]
     fn an_order_without_a_limit_keeps_the_limit_of_an_earlier_order() {
-        let orders = RebuildOrders::new(None, 0, Arc::default());
+        let orders = orders(None);
         let limit = || orders.limit().load(Ordering::Relaxed);
         for (asked, counts) in [(None, 0), (Some(5), 5), (None, 5), (Some(9), 9), (None, 9)] {
-            orders.order(asked, false);
+            orders.order(asked, false).unwrap();
             assert_eq!(limit(), counts, "asked for {asked:?}");
         }
         orders.finish_rebuild(4, Ok(()));
         assert_eq!(limit(), 9, "the last is yet to be done");
         orders.finish_rebuild(5, Ok(()));
         assert_eq!(limit(), 0);
-        orders.order(Some(5), false);
+        orders.order(Some(5), false).unwrap();
         orders.lift_limit();
         assert_eq!(limit(), 0);
     }
 
     #[test]
     fn rebuilds_without_an_order_have_a_limit_of_their_own() {
-        let orders = RebuildOrders::new(Some(7), 0, Arc::default());
+        let orders = orders(Some(7));
         let limit = || orders.limit().load(Ordering::Relaxed);
         assert_eq!(limit(), 7);
-        orders.order(None, false);
+        orders.order(None, false).unwrap();
         assert_eq!(limit(), 0, "the caller waits for it");
-        orders.order(Some(5), false);
+        orders.order(Some(5), false).unwrap();
         orders.lift_limit();
         assert_eq!(limit(), 0);
         orders.finish_rebuild(2, Ok(()));
         assert_eq!(limit(), 7);
         orders.lift_limit();
+        assert_eq!(limit(), 7);
+    }
+
+    #[test]
+    fn moves_that_were_interrupted_have_the_limit_of_rebuilds_without_an_order_unless_one_is_given()
+    {
+        let orders = orders(Some(7));
+        let limit = || orders.limit().load(Ordering::Relaxed);
+        orders.resume_balance();
+        assert!(orders.has_open() && orders.awaits_balance());
+        assert_eq!(limit(), 7);
+        orders.order(None, false).unwrap();
+        assert_eq!(limit(), 0, "the caller waits for it");
+        orders.finish_rebuild(1, Ok(()));
+        assert_eq!(limit(), 7);
+        orders.lift_limit();
+        assert_eq!(limit(), 7);
+        orders.order(Some(5), true).unwrap();
+        orders.finish_rebuild(2, Ok(()));
+        assert_eq!(limit(), 5);
+        let done = RebuildProgress {
+            state: RebuildState::Finished,
+            ..RebuildProgress::default()
+        };
+        orders.finish_balance(2, &Ok(done));
+        assert!(!orders.has_open());
         assert_eq!(limit(), 7);
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Makes a volume of 1+1 on four disks with a file. Returns also the members that have shards of it.
-fn one_file(plan: &FaultPlan) -> (Vec<MemDisk>, Arc<Maintenance>, Vec<u16>) {
+pub(super) fn one_file(plan: &FaultPlan) -> (Vec<MemDisk>, Arc<Maintenance>, Vec<u16>) {
     let (disks, maintenance) = without_files(plan, 1, 4);
     write(&maintenance, &vec![7; 1 << 20]);
     let holds = |member: &u16| !held_by(&maintenance, *member).is_empty();
@@ -11,7 +11,7 @@ fn one_file(plan: &FaultPlan) -> (Vec<MemDisk>, Arc<Maintenance>, Vec<u16>) {
     (disks, maintenance, holders)
 }
 
-fn given_up(maintenance: &Maintenance) -> BTreeSet<MemberIndex> {
+pub(super) fn given_up(maintenance: &Maintenance) -> BTreeSet<MemberIndex> {
     let members = maintenance.transactions().members();
     members.membership().given_up()
 }
@@ -28,7 +28,7 @@ fn without_files(
     volume_of(members, &options, wrap)
 }
 
-fn lose(disks: &[MemDisk], maintenance: &Maintenance, member: u16) {
+pub(super) fn lose(disks: &[MemDisk], maintenance: &Maintenance, member: u16) {
     disks[usize::from(member)].fail(Some(StoreErrorKind::Gone));
     maintenance.transactions().members().probe();
 }
@@ -84,7 +84,10 @@ fn a_member_that_goes_away_after_a_rebuild_was_decided_keeps_its_time() {
     let (disks, maintenance, _) = one_file(&plan);
     let holding = look_again_first(&maintenance);
     let rebuilds = Rebuilds::new(&maintenance, None);
-    rebuilds.orders.order_giving_up(None, BTreeSet::new());
+    rebuilds
+        .orders
+        .order_giving_up(None, BTreeSet::new())
+        .unwrap();
     let volume = (&disks[..], &*maintenance);
     run_losing(&rebuilds, &plan, volume, (holding[0], holding[1]));
     assert_eq!(given_up(&maintenance), BTreeSet::new());
@@ -104,9 +107,9 @@ fn a_member_that_goes_away_after_a_rebuild_was_decided_for_another_one_keeps_its
         let rebuilds = Rebuilds::new(&maintenance, None);
         if gives_up {
             let absent = BTreeSet::from([gone_before]);
-            rebuilds.orders.order_giving_up(None, absent);
+            rebuilds.orders.order_giving_up(None, absent).unwrap();
         } else {
-            rebuilds.orders.order(None, false);
+            rebuilds.orders.order(None, false).unwrap();
         }
         let volume = (&disks[..], &*maintenance);
         run_losing(&rebuilds, &plan, volume, (holding[0], gone.0));
@@ -116,7 +119,7 @@ fn a_member_that_goes_away_after_a_rebuild_was_decided_for_another_one_keeps_its
         assert_eq!(tolerated(&maintenance), Some(1), "{gives_up}");
         assert_eq!(given_up(&maintenance), BTreeSet::new());
         take_back(&disks, &maintenance, gone.0);
-        rebuilds.orders.order(None, false);
+        rebuilds.orders.order(None, false).unwrap();
         rebuilds.scheduler.run().unwrap();
         assert_eq!(tolerated(&maintenance), Some(2), "{gives_up}");
     }
@@ -139,7 +142,7 @@ fn slots_without_a_holder_are_filled_although_a_member_went_away_after_the_rebui
     take_back(&disks, &maintenance, 2);
     look_again_first(&maintenance);
     let rebuilds = Rebuilds::new(&maintenance, None);
-    rebuilds.orders.order(None, false);
+    rebuilds.orders.order(None, false).unwrap();
     let volume = (&disks[..], &*maintenance);
     run_losing(&rebuilds, &plan, volume, (0, 1));
     let all = [0, 1, 2].map(|member| Some(MemberIndex(member)));
@@ -173,6 +176,15 @@ fn a_returned_member_fills_slots_without_a_holder_while_another_one_is_away() {
 
 /// Opens forks of some disks, as after the death of the daemon or an unmount.
 pub(super) fn reopen(disks: &[MemDisk], without: u16) -> (Vec<MemDisk>, Arc<Maintenance>) {
+    reopen_with(disks, without, &FaultPlan::new())
+}
+
+/// Does the same, with faults.
+pub(super) fn reopen_with(
+    disks: &[MemDisk],
+    without: u16,
+    plan: &FaultPlan,
+) -> (Vec<MemDisk>, Arc<Maintenance>) {
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     let there = (0..).zip(&disks).filter(|(index, _)| *index != without);
     let there: Vec<MemDisk> = there.map(|(_, disk)| disk.clone()).collect();
@@ -184,7 +196,8 @@ pub(super) fn reopen(disks: &[MemDisk], without: u16) -> (Vec<MemDisk>, Arc<Main
         ..OpenOptions::default()
     };
     let executor = executor(Duration::from_secs(5));
-    let maintenance = Maintenance::open(stores(&there), &options, executor).unwrap();
+    let stores = FaultStore::wrap_all(stores(&there), plan);
+    let maintenance = Maintenance::open(stores, &options, executor).unwrap();
     (disks, maintenance)
 }
 
@@ -197,7 +210,7 @@ fn a_rebuild_on_others_for_an_absent_member_goes_on_when_the_volume_is_opened_ag
         let (gone, other) = (holders[0], holders[1]);
         lose(&disks, &maintenance, gone);
         let rebuilds = Rebuilds::new(&maintenance, None);
-        rebuilds.orders.order(None, false);
+        rebuilds.orders.order(None, false).unwrap();
         let fault = Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create));
         run_meanwhile(&rebuilds, &plan, fault, Instant::now(), &|| {
             rebuilds.stop.set();
@@ -235,9 +248,12 @@ fn only_an_order_that_says_so_gives_up_the_absent_members() {
         let rebuilds = Rebuilds::new(&maintenance, None);
         let absent = BTreeSet::from([MemberIndex(gone)]);
         if gives_up {
-            rebuilds.orders.order_giving_up(None, absent.clone());
+            rebuilds
+                .orders
+                .order_giving_up(None, absent.clone())
+                .unwrap();
         } else {
-            rebuilds.orders.order(None, false);
+            rebuilds.orders.order(None, false).unwrap();
         }
         let expected = if gives_up { absent } else { BTreeSet::new() };
         let fault = Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create));
@@ -259,21 +275,23 @@ fn an_order_for_online_members_leaves_absent_members_their_shards() {
     disks[usize::from(holders[0])].fail(Some(StoreErrorKind::Gone));
     maintenance.transactions().members().probe();
     let rebuilds = Rebuilds::new(&maintenance, None);
-    let order = rebuilds.orders.order_for_online(None, false);
+    let order = rebuilds.orders.order_for_online(None, false).unwrap();
     rebuilds.scheduler.run().unwrap();
     assert!(matches!(rebuilds.outcome(order), Some(Ok(()))));
     assert_eq!(given_up(&maintenance), BTreeSet::new());
     assert_eq!(tolerated(&maintenance), Some(0));
-    rebuilds.orders.order(None, false);
+    rebuilds.orders.order(None, false).unwrap();
     rebuilds.scheduler.run().unwrap();
     assert_eq!(tolerated(&maintenance), Some(1));
 }
 
-/// The program that gave it waits for its end.
+/// The program that gave it waits for its end. A member went away since, which the index cannot remember any more.
 #[test]
 fn an_order_for_everything_ends_with_the_reason_on_a_volume_that_takes_no_more_writes() {
     let plan = FaultPlan::new();
     let (disks, maintenance, holders) = one_file(&plan);
+    let rebuilds = Rebuilds::new(&maintenance, None);
+    let order = rebuilds.orders.order(None, true).unwrap();
     lose(&disks, &maintenance, holders[0]);
     let stop = Arc::new(StopSignal::default());
     let until = Arc::clone(&stop);
@@ -282,12 +300,17 @@ fn an_order_for_everything_ends_with_the_reason_on_a_volume_that_takes_no_more_w
         panic!("as a bug would");
     });
     job.repeat(maintenance.transactions().commits(), &stop);
-    let rebuilds = Rebuilds::new(&maintenance, None);
-    let order = rebuilds.orders.order(None, true);
+    let now = Instant::now();
     for _ in 0..2 {
         // The second run has no order to carry out.
-        let _ = rebuilds.scheduler.run();
+        let _ = rebuilds.scheduler.run_by(&|| now);
         let outcome = rebuilds.outcome(order);
         assert!(matches!(outcome, Some(Err(_))), "{outcome:?}");
     }
+    let refused = rebuilds.orders.order(None, true);
+    assert!(
+        matches!(refused, Err(CommitError::Poisoned { .. })),
+        "{refused:?}"
+    );
+    assert_eq!(rebuilds.orders.newest(), order, "nothing was ordered");
 }

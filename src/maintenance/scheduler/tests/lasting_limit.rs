@@ -12,7 +12,10 @@ fn work_that_waits_or_goes_on_at_the_next_open_keeps_the_limit_of_its_order_unti
     for is_closed in [false, true] {
         let (disks, maintenance) = without_one();
         let rebuilds = Rebuilds::new(&maintenance, None);
-        let order = rebuilds.orders.order_for_online(Some(LIMIT), false);
+        let order = rebuilds
+            .orders
+            .order_for_online(Some(LIMIT), false)
+            .unwrap();
         rebuilds.scheduler.run().unwrap();
         assert!(matches!(rebuilds.outcome(order), Some(Ok(()))));
         assert!(maintenance.rebuild().awaits_rewrite().unwrap());
@@ -43,7 +46,7 @@ fn work_that_waits_or_goes_on_at_the_next_open_keeps_the_limit_of_its_order_unti
     }
 }
 
-/// A command may be refused, or its daemon may die, after the limit was noted and before the order is.
+/// A daemon may die after the limit was noted and before the order is.
 #[test]
 fn a_limit_without_work_ends_with_the_first_check() {
     let maintenance = two_members();
@@ -67,7 +70,7 @@ fn an_order_without_a_limit_lifts_that_of_work_that_an_earlier_one_left() {
     transactions.note_rebuild_limit(Some(LIMIT)).unwrap();
     let rebuilds = Rebuilds::new(&maintenance, None);
     rebuilds.scheduler.run().unwrap();
-    rebuilds.orders.order(None, false);
+    rebuilds.orders.order(None, false).unwrap();
     assert_eq!(rebuilds.orders.bytes_per_second(), None);
     rebuilds.scheduler.run().unwrap();
     assert_eq!(transactions.catalog.rebuild_limit().unwrap(), None);

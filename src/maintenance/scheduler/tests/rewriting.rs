@@ -34,7 +34,7 @@ fn an_order_that_gives_no_member_up_leaves_the_shards_of_an_absent_one_and_files
         let now = start + Duration::from_secs(seconds);
         rebuilds.scheduler.run_by(&|| now).unwrap();
     };
-    let order = rebuilds.orders.order_for_online(None, false);
+    let order = rebuilds.orders.order_for_online(None, false).unwrap();
     for seconds in [0, 1, 2000] {
         run(seconds);
         let outcome = rebuilds.outcome(order);
@@ -61,8 +61,8 @@ fn a_rebuild_that_was_ordered_gives_members_up_beside_an_order_that_gives_none_u
     let (_disks, maintenance) = without_one();
     let rebuilds = Rebuilds::new(&maintenance, None);
     let absent = BTreeSet::from([MemberIndex(3)]);
-    rebuilds.orders.order_giving_up(None, absent);
-    rebuilds.orders.order_for_online(None, false);
+    rebuilds.orders.order_giving_up(None, absent).unwrap();
+    rebuilds.orders.order_for_online(None, false).unwrap();
     rebuilds.scheduler.run().unwrap();
     assert!(!has_slot(&maintenance, MemberIndex(3)));
     assert!(!maintenance.rebuild().awaits_rewrite().unwrap());
@@ -74,7 +74,7 @@ fn an_order_that_could_not_end_goes_on_without_the_members_that_its_rebuild_gave
     let (_disks, maintenance) = without_one();
     let rebuilds = Rebuilds::new(&maintenance, None);
     let absent = BTreeSet::from([MemberIndex(3)]);
-    rebuilds.orders.order_giving_up(None, absent);
+    rebuilds.orders.order_giving_up(None, absent).unwrap();
     let kept = maintenance.transactions().catalog.keep_rewrite_orders();
     let start = Instant::now();
     rebuilds.scheduler.run_by(&|| start).unwrap();
