@@ -139,7 +139,7 @@ fn list_found(checked: &CheckReport, pages: u64, report: &StatusReport, foreign:
     let is_lost = report.rows().iter().any(|row| row.losses_tolerated < 0);
     if is_lost && report.lost.is_empty() {
         terminal::line(
-            "the bytes that cannot be read are of files without a name: they were removed while programs had them open",
+            "the bytes that cannot be read are of files of which no name was found: they were removed while programs had them open, or the records of their names are damaged",
         );
     }
     for line in foreign {

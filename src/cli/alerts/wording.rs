@@ -16,8 +16,10 @@ use crate::format::event::{EventKind, Severity};
 /// The longest subject, in characters: programs for mail show about so many.
 const LONGEST_SUBJECT: usize = 100;
 
-/// The longest name in a subject, and the longest line of a text.
-const LONGEST_NAME: usize = 32;
+/// The longest name in a subject, in characters. The id of a volume is as long.
+const LONGEST_NAME: usize = 36;
+
+/// The longest line of a text, in characters.
 const LONGEST_LINE: usize = 500;
 
 /// Puts a notice into words.
@@ -220,6 +222,7 @@ mod tests {
     use super::*;
     use crate::control::alerts::notice::NoticeVolume;
     use crate::format::event::FirstNames;
+    use uuid::Uuid;
 
     fn event(member: Option<u16>, kind: EventKind) -> EventReport {
         EventReport {
@@ -320,6 +323,13 @@ mod tests {
             "{letter:?}"
         );
         assert!(letter.subject.ends_with(": member 7 failed"), "{letter:?}");
+        (notice.about.label, notice.about.volume) = (String::new(), Uuid::nil().to_string());
+        let expected = format!("Volume {}: member 7 failed", Uuid::nil());
+        assert_eq!(
+            wording(&notice).subject,
+            expected,
+            "filters look for the id"
+        );
         let words = first_clauses("several words without a mark", 15);
         assert_eq!(words, "several words …");
     }

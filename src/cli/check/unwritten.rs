@@ -19,7 +19,7 @@ pub(super) struct Unwritten {
     places: Vec<(String, u64)>,
     /// The paths of the files in their stripes that were found.
     paths: Vec<String>,
-    /// The number of those files without a name.
+    /// The number of those files of which no name was found, or less: some have several.
     nameless: usize,
     /// Set if others may have such shards as well.
     has_more_files: bool,
@@ -95,7 +95,10 @@ impl Unwritten {
         lines.extend(named.map(|path| format!("less protected for that: {path}")));
         let more = paths.len().saturating_sub(MOST_NAMED);
         if *has_more_files {
-            lines.push("more files are less protected for that, and not all are named".to_owned());
+            lines.push(
+                "more files may be less protected for that: not all stripes were looked at"
+                    .to_owned(),
+            );
         } else if more > 0 {
             let files = format_count(more as u64, "more file");
             lines.push(format!("less protected for that: {files}"));
@@ -103,7 +106,7 @@ impl Unwritten {
         if *nameless > 0 {
             let files = format_count(*nameless as u64, "file");
             lines.push(format!(
-                "less protected for that: {files} without a name, removed while programs had them open"
+                "less protected for that: {files} of which no name was found"
             ));
         }
         if !places.is_empty() {
@@ -137,7 +140,7 @@ mod tests {
         assert_eq!(lines[20], "2 more files of directories lack shards");
         assert_eq!(lines[21], "less protected for that: f0");
         assert_eq!(lines[41], "less protected for that: 1 more file");
-        assert!(lines[42].contains("1 file without a name"), "{lines:?}");
+        assert!(lines[42].ends_with("1 file of which no name was found"));
         assert!(Unwritten::default().lines().is_empty());
     }
 }

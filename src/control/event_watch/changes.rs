@@ -22,8 +22,9 @@ const RESPONSIVE_AFTER: Duration = Duration::from_secs(30);
 /// The time without progress after which a job is stuck.
 const STUCK_AFTER: Duration = Duration::from_secs(300);
 
-/// The time after the loss of ranges in which further losses wait, so that those of one outage are told together.
-const LOSS_PAUSE: Duration = Duration::from_secs(600);
+/// The time after the loss of ranges in which further losses wait, so that those of one outage are told together. Losses in
+/// more than twice as many files do not wait.
+const LOSS_PAUSE: Duration = Duration::from_secs(60);
 
 /// The part of the room, in percent, below which it is low, and above which it is not low any more.
 const LOW_PERCENT: u64 = 5;
@@ -52,6 +53,8 @@ pub(super) struct Changes {
     lost_files: usize,
     /// When ranges were last told to be lost. None since all could be read.
     told_lost: Option<Instant>,
+    /// The losses since that wait.
+    untold_loss: Option<EventKind>,
     /// The conditions that the daemon before left.
     left: LeftBehind,
 }
@@ -228,12 +231,13 @@ impl Changes {
         noted
     }
 
-    /// Returns the events about errors that no event told of yet. The watch ends.
+    /// Returns the events about errors and losses that no event told of yet. The watch ends.
     pub(super) fn end(&mut self, now: Instant) -> Vec<Noted> {
         let mut noted = Vec::new();
         for (index, kept) in &mut self.members {
             kept.tell_errors(*index, now, Duration::ZERO, &mut noted);
         }
+        noted.extend(self.untold_loss.take().map(|lost| (None, lost)));
         noted
     }
 
@@ -355,25 +359,25 @@ impl Changes {
         self.redundancy = Some(counted.clone());
     }
 
-    /// Tells of ranges that are lost, in one event for all files. Further ones are told a while later, together, if they still
-    /// are.
+    /// Tells of ranges that are lost, in one event for all files. Further ones are told a while later, together, or when the
+    /// watch ends.
     fn see_lost(&mut self, counted: &RedundancySeen, now: Instant, noted: &mut Vec<Noted>) {
         let files = counted.lost_files.len();
         let mut new = counted.lost_files.difference(&self.named).peekable();
         if new.peek().is_some() || files > self.lost_files {
-            if self.told_lost.is_some_and(|told| now < told + LOSS_PAUSE) {
+            let first_files = new.take(FirstNames::MOST).cloned().collect();
+            let lost = EventKind::RangesLost {
+                files: files as u64,
+                bytes: counted.lost_bytes,
+                first_files: FirstNames(first_files),
+            };
+            let is_soon = self.told_lost.is_some_and(|told| now < told + LOSS_PAUSE);
+            if is_soon && files <= self.lost_files.saturating_mul(2) {
+                self.untold_loss = Some(lost);
                 return;
             }
             self.told_lost = Some(now);
-            let first_files = new.take(FirstNames::MOST).cloned().collect();
-            noted.push((
-                None,
-                EventKind::RangesLost {
-                    files: files as u64,
-                    bytes: counted.lost_bytes,
-                    first_files: FirstNames(first_files),
-                },
-            ));
+            noted.push((None, lost));
         } else if files == 0 && self.lost_files > 0 {
             let files = self.lost_files as u64;
             noted.push((None, EventKind::RangesRecovered { files }));
@@ -381,6 +385,7 @@ impl Changes {
         if files == 0 {
             self.told_lost = None;
         }
+        self.untold_loss = None;
         self.lost_files = files;
         self.named.clone_from(&counted.lost_files);
     }

@@ -310,6 +310,18 @@ fn a_loss_that_waits_is_told_also_if_it_comes_after_the_last_change() {
         matches!(&told[..], [EventKind::RangesLost { files: 2, .. }]),
         "{told:?}"
     );
+    let told = volume.count(1, &["b", "c", "d", "e", "f"]);
+    assert!(
+        matches!(&told[..], [EventKind::RangesLost { files: 5, .. }]),
+        "a far greater loss does not wait: {told:?}"
+    );
+    assert_eq!(volume.changes.end(volume.now), []);
+    assert_eq!(volume.count(1, &["b", "c", "d", "e", "f", "g"]), []);
+    let told = volume.changes.end(volume.now);
+    assert!(
+        matches!(&told[..], [(None, EventKind::RangesLost { files: 6, .. })]),
+        "the end of the watch hides none: {told:?}"
+    );
 }
 
 #[test]
