@@ -206,10 +206,11 @@ impl RebuildOrders {
         balance: bool,
         gives_up: Option<BTreeSet<MemberIndex>>,
     ) -> Result<OrderNumber, CommitError> {
-        let order = self.lasting.note(gives_up.as_ref(), balance, || {
+        let given = gives_up.clone();
+        let order = self.lasting.note(given.as_ref(), balance, move || {
             let mut book = self.book.lock();
             self.limit.ask(bytes_per_second, !book.has_new());
-            book.enter(balance, gives_up.clone())
+            book.enter(balance, gives_up)
         })?;
         self.stop.wake();
         Ok(OrderNumber(order))

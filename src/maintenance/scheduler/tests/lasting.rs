@@ -15,7 +15,9 @@ fn reopen_after_death(
 ) -> (Vec<MemDisk>, Arc<Maintenance>) {
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     if is_power_cut {
-        disks.iter().for_each(|disk| disk.cut(CutPolicy::Drop));
+        for disk in &disks {
+            disk.cut(CutPolicy::Drop);
+        }
     }
     reopen(&disks, without)
 }
