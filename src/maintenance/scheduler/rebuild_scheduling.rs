@@ -361,7 +361,7 @@ impl RebuildScheduler {
         }
         match &balanced {
             Ok(done) if done.state == RebuildState::Finished => {
-                self.note_done(&FailedWork::Balance)
+                self.note_done(&FailedWork::Balance);
             }
             // It gave way to other work.
             Ok(_) => {}

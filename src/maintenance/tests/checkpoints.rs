@@ -121,8 +121,11 @@ fn a_commit_during_the_write_of_the_index_journals_its_data() {
 /// If the journal alone made checkpoints due, small changes would fill their memory first, and all wait for a whole checkpoint.
 #[test]
 fn changes_that_take_half_of_their_memory_go_to_the_index_with_the_next_tick() {
-    let rig = Rig::new(2, 1, 3);
+    // Their journals hold more changes than the memory.
+    let rig = Rig::with_disks(2, 1, &[1 << 30; 3]);
     let fs = rig.open(&[]);
+    // The epoch of the mount waits for one as well.
+    fs.transactions.checkpoint().unwrap();
     let meta = &fs.transactions.meta;
     let limit = meta.most_waiting();
     let attribute = |number| key::xattr(Ino(number), b"user.a");
@@ -133,9 +136,12 @@ fn changes_that_take_half_of_their_memory_go_to_the_index_with_the_next_tick() {
             batch.put(attribute(number), vec![1]);
         }
         fs.transactions.apply(batch).unwrap();
+        fs.sync().unwrap();
     }
-    fs.sync().unwrap();
     assert!(meta.journal_fill() < 0.5, "the journal makes one due");
+    assert!(!meta.waits_below(limit / 2), "there was one already");
+    let epochs = fs.transactions.members().epochs();
+    assert!(!epochs.is_checkpoint_awaited(), "the epoch makes one due");
     fs.transactions.clock().tick().unwrap();
     assert!(meta.overlay_bytes() < 1 << 20, "{}", meta.overlay_bytes());
     drop(fs);

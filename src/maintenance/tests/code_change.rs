@@ -14,6 +14,7 @@ use crate::membership::{MembersError, StripeCode};
 mod cuts;
 mod full_index;
 mod lowered;
+mod packs;
 
 impl TestFs {
     fn code(&self) -> StripeCode {

@@ -18,6 +18,7 @@ mod full;
 mod lasting;
 mod looking;
 mod members;
+mod packs;
 mod returning;
 mod room;
 mod shared;

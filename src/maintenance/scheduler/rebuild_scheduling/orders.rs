@@ -206,11 +206,11 @@ impl RebuildOrders {
         balance: bool,
         gives_up: Option<BTreeSet<MemberIndex>>,
     ) -> Result<OrderNumber, CommitError> {
-        let lasting = (bytes_per_second, balance);
-        let order = self.lasting.note(gives_up.as_ref(), lasting, || {
+        let (given, lasting) = (gives_up.clone(), (bytes_per_second, balance));
+        let order = self.lasting.note(given.as_ref(), lasting, move || {
             let mut book = self.book.lock();
             self.limit.ask(bytes_per_second, !book.has_new());
-            book.enter(balance, gives_up.clone())
+            book.enter(balance, gives_up)
         })?;
         self.stop.wake();
         Ok(OrderNumber(order))

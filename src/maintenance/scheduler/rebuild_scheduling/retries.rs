@@ -115,7 +115,7 @@ mod tests {
         let (mut now, mut pause) = (start, SETTLED);
         for _ in 0..10 {
             retries.note_failure(FailedWork::Balance, now);
-            let before = now + pause - Duration::from_millis(1);
+            let before = now + pause.saturating_sub(Duration::from_millis(1));
             assert!(!retries.may_try(before) && retries.due(before).is_empty());
             now += pause;
             assert!(retries.may_try(now));

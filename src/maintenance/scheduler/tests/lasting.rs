@@ -4,6 +4,9 @@ use super::giving_up::{given_up, lose, one_file, reopen, reopen_with};
 use super::*;
 use crate::store::CutPolicy;
 
+/// A limit that slows nothing down here.
+const LIMIT: Option<u64> = Some(1 << 40);
+
 /// Stands for no member.
 const NONE: u16 = u16::MAX;
 
@@ -15,7 +18,9 @@ fn reopen_after_death(
 ) -> (Vec<MemDisk>, Arc<Maintenance>) {
     let disks: Vec<MemDisk> = disks.iter().map(MemDisk::fork).collect();
     if is_power_cut {
-        disks.iter().for_each(|disk| disk.cut(CutPolicy::Drop));
+        for disk in &disks {
+            disk.cut(CutPolicy::Drop);
+        }
     }
     reopen(&disks, without)
 }
@@ -164,11 +169,17 @@ fn assert_tried_again(
         run(4).unwrap();
         assert_eq!(is_done(&maintenance), !is_left, "call {call}: a pause");
         assert!(reason().is_some(), "call {call}");
+        if is_left {
+            assert_eq!(rebuilds.orders.bytes_per_second(), LIMIT, "call {call}");
+        }
         // Moves of shards begin with the second run.
         run(5).unwrap();
         run(5).unwrap();
         assert!(is_done(&maintenance), "call {call}");
         assert_eq!(reason(), None, "call {call}");
+        if is_left {
+            assert_eq!(rebuilds.orders.bytes_per_second(), None, "call {call}");
+        }
     }
     assert!(failures > 0);
 }
@@ -183,9 +194,9 @@ fn a_rebuild_that_goes_on_after_a_mount_and_fails_is_tried_again() {
         if gives_up {
             let epochs = maintenance.transactions().members().epochs();
             let absent = epochs.give_up_absentees();
-            rebuilds.orders.order_giving_up(None, absent).unwrap();
+            rebuilds.orders.order_giving_up(LIMIT, absent).unwrap();
         } else {
-            rebuilds.orders.order(None, false).unwrap();
+            rebuilds.orders.order(LIMIT, false).unwrap();
         }
         let open = |plan: &FaultPlan| {
             let (_, maintenance) = reopen_with(&disks, gone, plan);
@@ -202,7 +213,7 @@ fn a_rebuild_that_goes_on_after_a_mount_and_fails_is_tried_again() {
 fn balancing_that_goes_on_after_a_mount_and_fails_is_tried_again() {
     let (disks, maintenance) = disks_to_be_balanced(&FaultPlan::new());
     let rebuilds = Rebuilds::new(&maintenance, None);
-    rebuilds.orders.order(None, true).unwrap();
+    rebuilds.orders.order(LIMIT, true).unwrap();
     let open = |plan: &FaultPlan| reopen_with(&disks, NONE, plan).1;
     let awaits = |maintenance: &Arc<Maintenance>| maintenance.rebuild().awaits_balance().unwrap();
     let is_done = |maintenance: &Arc<Maintenance>| !awaits(maintenance) && is_balanced(maintenance);
