@@ -160,9 +160,17 @@ impl RebuildScheduler {
             is_left = self.leaves_work(&self.rebuild.status().progress())?;
         }
         if !is_left && !self.stop.is_set() {
-            self.lasting_limit.end()?;
+            self.end_limit()?;
         }
         Ok(())
+    }
+
+    /// Forgets the limit of orders, because nothing is left to do for them, unless shards are yet to be moved.
+    fn end_limit(&self) -> Result<(), CommitError> {
+        if self.orders.lasting().awaits_balance() {
+            return Ok(());
+        }
+        self.lasting_limit.end()
     }
 
     /// Returns whether a rebuild left something to do for the orders that it was for.
@@ -442,7 +450,7 @@ impl RebuildScheduler {
         let may_be_known = scope == RebuildScope::Online || is_whole;
         let is_in_need = !may_be_known || self.redundancy.may_lack_shards()?;
         if !is_in_need && is_whole && !self.awaits_other_code()? {
-            self.lasting_limit.end()?;
+            self.end_limit()?;
         }
         Ok(is_in_need.then_some(scope))
     }
