@@ -48,8 +48,8 @@ const ROOM_PARTS: u64 = 8;
 /// no first write waits for a large reservation.
 const FIRST_STRIPES: u64 = 4;
 
-/// The segments of one length that a mount opens before it doubles the length. So the next segment reserves at most a
-/// quarter of what was written already: a filesystem in memory spends time and memory on each reserved page.
+/// The segments of a length that a mount opens before it doubles the length. So a new one reserves at most a quarter of
+/// what was written: a filesystem in memory spends time and memory on each reserved page.
 const SEGMENTS_OF_A_LENGTH: u32 = 4;
 
 /// The purpose for which room is wanted.
@@ -666,8 +666,7 @@ impl Segments {
     fn greatest_len(&self, code: &ClassCode) -> u64 {
         let opened = self.frontier.lock().opened.get(&code.class()).copied();
         let doublings = opened.unwrap_or(0) / SEGMENTS_OF_A_LENGTH;
-        let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
-        let stripes = FIRST_STRIPES.saturating_mul(factor);
+        let stripes = FIRST_STRIPES << doublings.min(40);
         let step = code.step();
         let most = (self.segment_bytes / step).max(1) * step;
         most.min(step.saturating_mul(stripes))
