@@ -44,9 +44,13 @@ use frontier::{Frontier, Stage, Writing};
 /// the room that is left, and all of it can be used.
 const ROOM_PARTS: u64 = 8;
 
-/// The stripes of the first segment that a mount opens. Each further one may be twice as long as the one before it. So
-/// a volume into which little is written reserves little, and no first write waits for a large reservation.
+/// The stripes of the first segments that a mount opens. So a volume into which little is written reserves little, and
+/// no first write waits for a large reservation.
 const FIRST_STRIPES: u64 = 4;
+
+/// The segments of a length that a mount opens before it doubles the length. So a new one reserves at most a quarter of
+/// what was written: a filesystem in memory spends time and memory on each reserved page.
+const SEGMENTS_OF_A_LENGTH: u32 = 4;
 
 /// The purpose for which room is wanted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -661,8 +665,8 @@ impl Segments {
     /// Returns the greatest length of the next segment of a class for new bytes.
     fn greatest_len(&self, code: &ClassCode) -> u64 {
         let opened = self.frontier.lock().opened.get(&code.class()).copied();
-        let factor = 1_u64.checked_shl(opened.unwrap_or(0)).unwrap_or(u64::MAX);
-        let stripes = FIRST_STRIPES.saturating_mul(factor);
+        let doublings = opened.unwrap_or(0) / SEGMENTS_OF_A_LENGTH;
+        let stripes = FIRST_STRIPES << doublings.min(40);
         let step = code.step();
         let most = (self.segment_bytes / step).max(1) * step;
         most.min(step.saturating_mul(stripes))
