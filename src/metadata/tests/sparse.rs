@@ -7,7 +7,7 @@ use crate::metadata::Batch;
 use crate::store::{MemDisk, Store};
 
 /// Records that make the index longer than any that is left as it is.
-const RECORDS: u64 = 16_000;
+const RECORDS: u64 = 24_000;
 const RECORD_BYTES: usize = 1000;
 
 fn key(number: u64) -> Vec<u8> {
@@ -50,8 +50,10 @@ fn an_index_that_is_mostly_free_space_is_compacted_and_others_are_left_as_they_a
     let compacted = || mounted.replicas.compact_if_sparse().expect("it is sound");
     assert!(!compacted(), "it has no free space");
     assert_eq!(index_bytes(&rig.disks), full);
-    change(&mounted, (0..RECORDS).filter(|it| it % 50 > 0), None);
+    // The pages of the last records lie at the end, so that the database does not shrink by itself.
+    change(&mounted, 0..RECORDS - 400, None);
     let before = index_bytes(&rig.disks);
+    assert!(before.iter().all(|bytes| *bytes > 16 << 20), "{before:?}");
     assert!(!compacted(), "too few were deleted since the look");
     assert_eq!(index_bytes(&rig.disks), before);
     let left = content(&mounted.meta).expect("it is sound");
@@ -59,7 +61,7 @@ fn an_index_that_is_mostly_free_space_is_compacted_and_others_are_left_as_they_a
     // After a mount nothing is known of it.
     let mounted = rig.mounted(None, Access::ReadWrite);
     let compacted = || mounted.replicas.compact_if_sparse().expect("it is sound");
-    assert!(compacted());
+    assert!(compacted(), "{:?} before", index_bytes(&rig.disks));
     let after = index_bytes(&rig.disks);
     assert_eq!(after.len(), before.len());
     assert!(after.iter().all(|bytes| *bytes < 8 << 20), "{after:?}");
