@@ -14,7 +14,7 @@ use crate::control::event_report::EventReport;
 use crate::format::event::{EventKind, Severity};
 
 /// The longest subject, in characters: programs for mail show about so many.
-const LONGEST_SUBJECT: usize = 100;
+const LONGEST_SUBJECT: usize = 105;
 
 /// The longest name in a subject, in characters. The id of a volume is as long.
 const LONGEST_NAME: usize = 36;
@@ -29,7 +29,13 @@ pub(in crate::cli) fn wording(notice: &Notice) -> Letter {
     } else {
         let volume = format!("Volume {}: ", shortened(name(notice), LONGEST_NAME));
         let most = LONGEST_SUBJECT.saturating_sub(volume.chars().count());
-        volume + &first_clauses(&headline(notice), most)
+        let by_path = headline(notice, member_name);
+        let headline = if by_path.chars().count() > most {
+            headline(notice, member_number)
+        } else {
+            by_path
+        };
+        volume + &first_clauses(&headline, most)
     };
     Letter {
         subject: shortened(&subject, LONGEST_SUBJECT),
@@ -77,15 +83,19 @@ fn first_clauses(sentence: &str, most: usize) -> String {
 /// Names a member by its path, or by its number if that is shorter by far.
 fn member_name(event: &EventReport) -> String {
     let is_short = |path: &&String| path.chars().count() <= LONGEST_NAME;
-    match (event.path.as_ref().filter(is_short), event.member) {
-        (Some(path), _) => format!("member {path}"),
-        (None, Some(number)) => format!("member {number}"),
-        (None, None) => "a member".to_owned(),
+    match event.path.as_ref().filter(is_short) {
+        Some(path) => format!("member {path}"),
+        None => member_number(event),
     }
 }
 
+fn member_number(event: &EventReport) -> String {
+    let number = event.member.map(|number| format!("member {number}"));
+    number.unwrap_or_else(|| "a member".to_owned())
+}
+
 /// Says in one line how things are after the events of a notice.
-fn headline(notice: &Notice) -> String {
+fn headline(notice: &Notice, member_name: fn(&EventReport) -> String) -> String {
     let mut members: BTreeMap<u16, &EventReport> = BTreeMap::new();
     let mut redundancy = None;
     for event in &notice.events {
