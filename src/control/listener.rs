@@ -638,7 +638,8 @@ impl Commands {
         tracing::info!(journal.member = %member, "member {member} is kept{drained}");
         // The limit of other orders stays.
         if was_draining && membership.draining().is_empty() {
-            self.orders()?.lift_limit();
+            let lifted = self.orders()?.lift_limit();
+            lifted.map_err(VolumeFailure::from)?;
         }
         Ok(())
     }

@@ -322,7 +322,7 @@ mod tests {
         );
         notice.about.label = "very long label ".repeat(20);
         notice.events[0].member = Some(7);
-        notice.events[0].path = Some("/mnt/disks/very/long/directory/name".to_owned());
+        notice.events[0].path = Some("/mnt/disks/a/very/long/name/of/a/directory".to_owned());
         let reason =
             "a reason that goes on and on without any mark between its many words".repeat(3);
         notice.events[0].kind = EventKind::MemberFaulted { reason };

@@ -94,8 +94,10 @@ impl RebuildScheduler {
     /// Does the same by another clock.
     pub(super) fn run_by(&self, clock: &dyn Fn() -> Instant) -> Result<(), CommitError> {
         let now = clock();
+        self.retries.note_absent(&self.absent());
         let failed = self.retries.due(now);
-        let resumed = self.resume(&failed, now);
+        let looked = self.lasting_limit.look();
+        let resumed = looked.and_then(|()| self.resume(&failed, now));
         let open = self.orders.open();
         self.see_members(now, |_| ());
         let mut decision = Decision {
@@ -104,7 +106,6 @@ impl RebuildScheduler {
             gives_up: open.gives_up.clone(),
         };
         let interrupted = resumed.and_then(|interrupted| {
-            self.lasting_limit.look()?;
             if open.everything {
                 self.begin_elsewhere(&decision)?;
             }
@@ -113,6 +114,7 @@ impl RebuildScheduler {
         // Orders end with the reason.
         let interrupted = interrupted.inspect_err(|error| {
             self.orders.finish_rebuild(open.newest, Err(error.clone()));
+            self.keep_moves(error, clock);
         })?;
         let causes = Causes {
             goes_on: Some(interrupted).filter(|it| !it.is_empty() && !open.everything),
@@ -136,7 +138,7 @@ impl RebuildScheduler {
         let mut is_left = true;
         if let Some(scope) = scope.transpose() {
             let rebuilt = scope.and_then(|scope| {
-                let done = self.rebuild_or_retry(scope, &decision, &pace, now)?;
+                let done = self.rebuild_or_retry(scope, &decision, &pace, clock)?;
                 let given = decision.absent.iter().copied().collect();
                 self.note_waiting((scope, given), &done, causes.with_room.as_ref());
                 if scope == RebuildScope::Everything {
@@ -150,7 +152,7 @@ impl RebuildScheduler {
             let limit = self.orders.bytes_per_second();
             self.orders.finish_rebuild(open.newest, rebuilt.clone());
             self.lasting_limit.keep(limit);
-            rebuilt?;
+            rebuilt.inspect_err(|error| self.keep_moves(error, clock))?;
         }
         if let Some(order) = open.balance {
             let limit = self.orders.bytes_per_second();
@@ -165,12 +167,20 @@ impl RebuildScheduler {
         Ok(())
     }
 
-    /// Forgets the limit of orders, because nothing is left to do for them, unless shards are yet to be moved.
+    /// Forgets the limit of orders, because a rebuild left nothing to do, unless other work of them waits.
     fn end_limit(&self) -> Result<(), CommitError> {
-        if self.orders.lasting().awaits_balance() {
+        let waits_for_room = self.waiting.lock().is_some();
+        if waits_for_room || self.retries.has_work() || self.orders.lasting().awaits_work() {
             return Ok(());
         }
         self.lasting_limit.end()
+    }
+
+    /// Notes that moves of shards ended with work that failed, and are to be tried again.
+    fn keep_moves(&self, error: &CommitError, clock: &dyn Fn() -> Instant) {
+        if self.orders.lasting().awaits_balance() && !self.retries.has_work() {
+            self.note_failure(FailedWork::Balance, error, clock());
+        }
     }
 
     /// Returns whether a rebuild left something to do for the orders that it was for.
@@ -195,7 +205,8 @@ impl RebuildScheduler {
         let lasting = self.orders.lasting();
         let looked = lasting.look(self.retries.may_try(now));
         match &looked {
-            Ok(_) => self.note_done(&FailedWork::Look),
+            Ok(interrupted) if interrupted.is_known => self.note_done(&FailedWork::Look),
+            Ok(_) => {}
             Err(error) => self.note_failure(FailedWork::Look, error, now),
         }
         let interrupted = looked?;
@@ -282,7 +293,7 @@ impl RebuildScheduler {
         scope: RebuildScope,
         decision: &Decision,
         pace: &Pace<'_>,
-        now: Instant,
+        clock: &dyn Fn() -> Instant,
     ) -> Result<RebuildProgress, CommitError> {
         let given = match scope {
             RebuildScope::Everything => decision.absent.iter().copied().collect(),
@@ -294,7 +305,7 @@ impl RebuildScheduler {
             Ok(done) if done.state == RebuildState::Finished => self.note_done(&work),
             // It was stopped.
             Ok(_) => {}
-            Err(error) => self.note_failure(work, error, now),
+            Err(error) => self.note_failure(work, error, clock()),
         }
         rebuilt
     }
@@ -310,7 +321,7 @@ impl RebuildScheduler {
         if self.retries.note_done(work) {
             self.rebuild.status().set_failure(None);
             // They ended with the rebuild that failed.
-            if self.orders.lasting().awaits_balance() && !self.orders.awaits_balance() {
+            if self.orders.lasting().awaits_balance() {
                 self.orders.resume_balance();
             }
         }
@@ -342,7 +353,9 @@ impl RebuildScheduler {
         }
         // An order to rewrite files that is still open goes on without them.
         if is_complete && !self.rebuild.has_rewriting_to_do()? {
-            self.members.epochs().set_given_up(BTreeSet::new());
+            // Later orders give up others, and are to outlast this daemon.
+            let later = self.orders.given_up_after(decision.newest);
+            self.members.epochs().set_given_up(later);
         }
         Ok(done)
     }

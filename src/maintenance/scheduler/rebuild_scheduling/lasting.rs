@@ -40,6 +40,8 @@ pub(super) struct Interrupted {
     pub(super) elsewhere: BTreeSet<MemberIndex>,
     /// Set if shards are to be moved to members that have fewer.
     pub(super) balance: bool,
+    /// Set once the index was read.
+    pub(super) is_known: bool,
 }
 
 impl LastingOrders {
@@ -131,9 +133,10 @@ impl LastingOrders {
         let away = self.away();
         let members = noted.elsewhere.keys().copied();
         let returned: BTreeSet<_> = members.filter(|it| !away.contains(it)).collect();
-        noted.elsewhere.retain(|it, _| away.contains(it));
         interrupted.elsewhere.retain(|it| away.contains(it));
         self.catalog.forget_orders(&returned, false)?;
+        noted.elsewhere.retain(|it, _| !returned.contains(it));
+        interrupted.is_known = noted.is_read;
         Ok(interrupted)
     }
 
@@ -142,17 +145,35 @@ impl LastingOrders {
         let mut noted = self.noted.lock();
         let done = noted.elsewhere.iter().filter(|(_, last)| **last <= order);
         let done: BTreeSet<MemberIndex> = done.map(|(member, _)| *member).collect();
+        self.catalog.forget_orders(&done, false)?;
         noted.elsewhere.retain(|_, last| *last > order);
-        self.catalog.forget_orders(&done, false)
+        Ok(())
     }
 
     /// Forgets that shards are to be moved for orders up to this one, because that is complete.
     pub(super) fn end_balance(&self, order: u64) -> Result<(), CommitError> {
         let mut noted = self.noted.lock();
-        let Some(_) = noted.balance.take_if(|last| *last <= order) else {
-            return Ok(());
-        };
-        self.catalog.forget_orders(&BTreeSet::new(), true)
+        if noted.balance.is_some_and(|last| last <= order) {
+            self.catalog.forget_orders(&BTreeSet::new(), true)?;
+            noted.balance = None;
+        }
+        Ok(())
+    }
+
+    /// Forgets the limit of orders if `is_idle` says that it ended. No order comes meanwhile. Returns whether it did.
+    pub(super) fn end_limit(&self, is_idle: impl FnOnce() -> bool) -> Result<bool, CommitError> {
+        let _noted = self.noted.lock();
+        let ends = is_idle();
+        if ends {
+            self.catalog.note_rebuild_limit(None)?;
+        }
+        Ok(ends)
+    }
+
+    /// Returns whether the index has work of orders.
+    pub(super) fn awaits_work(&self) -> bool {
+        let noted = self.noted.lock();
+        noted.balance.is_some() || !noted.elsewhere.is_empty()
     }
 
     /// Returns whether shards are yet to be moved for an order.

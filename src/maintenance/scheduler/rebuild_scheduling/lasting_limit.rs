@@ -56,12 +56,9 @@ impl LastingLimit {
     /// Forgets the limit, because nothing is left to do, unless orders are open.
     pub(super) fn end(&self) -> Result<(), CommitError> {
         let mut is_noted = self.is_noted.lock();
-        if *is_noted != Some(true) || self.orders.has_open() {
-            return Ok(());
+        if *is_noted == Some(true) && self.orders.end_limit()? {
+            *is_noted = Some(false);
         }
-        self.orders.end_limit();
-        self.transactions.catalog.note_rebuild_limit(None)?;
-        *is_noted = Some(false);
         Ok(())
     }
 }

@@ -97,7 +97,8 @@ impl Book {
     }
 
     fn is_open(&self, order: OrderNumber) -> bool {
-        self.done < order.0 || self.balance.contains(&order.0)
+        let is_own = |order: u64| self.resumed != Some(order);
+        self.done < order.0 || self.balance.contains(&order.0) && is_own(order.0)
     }
 
     /// Ends the moves of shards for orders up to this one.
@@ -233,8 +234,14 @@ impl RebuildOrders {
     }
 
     /// Lifts the limit of an order, because the slow work was given up.
-    pub fn lift_limit(&self) {
+    ///
+    /// # Errors
+    ///
+    /// If the index cannot be changed, which remembers the limit.
+    pub fn lift_limit(&self) -> Result<(), CommitError> {
+        self.lasting.end_limit(|| true)?;
         self.limit.lift(self.book.lock().has_new());
+        Ok(())
     }
 
     /// Applies the limit of earlier orders to the work that they left, until another order comes.
@@ -245,12 +252,14 @@ impl RebuildOrders {
         }
     }
 
-    /// Lifts the limit of earlier orders, because what they left is done.
-    pub(super) fn end_limit(&self) {
+    /// Lifts the limit of earlier orders, because what they left is done, unless orders are open. Returns whether it did.
+    pub(super) fn end_limit(&self) -> Result<bool, CommitError> {
+        let has_ended = self.lasting.end_limit(|| !self.has_open())?;
         let book = self.book.lock();
-        if !book.has_open() {
+        if has_ended && !book.has_open() {
             self.limit.reset();
         }
+        Ok(has_ended)
     }
 
     /// Returns the limit in force, in bytes per second, if there is one.
@@ -317,10 +326,19 @@ impl RebuildOrders {
         OrderNumber(self.book.lock().ordered)
     }
 
-    /// Returns whether shards are yet to be moved for an order.
+    /// Returns whether shards are yet to be moved for an order, perhaps one that was interrupted or failed.
     #[must_use]
     pub fn awaits_balance(&self) -> bool {
-        !self.book.lock().balance.is_empty()
+        !self.book.lock().balance.is_empty() || self.lasting.awaits_balance()
+    }
+
+    /// Returns the members that orders after `order` give up.
+    pub(super) fn given_up_after(&self, order: u64) -> BTreeSet<MemberIndex> {
+        let book = self.book.lock();
+        let later = book.giving_up.range(order.saturating_add(1)..);
+        later
+            .flat_map(|(_, members)| members.iter().copied())
+            .collect()
     }
 
     /// Returns whether an order came after `order`.
@@ -401,8 +419,23 @@ mod tests {
         orders.finish_rebuild(5, Ok(()));
         assert_eq!(limit(), 0);
         orders.order(Some(5), false).unwrap();
-        orders.lift_limit();
+        orders.lift_limit().unwrap();
         assert_eq!(limit(), 0);
+    }
+
+    /// Its caller waits for its own work alone.
+    #[test]
+    fn an_order_does_not_wait_for_moves_that_were_interrupted() {
+        let orders = orders(None);
+        let order = orders.order(None, false).unwrap();
+        orders.resume_balance();
+        assert!(orders.outcome(order, Duration::ZERO).is_none());
+        orders.finish_rebuild(1, Ok(()));
+        assert!(matches!(
+            orders.outcome(order, Duration::ZERO),
+            Some(Ok(()))
+        ));
+        assert!(orders.has_open());
     }
 
     #[test]
@@ -413,11 +446,11 @@ mod tests {
         orders.order(None, false).unwrap();
         assert_eq!(limit(), 0, "the caller waits for it");
         orders.order(Some(5), false).unwrap();
-        orders.lift_limit();
+        orders.lift_limit().unwrap();
         assert_eq!(limit(), 0);
         orders.finish_rebuild(2, Ok(()));
         assert_eq!(limit(), 7);
-        orders.lift_limit();
+        orders.lift_limit().unwrap();
         assert_eq!(limit(), 7);
     }
 
@@ -433,7 +466,7 @@ mod tests {
         assert_eq!(limit(), 0, "the caller waits for it");
         orders.finish_rebuild(1, Ok(()));
         assert_eq!(limit(), 7);
-        orders.lift_limit();
+        orders.lift_limit().unwrap();
         assert_eq!(limit(), 7);
         orders.order(Some(5), true).unwrap();
         orders.finish_rebuild(2, Ok(()));

@@ -85,6 +85,20 @@ impl Retries {
         }
     }
 
+    /// Leaves the members that are not `absent` any more out of rebuilds: they keep their shards if they go again.
+    pub(super) fn note_absent(&self, absent: &[MemberIndex]) {
+        for work in &mut self.0.lock().works {
+            if let FailedWork::Rebuild(_, given) = work {
+                given.retain(|member| absent.contains(member));
+            }
+        }
+    }
+
+    /// Returns whether something failed that is to be tried again.
+    pub(super) fn has_work(&self) -> bool {
+        !self.0.lock().works.is_empty()
+    }
+
     /// Returns whether nothing failed, or it is time to try again.
     pub(super) fn may_try(&self, now: Instant) -> bool {
         self.0.lock().is_due(now)
@@ -143,7 +157,11 @@ mod tests {
         assert_eq!(retries.due(later), [rebuild(everything, &[1, 2])]);
         assert!(!retries.note_done(&rebuild(online, &[])));
         assert_eq!(retries.due(later), [rebuild(everything, &[1, 2])]);
+        retries.note_absent(&[MemberIndex(1), MemberIndex(3)]);
+        assert_eq!(retries.due(later), [rebuild(everything, &[1])]);
+        assert!(retries.has_work());
         assert!(retries.note_done(&rebuild(everything, &[])));
         assert_eq!(retries.due(later), []);
+        assert!(!retries.has_work());
     }
 }

@@ -1,5 +1,7 @@
 //! Orders that outlast the daemon, and work that is tried again.
 
+use std::cell::Cell;
+
 use super::giving_up::{given_up, lose, one_file, reopen, reopen_with};
 use super::*;
 use crate::store::CutPolicy;
@@ -85,6 +87,28 @@ fn the_end_of_a_rebuild_does_not_end_an_order_that_came_meanwhile() {
     assert_eq!(noted().unwrap(), BTreeSet::new());
 }
 
+#[test]
+fn the_end_of_a_rebuild_does_not_end_one_that_gives_up_another_member_meanwhile() {
+    let plan = FaultPlan::new();
+    let (disks, maintenance, holders) = one_file(&plan);
+    let gone = MemberIndex(holders[0]);
+    let later = (0..4).find(|member| !holders.contains(member));
+    let later = MemberIndex(later.unwrap());
+    let epochs = maintenance.transactions().members().epochs();
+    let rebuilds = Rebuilds::new(&maintenance, None);
+    let order = |member: MemberIndex| {
+        lose(&disks, &maintenance, member.0);
+        let absent = epochs.give_up_absentees();
+        rebuilds.orders.order_giving_up(None, absent).unwrap();
+    };
+    order(gone);
+    let fault = Fault::at(1, Effect::Hang).of(Scope::Kind(CallKind::Create));
+    run_meanwhile(&rebuilds, &plan, fault, Instant::now(), &|| order(later));
+    assert!(given_up(&maintenance).contains(&later));
+    rebuilds.scheduler.run().unwrap();
+    assert_eq!(given_up(&maintenance), BTreeSet::new());
+}
+
 /// The daemon dies or the volume is closed, right after the order or while shards move.
 #[test]
 fn balancing_goes_on_when_the_volume_is_opened_again() {
@@ -128,11 +152,11 @@ fn balancing_goes_on_when_the_volume_is_opened_again() {
 }
 
 /// Asserts that work which `open` leaves to do is tried again after a lack of space. Tries each `step`th call as the first that
-/// finds none.
+/// finds none. The work fails after `took` seconds.
 fn assert_tried_again(
     open: &dyn Fn(&FaultPlan) -> Arc<Maintenance>,
     is_done: &dyn Fn(&Arc<Maintenance>) -> bool,
-    step: usize,
+    (step, took): (usize, u64),
 ) {
     let mut failures = 0;
     for call in (1..).step_by(step) {
@@ -152,7 +176,12 @@ fn assert_tried_again(
                 .of(Scope::Changing)
                 .lasting(),
         );
-        let outcome = run(0);
+        // The pause begins when the work fails.
+        let has_begun = Cell::new(false);
+        let outcome = rebuilds.scheduler.run_by(&|| {
+            let seconds = if has_begun.replace(true) { took } else { 0 };
+            start + Duration::from_secs(seconds)
+        });
         if plan.triggered() == 0 {
             outcome.unwrap();
             break;
@@ -166,15 +195,15 @@ fn assert_tried_again(
         let is_left = !is_done(&maintenance);
         failures += u64::from(is_left);
         assert_eq!(reason(), Some(CommitError::NoSpace.to_string()), "{call}");
-        run(4).unwrap();
+        run(took + 4).unwrap();
         assert_eq!(is_done(&maintenance), !is_left, "call {call}: a pause");
         assert!(reason().is_some(), "call {call}");
         if is_left {
             assert_eq!(rebuilds.orders.bytes_per_second(), LIMIT, "call {call}");
         }
         // Moves of shards begin with the second run.
-        run(5).unwrap();
-        run(5).unwrap();
+        run(took + 5).unwrap();
+        run(took + 5).unwrap();
         assert!(is_done(&maintenance), "call {call}");
         assert_eq!(reason(), None, "call {call}");
         if is_left {
@@ -205,7 +234,7 @@ fn a_rebuild_that_goes_on_after_a_mount_and_fails_is_tried_again() {
             maintenance
         };
         let is_done = |maintenance: &Arc<Maintenance>| tolerated(maintenance) == Some(1);
-        assert_tried_again(&open, &is_done, 1);
+        assert_tried_again(&open, &is_done, (1, 6));
     }
 }
 
@@ -217,5 +246,6 @@ fn balancing_that_goes_on_after_a_mount_and_fails_is_tried_again() {
     let open = |plan: &FaultPlan| reopen_with(&disks, NONE, plan).1;
     let awaits = |maintenance: &Arc<Maintenance>| maintenance.rebuild().awaits_balance().unwrap();
     let is_done = |maintenance: &Arc<Maintenance>| !awaits(maintenance) && is_balanced(maintenance);
-    assert_tried_again(&open, &is_done, 11);
+    // Moves give way to a check, which is due after 5 seconds.
+    assert_tried_again(&open, &is_done, (11, 0));
 }

@@ -5,8 +5,8 @@ use super::*;
 /// Makes the disks of a volume so small that it has nearly no room.
 fn shrink(fs: &TestFs, rig: &Rig) {
     let mut capacity = DISK;
-    while fs.transactions.space().usable_free > 400 << 10 {
-        capacity -= 64 << 10;
+    while fs.transactions.space().usable_free > 600 << 10 {
+        capacity -= 16 << 10;
         rig.disks
             .iter()
             .for_each(|disk| disk.set_capacity(capacity));
