@@ -2,10 +2,10 @@
 
 use super::*;
 
-/// Makes the disks of a volume so small that it has nearly no room.
+/// Makes the disks of a volume so small that it has nearly no room. Some are fuller than others, by a few units.
 fn shrink(fs: &TestFs, rig: &Rig) {
     let mut capacity = DISK;
-    while fs.transactions.space().usable_free > 600 << 10 {
+    while fs.transactions.space().usable_free > 1 << 20 {
         capacity -= 16 << 10;
         rig.disks
             .iter()
@@ -45,7 +45,7 @@ fn an_order_that_finds_no_room_says_so_and_goes_on_once_there_is_some() {
     assert_eq!(lacking(&all, Some(thick), thrice), 0);
     shrink(&fs, &rig);
     let lacks = lacking(&all, Some(thick), thrice);
-    assert!((5 << 20..8 << 20).contains(&lacks), "{lacks}");
+    assert!((4 << 20..8 << 20).contains(&lacks), "{lacks}");
     // A code that takes less needs room for one stripe. Without files, no room is needed.
     let less = Geometry::new(5, 1).unwrap();
     assert_eq!(lacking(&all, None, less), 0);
@@ -57,7 +57,7 @@ fn an_order_that_finds_no_room_says_so_and_goes_on_once_there_is_some() {
     files.classes = (0..120).map(|file| (file, thick)).collect();
     // Nothing has moved, so that a class with more again frees no more than the first would.
     let again = lacking(&all, None, Geometry::new(1, 3).unwrap());
-    assert!((13 << 20..17 << 20).contains(&again), "{again}");
+    assert!((12 << 20..17 << 20).contains(&again), "{again}");
     assert_eq!(lacking(&all, Some(volume()), rig_code()), 0, "back");
     let stuck = fs.rebuild().unwrap();
     let status = rebuild.rewrite_status().unwrap();
