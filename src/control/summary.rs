@@ -448,7 +448,7 @@ pub(crate) fn scrub_report(
         stripes_waiting,
         state: status.state,
         progress: match status.state {
-            // What is missing is counted at the end.
+            // The scrub counts missing shards at its end.
             ScrubState::Running => status.progress.min(MOST_WHILE_RUNNING),
             _ => status.progress,
         },

@@ -173,8 +173,8 @@ impl Catalog {
         Ok(self.meta.get(&key::counter(key::BALANCE))?.is_some())
     }
 
-    /// Notes that the shards of these absent members are rebuilt on others, and with `balance` that shards are to be moved to
-    /// members that have fewer.
+    /// Notes that the shards of these absent members are rebuilt on others. With `balance`, also notes that shards are to be
+    /// moved to members that have fewer.
     pub(crate) fn note_orders(
         &self,
         elsewhere: &BTreeSet<MemberIndex>,

@@ -113,8 +113,8 @@ impl CopyOut {
     }
 
     /// Rewrites the stripes of a segment with surplus slots that could not be rebuilt because of an obstacle. If members are too
-    /// few for whole new stripes, copies those that would survive more losses, also than with the shards of absent members that
-    /// are waited for. Copies none while an absent member keeps its shards.
+    /// few for whole new stripes, copies those that would survive more losses. Shards of absent members that are waited for
+    /// count as theirs. Copies none while an absent member keeps its shards.
     pub(super) fn rewrite_with_fewer_slots(
         &self,
         segment: SegmentId,

@@ -121,8 +121,8 @@ impl Scrubber {
     }
 
     /// Counts the outcome of the inspection of a stripe. Rewrites a stripe whose parity does not match its data. Also
-    /// rewrites a stripe whose unrecoverable ranges no file holds. All shards of the new stripe are right, and with them the
-    /// bytes survive as many losses as with those shards of the old one that can be trusted. Otherwise they stay there.
+    /// rewrites a stripe whose unrecoverable ranges no file holds. All shards of the new stripe are right. Bytes stay where
+    /// they are if they would survive fewer losses in it than with the shards of the old one that can be trusted.
     fn count_verdict(
         &self,
         passed: &mut Passed,
