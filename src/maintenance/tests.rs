@@ -60,6 +60,7 @@ mod stale;
 mod stale_copies;
 mod superblock_recovery;
 mod tiny;
+mod unneeded;
 mod unreserved;
 
 /// Bytes of a shard of a full stripe.
