@@ -128,6 +128,22 @@ pub(super) fn in_order<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> InOrd
     all
 }
 
+/// Returns whether any key from `from` to before `end` has a value after its newest change. The range is not empty.
+pub(super) fn has_value<'a>(
+    layers: &(impl Iterator<Item = &'a Layer> + Clone),
+    from: Bound<&[u8]>,
+    end: &[u8],
+) -> bool {
+    let range = (from, Bound::Excluded(end));
+    layers.clone().any(|layer| {
+        let mut changes = layer.entries.range::<[u8], _>(range);
+        changes.any(|(key, change)| {
+            let is_newer = |other: &Layer| other.has_newer(key, change.number);
+            change.value.is_some() && !layers.clone().any(is_newer)
+        })
+    })
+}
+
 /// The changes of a range of keys, and the last key up to which they are complete: `None` for the whole range.
 pub(super) type Window = (BTreeMap<Key, NumberedChange>, Option<Key>);
 

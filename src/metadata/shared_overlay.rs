@@ -50,9 +50,17 @@ pub(super) struct Layers<'a> {
 impl Layers<'_> {
     /// As [`layer::window`], of the range.
     pub(super) fn window(&self, limit: usize) -> Window {
+        layer::window(self.iter(), self.from, self.end, limit)
+    }
+
+    /// As [`layer::has_value`], of the range.
+    pub(super) fn has_value(&self) -> bool {
+        layer::has_value(&self.iter(), self.from, self.end)
+    }
+
+    fn iter(&self) -> impl Iterator<Item = &Layer> + Clone {
         let open = self.open.iter().flat_map(OpenSets::layers);
-        let journaled = self.journaled.iter().flat_map(Journaled::layers);
-        layer::window(open.chain(journaled), self.from, self.end, limit)
+        open.chain(self.journaled.iter().flat_map(Journaled::layers))
     }
 }
 

@@ -90,8 +90,8 @@ impl View<'_> {
     }
 
     /// Returns whether any key from `from` to before `end` has a value. Unlike a scan for one key, this is one consistent
-    /// view: no key can move from the rest of the range to a part that was read already. It takes memory for all changes
-    /// of the range that the index does not have.
+    /// view: no key can move from the rest of the range to a part that was read already. If the overlay has no value, it
+    /// takes memory for all changes of the range that the index does not have.
     pub(super) fn has_any(self, from: &[u8], end: &[u8]) -> Result<bool, MetaError> {
         let range = KeyRange {
             from: Bound::Included(from),
@@ -99,6 +99,10 @@ impl View<'_> {
         };
         if range.is_empty() {
             return Ok(false);
+        }
+        // This is a view of its own, and most ranges need no other: a stripe in use often has a change that says so.
+        if self.overlay.read(range.from, end).has_value() {
+            return Ok(true);
         }
         self.read_again(|| {
             let (window, _, snapshot) = self.window(range.from, end, usize::MAX)?;

@@ -233,7 +233,7 @@ fn a_change_that_waited_does_not_undo_a_newer_one_that_is_in_the_journal() {
     assert_eq!(found.expect("it is there").value, Some("new".into()));
 }
 
-/// An index of which a second snapshot takes long: a key of the overlay moves to the front meanwhile.
+/// An index of which a second snapshot takes long: a key moves to the front meanwhile.
 struct Moving<'a> {
     index: MemIndex,
     overlay: &'a SharedOverlay,
@@ -287,10 +287,17 @@ fn a_key_that_moves_within_a_range_is_in_the_range_all_the_while() {
     for number in 0..DELETED {
         batch.delete(vec![number]);
     }
-    batch.put(vec![DELETED], "value");
     overlay.apply(batch, Origin::Applied);
+    let (index, key) = (MemIndex::default(), Key::from(&[DELETED]));
+    index
+        .commit(&mut Commit {
+            changes: Box::new([(&key, Some(&"value".into()))].into_iter()),
+            position: Position::default(),
+            unflushed: Some(&[]),
+        })
+        .expect("commit");
     let index = Moving {
-        index: MemIndex::default(),
+        index,
         overlay: &overlay,
         snapshots: AtomicUsize::new(0),
     };
