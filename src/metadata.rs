@@ -419,7 +419,7 @@ impl Meta {
         let changes = self.overlay.newest(&parts);
         let entries: Vec<(&Key, Option<&Value>)> = changes
             .iter()
-            .map(|(key, entry)| (key, entry.value.as_ref()))
+            .map(|(key, entry)| (*key, entry.value.as_ref()))
             .collect();
         let appended = match journal.append(&entries, data) {
             Ok(lsn) => {
@@ -570,7 +570,7 @@ impl Meta {
     fn commit_index(
         &self,
         journaled: InOrder<'_>,
-        units: &[(Key, NumberedChange)],
+        units: &[(&Key, &NumberedChange)],
         position: Position,
     ) -> Result<(), MetaError> {
         let update = IndexUpdate {

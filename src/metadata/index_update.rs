@@ -25,7 +25,7 @@ pub(super) struct IndexUpdate<'a> {
     /// Changes that are in the journal.
     pub(super) journaled: InOrder<'a>,
     /// Newer changes that are not: all of them at once or none.
-    pub(super) units: &'a [(Key, NumberedChange)],
+    pub(super) units: &'a [(&'a Key, &'a NumberedChange)],
     /// The position of the index after all of them.
     pub(super) position: Position,
     /// Unflushed stripe data that it is to keep from then on.
@@ -35,11 +35,7 @@ pub(super) struct IndexUpdate<'a> {
 impl<'a> IndexUpdate<'a> {
     /// Returns all changes, newer ones of a key after older ones.
     pub(super) fn changes(&self) -> impl Iterator<Item = (&'a Key, Option<&'a Value>)> {
-        let journaled = self
-            .journaled
-            .iter()
-            .map(|(key, entry)| (*key, entry.value.as_ref()));
-        journaled.chain(self.units.iter().map(change))
+        self.journaled.iter().chain(self.units).map(change)
     }
 
     /// Brings all of it into the index, with one commit if there is space for it.
@@ -79,18 +75,15 @@ impl<'a> IndexUpdate<'a> {
     }
 }
 
-fn change((key, entry): &(Key, NumberedChange)) -> (&Key, Option<&Value>) {
-    (key, entry.value.as_ref())
+fn change<'a>((key, entry): &(&'a Key, &'a NumberedChange)) -> (&'a Key, Option<&'a Value>) {
+    (*key, entry.value.as_ref())
 }
 
 type Step<'a> = Vec<(&'a Key, Option<&'a Value>)>;
 
 /// Cuts changes into runs that each take at most `limit` bytes of pages, or are a single change.
 fn small_steps<'a>(changes: &InOrder<'a>, limit: u64) -> impl Iterator<Item = Step<'a>> {
-    let changes = changes
-        .iter()
-        .map(|(key, entry)| (*key, entry.value.as_ref()));
-    let mut changes = changes.peekable();
+    let mut changes = changes.iter().map(change).peekable();
     std::iter::from_fn(move || {
         let mut step = vec![changes.next()?];
         let mut bytes = cost(step[0].1);

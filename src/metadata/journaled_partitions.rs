@@ -21,7 +21,7 @@ use parking_lot::{Mutex, RwLockReadGuard};
 
 use super::brief_lock::BriefLock;
 use super::index::Position;
-use super::layer::{Layer, NumberedChange};
+use super::layer::{InOrder, Layer, NumberedChange};
 use super::overlay::{Frozen, Journaled};
 use super::partitions::{
     CHUNK, HeldPartitions, PARTITIONS, PartitionSet, PartitionedChange, partition_of,
@@ -87,10 +87,7 @@ impl JournaledPartitions {
     }
 
     /// Returns those of some changes, which are in order of key, that are the newest of their keys here.
-    pub(super) fn newest_of(
-        &self,
-        changes: &[(&Key, &NumberedChange)],
-    ) -> Vec<(Key, NumberedChange)> {
+    pub(super) fn newest_of<'c>(&self, changes: &InOrder<'c>) -> InOrder<'c> {
         let mut newest = Vec::with_capacity(changes.len());
         for stretch in
             changes.chunk_by(|(one, _), (next, _)| partition_of(one) == partition_of(next))
@@ -100,8 +97,7 @@ impl JournaledPartitions {
                 let is_newest = |(key, change): &&(&Key, &NumberedChange)| {
                     !journaled.has_newer(key, change.number)
                 };
-                let current = chunk.iter().filter(is_newest);
-                newest.extend(current.map(|(key, change)| ((*key).clone(), (*change).clone())));
+                newest.extend(chunk.iter().filter(is_newest));
             }
         }
         newest
@@ -113,7 +109,7 @@ impl JournaledPartitions {
             for chunk in of_partition.chunks(LOGGED_AT_ONCE) {
                 self.change(of_partition[0].0, |journaled| {
                     for (_, (key, change)) in chunk {
-                        journaled.log(key.clone(), change.clone());
+                        journaled.log((*key).clone(), (*change).clone());
                     }
                 });
             }

@@ -43,13 +43,15 @@ pub(super) fn partition_of(key: &[u8]) -> usize {
 }
 
 /// A change, with the partition of its key.
-pub(super) type PartitionedChange<'c> = (usize, &'c (Key, NumberedChange));
+pub(super) type PartitionedChange<'c> = (usize, (&'c Key, &'c NumberedChange));
 
 /// Returns changes by partition, those of a partition in the order that they have.
-pub(super) fn by_partition(changes: &[(Key, NumberedChange)]) -> Vec<PartitionedChange<'_>> {
+pub(super) fn by_partition<'c>(
+    changes: &[(&'c Key, &'c NumberedChange)],
+) -> Vec<PartitionedChange<'c>> {
     let mut by_partition: Vec<_> = changes
         .iter()
-        .map(|change| (partition_of(&change.0), change))
+        .map(|change| (partition_of(change.0), *change))
         .collect();
     by_partition.sort_by_key(|(partition, _)| *partition);
     by_partition

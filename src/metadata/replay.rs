@@ -61,9 +61,10 @@ pub(super) fn commit_recovered(
         );
     }
     let note = note_of_stale_copies(index, changes, position.lsn, members)?;
+    let units = note.as_ref().map(|(key, change)| (key, change));
     let update = IndexUpdate {
         journaled: in_order([changes]),
-        units: note.as_slice(),
+        units: units.as_slice(),
         position,
         unflushed: &recovered.data,
     };

@@ -21,7 +21,7 @@ use super::batch::{Batch, Value};
 use super::fresh_cache::FreshCache;
 use super::index::Position;
 use super::journaled_partitions::JournaledPartitions;
-use super::layer::{self, Layer, NumberedChange, Window};
+use super::layer::{self, InOrder, Layer, NumberedChange, Window};
 use super::open_partitions::{OpenPartitions, UNCOUNTED_BYTES};
 use super::overlay::{Frozen, Journaled, OpenSets, Origin, Pending, newest};
 use super::partitions::{HeldPartitions, by_partition};
@@ -139,8 +139,8 @@ impl SharedOverlay {
     }
 
     /// Merges units into one, without what the journal has newer already.
-    pub(super) fn newest(&self, parts: &[Pending]) -> Vec<(Key, NumberedChange)> {
-        let mut all: Vec<_> = parts.iter().flat_map(Pending::iter).collect();
+    pub(super) fn newest<'p>(&self, parts: &'p [Pending]) -> InOrder<'p> {
+        let mut all: InOrder<'p> = parts.iter().flat_map(Pending::iter).collect();
         // Each partition of a part is in order: sorting merges them. The newest change of a key comes first.
         all.sort_by(|(a, old), (b, new)| a.cmp(b).then(new.number.cmp(&old.number)));
         all.dedup_by(|(later, _), (first, _)| later == first);
@@ -148,7 +148,7 @@ impl SharedOverlay {
     }
 
     /// Notes changes that the journal now holds.
-    pub(super) fn log(&self, changes: &[(Key, NumberedChange)]) {
+    pub(super) fn log(&self, changes: &InOrder<'_>) {
         let numbers = changes.iter().map(|(_, change)| change.number);
         let highest = numbers.max().unwrap_or(0);
         // Before a change leaves the open sets, where readers would find it otherwise.
