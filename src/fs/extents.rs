@@ -4,7 +4,7 @@
 //! list for the part of the map that it touches, and is applied as the difference to the old list. So overwriting,
 //! splitting, merging and punching are one thing.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::format::record::{Extent, Inode};
@@ -211,7 +211,7 @@ pub(super) fn splice(old: &[Run], range: &Range<u64>, new: &[Run]) -> Vec<Run> {
 /// Puts the difference between two lists of runs of `ino` into `edit`, with a mark for each stripe that loses bytes.
 /// Returns by how many bytes the file's storage grows (or shrinks).
 pub(super) fn replace(edit: &mut Edit, ino: Ino, old: &[Run], new: &[Run]) -> Growth {
-    let mut growth: HashMap<StripeId, i64> = HashMap::new();
+    let mut growth: BTreeMap<StripeId, i64> = BTreeMap::new();
     for run in old {
         *growth.entry(run.stripe).or_default() -= signed(run.len);
         if new.binary_search(run).is_err() {

@@ -44,7 +44,7 @@ struct ExtentPage {
     /// The source of the records that they were read from.
     source: u64,
     /// None if a change found too many of them.
-    runs: Option<Arc<[Run]>>,
+    runs: Option<Arc<Vec<Run>>>,
 }
 
 /// Returns those of the runs of a page that overlap `range`.
@@ -129,7 +129,8 @@ impl ExtentCache {
     /// Makes a cache of at most `limit_bytes`.
     pub(super) fn new(limit_bytes: usize) -> Self {
         let weigh = |key: &(Ino, PageIndex), page: &ExtentPage| {
-            size_of_val(key) + size_of_val(page) + page.runs.as_deref().map_or(0, size_of_val)
+            let runs = page.runs.as_deref().map_or(0, Vec::capacity);
+            size_of_val(key) + size_of_val(page) + runs * size_of::<Run>()
         };
         Self {
             pages: FreshCache::new(limit_bytes, USUAL_BYTES, weigh),
@@ -185,9 +186,9 @@ impl ExtentCache {
         source: u64,
         key: (Ino, PageIndex),
         load: impl Fn() -> Result<Option<Vec<Run>>, E>,
-    ) -> Result<Option<Arc<[Run]>>, E> {
+    ) -> Result<Option<Arc<Vec<Run>>>, E> {
         let read = || {
-            let runs = load()?.map(Arc::from);
+            let runs = load()?.map(Arc::new);
             Ok(ExtentPage { source, runs })
         };
         let mut page = self.pages.get_or_read(&key, read)?;
@@ -223,7 +224,7 @@ impl ExtentCache {
             let updated = Some(&old).filter(|_| copied <= MAX_COPIED_RUNS);
             match updated.and_then(|old| changes.applied_to(key, old)) {
                 Some(runs) => {
-                    let runs = Some(runs.into());
+                    let runs = Some(Arc::new(runs));
                     self.pages.replace(key, ExtentPage { source, runs });
                 }
                 None => self.pages.forget(&key),
