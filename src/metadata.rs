@@ -263,7 +263,7 @@ impl Meta {
             records: FreshCache::new(
                 options.cache_bytes / RECORDS_PART,
                 USUAL_RECORD_BYTES,
-                |key, value| key.len() + value.as_ref().map_or(0, Value::len),
+                |key, value| key.len() + value.as_deref().map_or(0, <[u8]>::len),
             ),
             journal,
             appending: Mutex::default(),

@@ -2,12 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use bytes::Bytes;
-
 use crate::format::key::Key;
-
-/// A value of the index: opaque bytes.
-pub type Value = Bytes;
+pub use crate::format::record::Value;
 
 /// Changes that take effect all at once. A later change of a key replaces an earlier one.
 ///
@@ -56,8 +52,9 @@ impl Batch {
     /// Returns the bytes of its keys and values.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
-        let size =
-            |(key, value): (&Key, &Option<Value>)| key.len() + value.as_ref().map_or(0, Bytes::len);
+        let size = |(key, value): (&Key, &Option<Value>)| {
+            key.len() + value.as_deref().map_or(0, <[u8]>::len)
+        };
         self.changes.iter().map(size).sum()
     }
 

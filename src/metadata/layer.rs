@@ -43,7 +43,7 @@ impl Default for Layer {
 }
 
 fn cost(key: &Key, entry: &NumberedChange) -> usize {
-    key.len() + entry.value.as_ref().map_or(0, Value::len) + ENTRY_OVERHEAD_BYTES
+    key.len() + entry.value.as_deref().map_or(0, <[u8]>::len) + ENTRY_OVERHEAD_BYTES
 }
 
 impl Layer {

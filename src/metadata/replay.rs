@@ -239,7 +239,7 @@ impl Replayed {
                 Key::copy_from_slice(&key),
                 NumberedChange {
                     number: record.header.lsn.0,
-                    value,
+                    value: value.map(Into::into),
                 },
             );
         }

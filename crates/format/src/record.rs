@@ -12,8 +12,7 @@ mod scrub;
 mod segment;
 mod small;
 mod stripe;
-
-use bytes::Bytes;
+mod value;
 
 use super::FormatError;
 
@@ -26,11 +25,12 @@ pub use scrub::{LostBytes, Scrub};
 pub use segment::{MAX_SEGMENT_BYTES, Segment, SegmentStripe};
 pub use small::{Counter, Marker, Xattr};
 pub use stripe::{MAX_STRIPE_BYTES, RepairNote, ShardSet, ShardSums, Stripe, greatest_height};
+pub use value::Value;
 
 /// A value of the index.
 pub trait Record: Sized {
     /// Returns the value's bytes.
-    fn encode(&self) -> Bytes;
+    fn encode(&self) -> Value;
 
     /// Reads a value back. Never panics, whatever the bytes.
     ///

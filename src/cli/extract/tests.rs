@@ -7,7 +7,6 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use cauchyfs_testkit::{disks, executor, stores};
 use tempfile::TempDir;
 
@@ -18,7 +17,7 @@ use crate::format::record::{Dirent, Inode, Position, Xattr};
 use crate::format::{Cookie, Record, key};
 use crate::fs::{FsOptions, WriteFlags, XattrMode};
 use crate::maintenance::Maintenance;
-use crate::metadata::{Batch, Key};
+use crate::metadata::{Batch, Key, Value};
 use crate::transaction::{CreateOptions, OpenOptions, Transactions};
 
 const ROOT: &Caller = &Caller::ROOT;
@@ -83,7 +82,7 @@ impl Hostile {
         attr.ino
     }
 
-    fn put(&self, records: &[(Key, Bytes)]) {
+    fn put(&self, records: &[(Key, Value)]) {
         let mut batch = Batch::default();
         for (key, value) in records {
             batch.put(key.clone(), value.clone());

@@ -3,7 +3,6 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::contained::DatabaseFailure;
@@ -84,7 +83,7 @@ impl Snapshot for RecordsSnapshot {
         let Some(table) = &self.table else {
             return Ok(None);
         };
-        let value = table.get(key, Bytes::copy_from_slice);
+        let value = table.get(key, Value::copy_from_slice);
         value.map_err(|failure| self.failed(failure))
     }
 

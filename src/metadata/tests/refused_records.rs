@@ -73,7 +73,7 @@ fn crafted(harm: Harm, place: u64, disks: &[usize]) -> (Rig, Records, Lsn) {
     }
     for number in 0..RECORDS {
         let key = format!("key {}", header(number).lsn);
-        expected.insert(key.into(), Bytes::from_static(b"value"));
+        expected.insert(key.into(), "value".into());
     }
     let lsn = header(place).lsn;
     plan.add(Fault::at(1, Effect::PowerCut));

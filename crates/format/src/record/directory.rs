@@ -1,8 +1,8 @@
 //! Directory entries: once by name, once by position.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{FileKind, Record, VERSION};
+use super::{FileKind, Record, VERSION, Value};
 use crate::wire::{MAX_COUNT, Reader};
 use crate::{Cookie, FormatError, Ino, NameFault};
 
@@ -18,7 +18,7 @@ pub struct Dirent {
 }
 
 impl Record for Dirent {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(18);
         value.put_u8(VERSION);
         value.put_u8(self.kind.number());
@@ -58,7 +58,7 @@ pub struct Position {
 }
 
 impl Record for Position {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(10 + self.name.len());
         value.put_u8(VERSION);
         value.put_u8(self.kind.number());

@@ -1,8 +1,8 @@
 //! Codes that directories were given.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{Record, VERSION};
+use super::{Record, VERSION, Value};
 use crate::{FormatError, code_number, wire::Reader};
 
 /// A code that directories were given: `b'a' class`. Its numbers of shards and its code never change.
@@ -17,7 +17,7 @@ pub struct DirectoryCode {
 }
 
 impl Record for DirectoryCode {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let (code, parameters) = code_number::split(self.code);
         let mut value = Vec::with_capacity(5 + parameters.len());
         value.put_u8(VERSION);

@@ -1,8 +1,8 @@
 //! Extents, and the way back from a stripe to them.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{MAX_STRIPE_BYTES, Record, VERSION};
+use super::{MAX_STRIPE_BYTES, Record, VERSION, Value};
 use crate::{FormatError, StripeId, wire::Reader};
 
 /// A run of a file's bytes inside a stripe: `b'e' ino end`, keyed by where it *ends*, so that the
@@ -32,13 +32,14 @@ impl Extent {
 }
 
 impl Record for Extent {
-    fn encode(&self) -> Bytes {
-        let mut value = Vec::with_capacity(21);
-        value.put_u8(VERSION);
-        value.put_u64_le(self.len);
-        value.put_u64_le(self.stripe.0);
-        value.put_u32_le(self.stripe_offset);
-        value.into()
+    fn encode(&self) -> Value {
+        let mut value = [0; 21];
+        let mut fields = &mut value[..];
+        fields.put_u8(VERSION);
+        fields.put_u64_le(self.len);
+        fields.put_u64_le(self.stripe.0);
+        fields.put_u32_le(self.stripe_offset);
+        Value::from(&value)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
@@ -72,12 +73,13 @@ pub struct Backref {
 }
 
 impl Record for Backref {
-    fn encode(&self) -> Bytes {
-        let mut value = Vec::with_capacity(13);
-        value.put_u8(VERSION);
-        value.put_u64_le(self.len);
-        value.put_u32_le(self.stripe_offset);
-        value.into()
+    fn encode(&self) -> Value {
+        let mut value = [0; 13];
+        let mut fields = &mut value[..];
+        fields.put_u8(VERSION);
+        fields.put_u64_le(self.len);
+        fields.put_u32_le(self.stripe_offset);
+        Value::from(&value)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {

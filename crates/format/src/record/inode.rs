@@ -1,8 +1,8 @@
 //! Inodes.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{Record, VERSION};
+use super::{Record, VERSION, Value};
 use crate::{Cookie, FormatError, Ino, NameFault, QuotaId, StripeClass, TARGET_MAX, wire::Reader};
 
 /// Nanoseconds and seconds since the epoch; `nanos < 1_000_000_000`.
@@ -196,7 +196,7 @@ impl Inode {
 }
 
 impl Record for Inode {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let inline_len = match &self.inline {
             Inline::None => 0,
             Inline::Data(bytes) | Inline::Target(bytes) => bytes.len(),

@@ -1,8 +1,8 @@
 //! Quotas of directories.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{Record, VERSION};
+use super::{Record, VERSION, Value};
 use crate::{FormatError, Ino, QuotaId, wire::Reader};
 
 /// The course of a quota.
@@ -67,7 +67,7 @@ impl Quota {
 }
 
 impl Record for Quota {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(MAX_LEN);
         value.put_u8(VERSION);
         value.put_u8(self.flags());

@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{MAX_STRIPE_BYTES, Record, VERSION};
+use super::{MAX_STRIPE_BYTES, Record, VERSION, Value};
 use crate::{FormatError, MemberIndex, SegmentId, wire::Reader};
 
 /// The scrub that was begun last: `b'v'`.
@@ -63,7 +63,7 @@ impl Scrub {
 }
 
 impl Record for Scrub {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(114);
         value.put_u8(VERSION);
         let has_stale_copies = self.stale_copies != [0; 4];
@@ -130,7 +130,7 @@ impl Record for Scrub {
 pub struct LostBytes(pub Vec<Range<u32>>);
 
 impl Record for LostBytes {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(1 + 8 * self.0.len());
         value.put_u8(VERSION);
         for range in &self.0 {

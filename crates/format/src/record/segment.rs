@@ -1,8 +1,8 @@
 //! Segments, and the positions of stripes in them.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{Record, VERSION};
+use super::{Record, VERSION, Value};
 use crate::{
     FormatError, MemberIndex, ShardIndex, StripeClass, StripeId, code_number, wire::Reader,
 };
@@ -82,7 +82,7 @@ const HAS_CLASS: u16 = 1 << 15;
 const VACANT: u16 = u16::MAX;
 
 impl Record for Segment {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         debug_assert_eq!(
             self.slots.len(),
             self.total_slots(),
@@ -172,10 +172,10 @@ impl Record for Segment {
 pub struct SegmentStripe(pub StripeId);
 
 impl Record for SegmentStripe {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = [VERSION; 9];
         value[1..].copy_from_slice(&self.0.0.to_le_bytes());
-        Bytes::copy_from_slice(&value)
+        Value::from(&value)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {

@@ -1,8 +1,8 @@
 //! Values of one field.
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{Record, VERSION};
+use super::{Record, VERSION, Value};
 use crate::{FormatError, wire::Reader};
 
 /// A mark that says all by being there: `b'o' ino` (orphan), `b'q' stripe` (perhaps dead).
@@ -10,8 +10,8 @@ use crate::{FormatError, wire::Reader};
 pub struct Marker;
 
 impl Record for Marker {
-    fn encode(&self) -> Bytes {
-        Bytes::from_static(&[VERSION])
+    fn encode(&self) -> Value {
+        Value::from(&[VERSION])
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
@@ -28,10 +28,10 @@ impl Record for Marker {
 pub struct Counter(pub u64);
 
 impl Record for Counter {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = [VERSION; 9];
         value[1..].copy_from_slice(&self.0.to_le_bytes());
-        Bytes::copy_from_slice(&value)
+        Value::from(&value)
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, FormatError> {
@@ -48,7 +48,7 @@ impl Record for Counter {
 pub struct Xattr(pub Vec<u8>);
 
 impl Record for Xattr {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(1 + self.0.len());
         value.put_u8(VERSION);
         value.put_slice(&self.0);

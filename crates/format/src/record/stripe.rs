@@ -2,9 +2,9 @@
 
 use std::ops::Range;
 
-use bytes::{BufMut, Bytes};
+use bytes::BufMut;
 
-use super::{MAX_SEGMENT_BYTES, Record, VERSION};
+use super::{MAX_SEGMENT_BYTES, Record, VERSION, Value};
 use crate::{BLOCK_SIZE, FormatError, SegmentId, ShardIndex, wire::Reader};
 
 /// The most bytes of data that a stripe has, however wide it is. It bounds the memory for one.
@@ -136,7 +136,7 @@ impl Stripe {
 }
 
 impl Record for Stripe {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(27 + size_of::<ShardSet>());
         value.put_u8(VERSION);
         value.put_u64_le(self.segment.0);
@@ -179,7 +179,7 @@ impl Record for Stripe {
 pub struct ShardSums(pub Vec<u32>);
 
 impl Record for ShardSums {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(1 + 4 * self.0.len());
         value.put_u8(VERSION);
         for sum in &self.0 {
@@ -235,7 +235,7 @@ pub struct RepairNote {
 }
 
 impl Record for RepairNote {
-    fn encode(&self) -> Bytes {
+    fn encode(&self) -> Value {
         let mut value = Vec::with_capacity(2 + size_of::<ShardSet>());
         value.put_u8(VERSION);
         self.missing.put(&mut value);

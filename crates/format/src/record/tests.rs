@@ -148,7 +148,7 @@ fn round_trip<T: Record + PartialEq + Debug>(value: &T, open_ended: bool) {
 /// Checks that decoding returns for any bytes, and that a decoded value encodes to the same bytes.
 fn survives<T: Record + Debug>(bytes: &[u8]) {
     if let Ok(value) = T::decode(bytes) {
-        assert_eq!(value.encode(), bytes, "{value:?}");
+        assert_eq!(*value.encode(), *bytes, "{value:?}");
     }
 }
 
@@ -276,7 +276,7 @@ proptest! {
     fn a_changed_byte_never_panics_a_decoder(
         inode in inode(), stripe in stripe(), segment in segment(), place: prop::sample::Index, byte: u8,
     ) {
-        let mangle = |value: Bytes| {
+        let mangle = |value: Value| {
             let mut value = value.to_vec();
             let place = place.index(value.len());
             value[place] = byte;
