@@ -320,6 +320,7 @@ impl FileWriter {
         if !self.prepare(&lock, file.ino, &mut inode, change)? {
             return Ok(None);
         }
+        let stored = inode.clone();
         let mut edit = Edit::default();
         // Until the batch is applied, nothing but these says that the bytes are needed.
         let mut holds = (Spilled::default(), None);
@@ -353,7 +354,10 @@ impl FileWriter {
             inode.mtime = self.inodes.now();
             inode.ctime = inode.mtime;
         }
-        edit.put_inode(file.ino, &inode);
+        // Writeback over bytes that the file has changes nothing in its record.
+        if inode != stored {
+            edit.put_inode(file.ino, &inode);
+        }
         let applied = self.inodes.apply(edit);
         if let Err(FsError::QuotaExceeded) = applied {
             self.abandon(&holds)?;

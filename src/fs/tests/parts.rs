@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::{ROOT, create, open_volume};
-use crate::format::Ino;
 use crate::format::record::{FileKind, Inline, Inode};
+use crate::format::{Ino, key};
 use crate::fs::access_time::AccessTimes;
 use crate::fs::edit::Edit;
 use crate::fs::failed_writeback::FailedWriteback;
@@ -133,6 +133,30 @@ fn a_reader_returns_what_a_writer_wrote_to_a_file_without_a_name() {
     assert_eq!(data.read(handle, 0, 200_000).unwrap(), expected);
     let found = data.reader.seek(handle, 6, Whence::Data).unwrap();
     assert_eq!(found, 100_000);
+}
+
+#[test]
+fn writeback_puts_the_record_of_an_inode_only_if_it_changes_something_there() {
+    let data = FileData::new();
+    data.put_file(1);
+    let handle = data.open();
+    data.write(handle, 0, &[1; 3 * 4096]);
+    data.transactions.sync().unwrap();
+    let record = key::inode(FILE);
+    for (offset, puts_record) in [(4096, false), (3 * 4096, true)] {
+        let flags = WriteFlags {
+            from_page_cache: true,
+            ..WriteFlags::default()
+        };
+        data.writer
+            .write(handle, offset, &[2; 4096], flags)
+            .unwrap();
+        let changed = data.transactions.unsynced_keys();
+        assert!(!changed.is_empty(), "at {offset}");
+        assert_eq!(changed.contains(&record), puts_record, "at {offset}");
+    }
+    let expected = [[1; 4096], [2; 4096], [1; 4096], [2; 4096]].concat();
+    assert_eq!(data.read(handle, 0, 5 * 4096).unwrap(), expected);
 }
 
 #[test]
