@@ -315,7 +315,7 @@ impl Meta {
     }
 
     /// Returns whether any key from `from` to before `end` has a value, in one consistent view. The range is to be small:
-    /// its changes since the last checkpoint are looked at in one go, and held in memory if none of them is a value.
+    /// its changes since the last checkpoint are looked at in one go. They are held in memory if no newest one is a value.
     ///
     /// # Errors
     ///

@@ -317,10 +317,11 @@ impl FileWriter {
         }
         self.check_growth_of(file.ino, &inode, &(start..end))?;
         let change = (&(start..end), flags.reach());
+        // Other writes change the times.
+        let stored = flags.from_page_cache.then(|| inode.clone());
         if !self.prepare(&lock, file.ino, &mut inode, change)? {
             return Ok(None);
         }
-        let stored = inode.clone();
         let mut edit = Edit::default();
         // Until the batch is applied, nothing but these says that the bytes are needed.
         let mut holds = (Spilled::default(), None);
@@ -354,8 +355,8 @@ impl FileWriter {
             inode.mtime = self.inodes.now();
             inode.ctime = inode.mtime;
         }
-        // Writeback over bytes that the file has changes nothing in its record.
-        if inode != stored {
+        // Writeback that only replaces bytes of the file leaves its record as it is.
+        if stored.as_ref() != Some(&inode) {
             edit.put_inode(file.ino, &inode);
         }
         let applied = self.inodes.apply(edit);

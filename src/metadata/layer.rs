@@ -8,7 +8,7 @@ use std::ops::Bound;
 use super::batch::Value;
 use crate::format::key::Key;
 
-/// The memory that a change costs besides its key and value: a node of the map, two reference counts.
+/// The memory that a change costs besides its key and value: a node of the map, and reference counts of long ones.
 const ENTRY_OVERHEAD_BYTES: usize = 128;
 
 /// A change of one key.
@@ -128,7 +128,7 @@ pub(super) fn in_order<'a>(layers: impl IntoIterator<Item = &'a Layer>) -> InOrd
     all
 }
 
-/// Returns whether any key from `from` to before `end` has a value after its newest change. The range is not empty.
+/// Returns whether the newest change of any key from `from` to before `end` is a value. The range is not empty.
 pub(super) fn has_value<'a>(
     layers: &(impl Iterator<Item = &'a Layer> + Clone),
     from: Bound<&[u8]>,

@@ -90,8 +90,8 @@ impl View<'_> {
     }
 
     /// Returns whether any key from `from` to before `end` has a value. Unlike a scan for one key, this is one consistent
-    /// view: no key can move from the rest of the range to a part that was read already. If the overlay has no value, it
-    /// takes memory for all changes of the range that the index does not have.
+    /// view: no key can move from the rest of the range to a part that was read already. If no newest change in the overlay
+    /// is a value, it takes memory for all changes of the range that the index does not have.
     pub(super) fn has_any(self, from: &[u8], end: &[u8]) -> Result<bool, MetaError> {
         let range = KeyRange {
             from: Bound::Included(from),

@@ -107,7 +107,9 @@ impl RunChanges {
 
     /// Returns the runs of a page after the changes, or `None` if they do not fit to those that it had.
     fn applied_to(&self, page: (Ino, PageIndex), old: &[Run]) -> Option<Vec<Run>> {
-        let mut runs = old.to_vec();
+        let added = self.of_page(page).filter(|change| change.is_added);
+        let mut runs = Vec::with_capacity(old.len() + added.count());
+        runs.extend_from_slice(old);
         for change in self.of_page(page) {
             match (runs.binary_search(&change.run), change.is_added) {
                 (Ok(place), false) => drop(runs.remove(place)),
@@ -188,7 +190,11 @@ impl ExtentCache {
         load: impl Fn() -> Result<Option<Vec<Run>>, E>,
     ) -> Result<Option<Arc<Vec<Run>>>, E> {
         let read = || {
-            let runs = load()?.map(Arc::new);
+            let runs = load()?.map(|mut runs| {
+                // It may be kept for long.
+                runs.shrink_to_fit();
+                Arc::new(runs)
+            });
             Ok(ExtentPage { source, runs })
         };
         let mut page = self.pages.get_or_read(&key, read)?;

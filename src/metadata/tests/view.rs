@@ -27,8 +27,17 @@ fn key(random: &mut StdRng) -> Key {
     key::position(Ino(number / 1000), Cookie(number % 1000))
 }
 
+/// Returns the ends of a range of a few keys.
+fn narrow_range(random: &mut StdRng) -> (Key, Key) {
+    let (directory, cookie) = (random.random_range(0..9), random.random_range(0..1000));
+    let end = cookie + random.random_range(1..4);
+    let at = |cookie| key::position(Ino(directory), Cookie(cookie));
+    (at(cookie), at(end))
+}
+
 #[test]
 fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
+    let mut answers = [0, 0];
     for seed in 0..20 {
         let mut random = StdRng::seed_from_u64(seed);
         let (overlay, index, mut model) = (
@@ -97,6 +106,12 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
                 );
                 let context = format!("seed {seed}, round {round}");
                 assert_any_agrees(view(&overlay, &index), &model, (&from, &end), &context);
+                for _ in 0..20 {
+                    let (from, end) = narrow_range(&mut random);
+                    let view = view(&overlay, &index);
+                    let any = assert_any_agrees(view, &model, (&from, &end), &context);
+                    answers[usize::from(any)] += 1;
+                }
                 let mut visited = Vec::new();
                 let visit = &mut |key: &[u8], value: &[u8]| {
                     visited.push((Key::copy_from_slice(key), Value::copy_from_slice(value)));
@@ -122,14 +137,17 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
             }
         }
     }
+    let most = answers.iter().all(|count| *count > 1000);
+    assert!(most, "{answers:?}: not both answers are tried");
 }
 
-/// Asserts that a view and a model agree on whether there is a key within a range.
-fn assert_any_agrees(view: View<'_>, model: &Records, range: (&Key, &Key), context: &str) {
+/// Asserts that a view and a model agree on whether there is a key within a range. Returns that.
+fn assert_any_agrees(view: View<'_>, model: &Records, range: (&Key, &Key), context: &str) -> bool {
     let (from, end) = range;
     let any = view.has_any(from, end).expect("one view");
     let first = model.keys().find(|key| *key >= from);
     assert_eq!(any, first.is_some_and(|first| first < end), "{context}");
+    any
 }
 
 /// An index whose members do not answer while a snapshot is taken.
@@ -233,7 +251,7 @@ fn a_change_that_waited_does_not_undo_a_newer_one_that_is_in_the_journal() {
     assert_eq!(found.expect("it is there").value, Some("new".into()));
 }
 
-/// An index of which a second snapshot takes long: a key moves to the front meanwhile.
+/// An index of which a second snapshot takes long. Meanwhile a key that it has moves to the front.
 struct Moving<'a> {
     index: MemIndex,
     overlay: &'a SharedOverlay,

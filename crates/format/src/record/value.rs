@@ -6,9 +6,10 @@ use std::ops::Deref;
 use bytes::Bytes;
 
 /// The longest value that takes no memory of its own: extents, back references, counters and marks are shorter. A longer
-/// array would make every value larger.
+/// array would make every value larger. An optional value takes one word more.
 const INLINE: usize = 23;
 const _: () = assert!(size_of::<Value>() == size_of::<Bytes>());
+const _: () = assert!(size_of::<Option<Value>>() == size_of::<Bytes>() + size_of::<usize>());
 
 /// A value of the index: opaque bytes. Clones of a short value are copies, and those of a longer one share its memory.
 ///
