@@ -42,6 +42,7 @@ mod inventory;
 mod layout;
 mod locator;
 mod options;
+mod past_units;
 mod pins;
 mod placement;
 mod prefetch;

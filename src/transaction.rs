@@ -539,6 +539,12 @@ impl Transactions {
         self.stripes.segments().records().into_iter().collect()
     }
 
+    /// Returns the stripe unit of a segment if it is noted, because that of the volume changed since.
+    #[must_use]
+    pub fn past_unit_of(&self, segment: SegmentId) -> Option<u32> {
+        self.catalog.past_unit_of(segment)
+    }
+
     /// Returns the course of writes while members are full.
     #[must_use]
     pub fn on_full_members(&self) -> FullMembers {

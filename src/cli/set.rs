@@ -110,7 +110,7 @@ fn fewer_losses(before: &GeometryReport, now: &GeometryReport) -> Option<String>
     })
 }
 
-/// Says what another stripe unit does, and what has it, if it was changed.
+/// Says which stripes have another stripe unit, and which get it, if it was changed.
 fn other_unit(before: &GeometryReport, now: &GeometryReport) -> Option<[String; 2]> {
     let (old, new) = (before.stripe_unit_bytes?, now.stripe_unit_bytes?);
     let sizes = [old, new].map(|bytes| format_size(bytes.into()));
@@ -118,9 +118,7 @@ fn other_unit(before: &GeometryReport, now: &GeometryReport) -> Option<[String; 
     (old != new).then(|| {
         [
             format!("new stripes have a unit of {new} from now on, in place of {old}"),
-            "data that is there keeps the stripes that it has: a file gets new ones when its data is written again, for example \
-             when it is copied"
-                .to_owned(),
+            "data that is there follows: it is rewritten, and can be used meanwhile".to_owned(),
         ]
     })
 }
@@ -352,9 +350,8 @@ mod tests {
         assert_eq!(fewer_losses(&code(2, None), &code(2, None)), None);
     }
 
-    /// Only new stripes have it, and segments do not tell the unit of their stripes.
     #[test]
-    fn another_stripe_unit_is_told_with_the_data_that_keeps_the_old_one() {
+    fn another_stripe_unit_is_told_with_the_data_that_follows() {
         let of_unit = |bytes: Option<u32>| {
             let mut geometry = report_without(&[], &[(2, 9)], &[0, 1, 2]).geometry;
             geometry.stripe_unit_bytes = bytes;
@@ -367,7 +364,7 @@ mod tests {
             "new stripes have a unit of 64.0 KiB from now on, in place of 1.0 MiB"
         );
         assert!(
-            old.contains("keeps the stripes") && old.contains("copied"),
+            old.contains("follows") && old.contains("rewritten"),
             "{old}"
         );
         assert_eq!(other_unit(&small, &small), None);

@@ -139,8 +139,8 @@ pub(crate) struct GeometryReport {
     pub(crate) data: usize,
     pub(crate) parity: usize,
     pub(crate) code: String,
-    /// The most bytes of one shard of a new stripe. None for stripes that are there: these may differ. Daemons before this
-    /// field do not tell.
+    /// The most bytes of one shard of a new stripe. Stripes that are there have one only while some have another unit than
+    /// new ones. Daemons before this field do not tell.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) stripe_unit_bytes: Option<u32>,
     /// The losses that whole stripes survive; none for codes that survive as many as there are parity shards.

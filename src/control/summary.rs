@@ -196,24 +196,29 @@ fn state_of_mount(
     }
 }
 
-/// Counts the data that has each code: the bytes of files that the count found in each segment.
+/// Counts the data that has each code: the bytes of files that the count found in each segment. While some have another
+/// stripe unit than new data, counts those of each unit apart.
 fn codes(transactions: &Transactions, counted: &Redundancy) -> Vec<CodeReport> {
-    let mut bytes: BTreeMap<(bool, u64, u8, u8), u64> = BTreeMap::new();
+    let mut bytes: BTreeMap<(bool, u64, u8, u8, u32), u64> = BTreeMap::new();
+    let in_force = transactions.members().shape().unit_bytes();
+    let mut has_other_unit = false;
     for (segment, record) in transactions.segments() {
         let Some(live) = counted.live.get(&segment).filter(|live| **live > 0) else {
             continue;
         };
         let of_directories = record.class != StripeClass::VOLUME;
         let (data, parity) = (record.data_shards, record.parity_shards);
-        let code = (of_directories, record.code, data, parity);
+        let unit = transactions.past_unit_of(segment).unwrap_or(in_force);
+        has_other_unit |= unit != in_force;
+        let code = (of_directories, record.code, data, parity, unit);
         *bytes.entry(code).or_default() += live;
     }
-    let report = |((of_directories, code, data, parity), bytes)| CodeReport {
+    let report = |((of_directories, code, data, parity, unit), bytes)| CodeReport {
         geometry: GeometryReport {
             data: usize::from(data),
             parity: usize::from(parity),
             code: CodeId(code).to_string(),
-            stripe_unit_bytes: None,
+            stripe_unit_bytes: has_other_unit.then_some(unit),
             survives: None,
         },
         bytes,

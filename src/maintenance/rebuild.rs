@@ -21,8 +21,9 @@
 //! Up to the commit of step 4 the old state counts, and after it the new one. A crash costs the work on one segment.
 //! The next mount removes a file that no record names.
 //!
-//! Stripes with another code than new ones are brought to it:
+//! Stripes with another code or stripe unit than new ones are brought to it:
 //!
+//! - Stripes with another unit are rewritten, also those of directories.
 //! - Parity shards that are added are shards that a widened segment lacks. Its record names them once all stripes have them.
 //! - Parity shards that are dropped leave the records first, and only where all other shards are there. Then their space is
 //!   freed.
@@ -44,6 +45,7 @@ use super::rebuild_status::{Obstacle, RebuildKind, RebuildProgress, RebuildState
 use super::redundancy::RedundancyCounter;
 use super::room::Room;
 use super::stale_copies::StaleCopies;
+use crate::format::record::Segment;
 use crate::format::{MemberIndex, SegmentId, StripeClass};
 use crate::membership::Members;
 use crate::stripes::{StripeRecords, Stripes, survival};
@@ -387,22 +389,24 @@ impl Rebuild {
             outcome => return Ok(outcome),
         }
         match self.rewrite(round)? {
-            PlanOutcome::Complete { improved: false } => self.rewrite_misplaced(round),
-            outcome => Ok(outcome),
+            PlanOutcome::Complete { improved: false } => {}
+            outcome => return Ok(outcome),
         }
+        let segments = self.stripes.segments().all();
+        let segments: Vec<SegmentId> = segments.iter().map(|segment| segment.id).collect();
+        self.records.past_units().forget_unused(&segments)?;
+        self.rewrite_misplaced(round)
     }
 
-    /// Rewrites the stripes that have another code than new ones and cannot be given the shards that they lack. Those
-    /// that tolerate the fewest losses come first.
+    /// Rewrites the stripes that have another stripe unit than new ones, or another code and cannot be given the shards that
+    /// they lack. Those that tolerate the fewest losses come first.
     fn rewrite(&self, round: &Round<'_>) -> Result<PlanOutcome, CommitError> {
         let mut improved = false;
-        let segments = self.foreign_segments();
         // A new stripe would tolerate less without a home for each of its shards.
         let draining = self.members.membership().draining();
         let homes = round.online.iter().filter(|it| !draining.contains(it));
-        let total = self.members.shape().geometry().total_shards();
-        let has_homes = homes.count() >= total && self.members.membership().away().is_empty();
-        if segments.is_empty() || !has_homes {
+        let segments = self.foreign_segments(homes.count());
+        if segments.is_empty() || !self.members.membership().away().is_empty() {
             return Ok(PlanOutcome::Complete { improved });
         }
         let waiting = self.status.progress();
@@ -432,16 +436,36 @@ impl Rebuild {
         Ok(PlanOutcome::Complete { improved })
     }
 
-    /// Returns the segments whose stripes have to be rewritten.
-    fn foreign_segments(&self) -> Vec<SegmentId> {
-        let code = self.members.shape().stripe_code();
+    /// Returns the segments whose stripes have to be rewritten, and whose new ones have a shard for each of so many members at
+    /// most.
+    fn foreign_segments(&self, homes: usize) -> Vec<SegmentId> {
         let segments = self.stripes.segments();
+        let classes = self.stripes.classes();
+        let has_homes = |class: StripeClass| {
+            let code = classes.get(class);
+            let code = code.as_ref().unwrap_or_else(|| classes.volume());
+            code.geometry().total_shards() <= homes
+        };
         let mut foreign = segments.records();
         foreign.retain(|(id, record)| {
-            widening::is_to_be_rewritten(record, code) && !segments.is_writing(*id)
+            self.is_to_be_rewritten(*id, record)
+                && has_homes(record.class)
+                && !segments.is_writing(*id)
         });
         foreign.sort_by_key(|(id, record)| (survival(record).guaranteed(), *id));
         foreign.into_iter().map(|(id, _)| id).collect()
+    }
+
+    /// Returns whether the stripes of a segment have to be rewritten, to have the code and the unit of new ones.
+    fn is_to_be_rewritten(&self, segment: SegmentId, record: &Segment) -> bool {
+        let code = self.members.shape().stripe_code();
+        widening::is_to_be_rewritten(record, self.unit_of(segment), code)
+    }
+
+    /// Returns the stripe unit of a segment. If the index does not note it, it counts as that of the volume.
+    fn unit_of(&self, segment: SegmentId) -> u32 {
+        let unit_bytes = self.members.shape().unit_bytes();
+        self.catalog.past_unit_of(segment).unwrap_or(unit_bytes)
     }
 
     /// Notes how many losses all stripes of the volume's own class survive, whatever codes they have: so many members may be
@@ -456,15 +480,15 @@ impl Rebuild {
         membership.set_least_survived(losses.min().unwrap_or(usize::MAX));
     }
 
-    /// Returns whether stripes have another code than new ones.
+    /// Returns whether stripes have another code or stripe unit than new ones.
     #[must_use]
     pub fn has_other_codes(&self) -> bool {
         let code = self.members.shape().stripe_code();
         let segments = self.stripes.segments().taken();
-        let with_stripes = segments.iter().filter(|(_, taken)| taken.stripes > 0);
-        let mut records = with_stripes.map(|(segment, _)| &segment.record);
-        records.any(|record| {
-            widening::is_to_be_rewritten(record, code)
+        let mut with_stripes = segments.iter().filter(|(_, taken)| taken.stripes > 0);
+        with_stripes.any(|(segment, _)| {
+            let record = &segment.record;
+            self.is_to_be_rewritten(segment.id, record)
                 || widening::widened(record, code).parity_shards > record.parity_shards
                 || widening::narrowed(record, code).is_some()
         })

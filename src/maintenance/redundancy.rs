@@ -237,17 +237,22 @@ impl RedundancyCounter {
         redundancy.rows.iter().all(RedundancyRow::is_as_promised)
     }
 
-    /// Returns whether all counted data has the code of new data, apart from that of directories.
+    /// Returns whether all counted data has the stripe unit and the code of new data. Directories have codes of their own.
     fn has_one_code(&self, redundancy: &Redundancy) -> bool {
-        let StripeCode { geometry, code, .. } = self.members.shape().stripe_code();
+        let StripeCode {
+            geometry,
+            code,
+            unit_bytes,
+        } = self.members.shape().stripe_code();
         let shards = (geometry.data_shards(), geometry.parity_shards());
         let segments = self.stripes.segments().records().into_iter();
-        let mut counted = segments.filter(|(id, record)| {
-            record.class == StripeClass::VOLUME && redundancy.live.contains_key(id)
-        });
-        counted.all(|(_, record)| {
+        let mut counted = segments.filter(|(id, _)| redundancy.live.contains_key(id));
+        counted.all(|(id, record)| {
             let has = (record.data_shards.into(), record.parity_shards.into());
-            has == shards && record.code == code.0
+            let has_code = has == shards && record.code == code.0;
+            let unit = self.catalog.past_unit_of(id);
+            unit.is_none_or(|unit| unit == unit_bytes)
+                && (has_code || record.class != StripeClass::VOLUME)
         })
     }
 

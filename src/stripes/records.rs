@@ -9,6 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use super::error::StripeError;
+use super::past_units::PastUnits;
 use super::rewrites::Rewrites;
 use super::tally::Tally;
 use crate::format::record::{RepairNote, Segment, SegmentStripe, ShardSet, ShardSums, Stripe};
@@ -78,6 +79,7 @@ pub struct StripeRecords {
     /// Held by a thread that changes or removes an existing record of a stripe, from reading it on.
     editing: Mutex<()>,
     rewrites: Rewrites,
+    past_units: PastUnits,
 }
 
 impl StripeRecords {
@@ -93,6 +95,7 @@ impl StripeRecords {
             finished: Mutex::default(),
             editing: Mutex::default(),
             rewrites: Rewrites::new(Arc::clone(&map)),
+            past_units: PastUnits::new(Arc::clone(&map)),
             map,
         })
     }
@@ -179,6 +182,17 @@ impl StripeRecords {
     /// Returns the orders to rewrite files.
     pub(crate) fn rewrites(&self) -> &Rewrites {
         &self.rewrites
+    }
+
+    /// Returns the stripe units that the volume had before.
+    pub(crate) fn past_units(&self) -> &PastUnits {
+        &self.past_units
+    }
+
+    /// Returns a number above those of all segments so far. After the next opening, all new ones have this number or a greater
+    /// one.
+    pub(crate) fn upcoming_segment(&self) -> SegmentId {
+        SegmentId(self.segments.upcoming())
     }
 
     /// Puts the final record of a segment to which no stripe is added any more.

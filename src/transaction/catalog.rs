@@ -123,6 +123,12 @@ impl Catalog {
         Ok(self.records.rewrites().left()?)
     }
 
+    /// Returns the stripe unit of a segment if it is noted, because that of the volume changed since. All others count as
+    /// having that of the volume.
+    pub(crate) fn past_unit_of(&self, segment: SegmentId) -> Option<u32> {
+        self.records.past_units().of(segment)
+    }
+
     /// Returns the limit of ordered rebuilds that is noted, in bytes per second. A damaged one is none: the work goes on.
     pub(crate) fn rebuild_limit(&self) -> Result<Option<u64>, CommitError> {
         let Some(stored) = self.meta.get(&key::counter(key::REBUILD_LIMIT))? else {

@@ -94,6 +94,7 @@ impl Transactions {
             accelerator: Some(Arc::clone(&dispatch) as _),
             pinner: Some(Arc::clone(&dispatch) as _),
         };
+        load_past_units(&meta, &records)?;
         let segments = all_segments(&meta)?;
         let newest = newest_of(&segments);
         let stripes = Stripes::open(
@@ -265,6 +266,14 @@ fn newest_of(segments: &[(SegmentId, Segment)]) -> Vec<SegmentId> {
         *count <= NEWEST_SEGMENTS
     });
     newest.map(|(segment, _)| *segment).collect()
+}
+
+/// Makes the stripe units known that the volume had before.
+fn load_past_units(meta: &Meta, records: &StripeRecords) -> Result<(), CommitError> {
+    let (from, end) = key::stripe_units();
+    let found = meta.scan(&from, &end, usize::MAX)?;
+    records.past_units().load(&found);
+    Ok(())
 }
 
 /// Makes the codes of directories known. Files cannot be written whose code cannot be read: `check` reports it.

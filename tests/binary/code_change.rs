@@ -176,32 +176,38 @@ fn a_change_that_cannot_be_is_refused_in_one_line_with_the_remedy() {
     volume.try_unmount();
 }
 
-/// Files that were written before it keep their stripes, and all places that show the code show the unit in force.
+/// Counts the stripes of a file.
+fn stripes_of(volume: &TestVolume, name: &str) -> u64 {
+    let said = must(CAUCHYFS, &["usage", "--json", text(&volume.path(name))]);
+    let document: Value = serde_json::from_str(&said).expect("it prints JSON");
+    document["stripes"].as_u64().expect("it is a number")
+}
+
+/// Files that were written before it get new stripes, and all places that show the code show the unit in force.
 #[test]
-fn another_stripe_unit_is_shown_and_is_for_new_data_alone() {
+fn another_stripe_unit_is_shown_and_the_data_that_is_there_gets_it() {
     if skip_mounts() {
         return;
     }
     let volume = TestVolume::with_large(Shape::FOUR_TWO, 1024, 4 << 20);
-    let stripes = |name: &str| {
-        let said = must(CAUCHYFS, &["usage", "--json", text(&volume.path(name))]);
-        let document: Value = serde_json::from_str(&said).expect("it prints JSON");
-        document["stripes"].as_u64().expect("it is a number")
-    };
-    let before = stripes("large");
+    let before = stripes_of(&volume, "large");
     let (code, said) = volume.command(&["set", "--stripe-unit", "64KiB"], &[]);
     assert_eq!(code, Some(0), "{said}");
     for words in [
         "a unit of 64.0 KiB from now on, in place of 256.0 KiB",
-        "data that is there keeps the stripes that it has",
-        "no data that is there had to be changed",
+        "data that is there follows: it is rewritten",
     ] {
         assert!(said.contains(words), "{said}");
     }
-    write_large(&volume.path("later"), 2, 4 << 20).unwrap();
-    must("sync", &[text(&volume.path("later"))]);
-    assert_eq!(stripes("large"), before);
-    assert!(stripes("later") >= 16, "{}", stripes("later"));
+    let after = stripes_of(&volume, "large");
+    assert!(before < 16 && after >= 16, "{before}, then {after}");
+    let (code, said) = volume.command(&["set", "--stripe-unit", "64KiB"], &[]);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(
+        said.contains("no data that is there had to be changed"),
+        "{said}"
+    );
+    assert_eq!(stripes_of(&volume, "large"), after);
     let check = || {
         let (status, _) = volume.status();
         assert_eq!(status["geometry"]["stripe_unit_bytes"], 65_536, "{status}");
@@ -219,6 +225,64 @@ fn another_stripe_unit_is_shown_and_is_for_new_data_alone() {
     check();
     volume.remount();
     check();
+    check_large(&volume.path("large"), 1, 4 << 20);
+    volume.try_unmount();
+}
+
+#[test]
+fn a_change_of_the_stripe_unit_that_was_killed_goes_on_and_can_be_redirected() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::with_large(Shape::FOUR_TWO, 3072, LARGE);
+    let before = stripes_of(&volume, "large");
+    let mut change = Command::new(CAUCHYFS)
+        .args(["set", "--stripe-unit", "64KiB", "--rate", "4MiB"])
+        .arg(&volume.mountpoint)
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("the binary runs");
+    let units = || {
+        let (status, _) = volume.status();
+        let codes = status["codes"].as_array().expect("it is counted").clone();
+        let units = codes.iter().map(|code| code["stripe_unit_bytes"].as_u64());
+        units.collect::<Vec<_>>()
+    };
+    let both = [Some(65_536), Some(262_144)];
+    eventually("some data is rewritten", || units() == both);
+    let (_, said) = volume.command(&["status"], &[]);
+    for words in [
+        "the code is being changed to 4+2 rs-cauchy with a stripe unit of 64.0 KiB; ",
+        "in 4+2 rs-cauchy with a stripe unit of 256.0 KiB",
+        "at most 4.0 MiB a second",
+    ] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert_eq!(tolerated(&volume), 2);
+    volume.crash();
+    change.wait().unwrap();
+    volume.mount();
+    check_large(&volume.path("large"), 1, LARGE);
+    eventually("it goes on", || {
+        let (status, _) = volume.status();
+        status["rebuild"]["state"] == "running" && status["rebuild"]["bytes_per_second"] == 4 << 20
+    });
+    assert_eq!(units(), both);
+    // Another unit during the work counts for what moved and for the rest, and an order without a limit completes it.
+    let (code, said) = volume.command(&["set", "--stripe-unit", "128KiB"], &[]);
+    assert_eq!(code, Some(0), "{said}\n{}", volume.log());
+    assert_eq!(units(), [None]);
+    let now = stripes_of(&volume, "large");
+    assert!(
+        now >= 2 * before && now < 3 * before,
+        "{before}, then {now}"
+    );
+    for member in [0, 3] {
+        volume.delete_member(member);
+    }
+    drop_caches();
+    check_large(&volume.path("large"), 1, LARGE);
     volume.try_unmount();
 }
 

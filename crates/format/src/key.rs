@@ -86,6 +86,37 @@ pub fn rebuilt_elsewhere(member: MemberIndex) -> String {
     format!("rebuilt-elsewhere-{member}")
 }
 
+/// The names of the counters that tell earlier stripe units begin so.
+const STRIPE_UNIT_BELOW: &str = "stripe-unit-below-";
+
+/// Returns the key of the counter that tells the stripe unit of segments with numbers below this one.
+#[must_use]
+pub fn stripe_unit_below(segment: SegmentId) -> Key {
+    counter(&format!("{STRIPE_UNIT_BELOW}{}", segment.0))
+}
+
+/// Returns the range of all counters that tell earlier stripe units. Their order is not that of the segments.
+#[must_use]
+pub fn stripe_units() -> KeyRange {
+    below(&counter(STRIPE_UNIT_BELOW))
+}
+
+/// Reads the key of a counter that tells an earlier stripe unit.
+///
+/// # Errors
+///
+/// [`FormatError`] if it is none.
+pub fn parse_stripe_unit_below(key: &[u8]) -> Result<SegmentId, FormatError> {
+    let what = "key of a stripe unit";
+    let number = key.strip_prefix(&*counter(STRIPE_UNIT_BELOW));
+    let number = number.and_then(|number| str::from_utf8(number).ok()?.parse().ok());
+    let segment = number.map(SegmentId);
+    // Each number is written in one way only.
+    segment
+        .filter(|segment| stripe_unit_below(*segment)[..] == *key)
+        .ok_or(FormatError::Magic { what })
+}
+
 /// Returns the key of an [`Inode`](super::record::Inode).
 #[must_use]
 pub fn inode(ino: Ino) -> Key {

@@ -441,6 +441,11 @@ fn keys() -> Vec<Decoder> {
             key::unwritten(ino),
         ),
         one(
+            "key::parse_stripe_unit_below",
+            |k| key::parse_stripe_unit_below(k).map(|s| key::stripe_unit_below(s).to_vec()),
+            key::stripe_unit_below(SegmentId(129)),
+        ),
+        one(
             "key::parse_perhaps_dead",
             |k| key::parse_perhaps_dead(k).map(|s| key::perhaps_dead(s).to_vec()),
             key::perhaps_dead(stripe),

@@ -15,19 +15,27 @@ pub(in crate::cli) fn codes_lines(report: &StatusReport) -> String {
     join_lines(&lines)
 }
 
-/// Returns whether some data has another code than new data, apart from that of directories.
+/// Returns whether some data has another stripe unit than new data, or another code that is not that of a directory.
 pub(in crate::cli) fn is_code_changing(report: &StatusReport) -> bool {
     let mut codes = report.codes.iter();
     codes.any(|code| {
-        !code.of_directories && code_name(&code.geometry) != code_name(&report.geometry)
+        let has_other_code = code_name(&code.geometry) != code_name(&report.geometry);
+        has_other_unit(code, report) || !code.of_directories && has_other_code
     })
 }
 
+/// Returns whether data is known to have another stripe unit than new data.
+fn has_other_unit(code: &CodeReport, report: &StatusReport) -> bool {
+    let unit = code.geometry.stripe_unit_bytes;
+    unit.is_some() && unit != report.geometry.stripe_unit_bytes
+}
+
 /// Returns how much data has each code, in one line, with the members that the change waits for; nothing if all of it has
-/// that of new data.
+/// that of new data. That of directories counts only if it gets another stripe unit.
 pub(in crate::cli) fn other_codes(report: &StatusReport) -> Option<String> {
     is_code_changing(report).then(|| {
-        let codes = report.codes.iter().filter(|code| !code.of_directories);
+        let is_told = |code: &&CodeReport| !code.of_directories || has_other_unit(code, report);
+        let codes = report.codes.iter().filter(is_told);
         let lines: Vec<String> = codes.map(line).collect();
         let away: Vec<String> = report
             .absentees()
@@ -38,9 +46,13 @@ pub(in crate::cli) fn other_codes(report: &StatusReport) -> Option<String> {
             [one] => format!("; it waits for {one}, which is away"),
             several => format!("; it waits for {}, which are away", several.join(", ")),
         };
+        let new = if report.codes.iter().any(|code| has_other_unit(code, report)) {
+            code_with_unit(&report.geometry)
+        } else {
+            code_name(&report.geometry)
+        };
         format!(
-            "the code is being changed to {}; {}{waits}",
-            code_name(&report.geometry),
+            "the code is being changed to {new}; {}{waits}",
             lines.join(", ")
         )
     })
@@ -119,8 +131,17 @@ fn line(code: &CodeReport) -> String {
     format!(
         "{} in {}{whose}",
         format_size(code.bytes),
-        code_name(&code.geometry)
+        code_with_unit(&code.geometry)
     )
+}
+
+/// Returns the name of a code with its numbers of shards, and with the stripe unit if that is known, as a part of a list.
+fn code_with_unit(geometry: &GeometryReport) -> String {
+    let unit = geometry.stripe_unit_bytes.map(|bytes| {
+        let size = format_size(bytes.into());
+        format!(" with a stripe unit of {size}")
+    });
+    code_name(geometry) + &unit.unwrap_or_default()
 }
 
 /// Returns the name of a code with its numbers of shards, and with the stripe unit of new stripes if that is known.
@@ -200,6 +221,19 @@ mod tests {
                     2.0 KiB in 4+1 rs-cauchy, 3.0 MiB in 4+2 rs-cauchy";
         assert_eq!(other_codes(&report).as_deref(), Some(said));
         assert!(report.for_people(None).contains(said));
+        // Stripes of directories have the unit of the volume.
+        let mut units = report.clone();
+        units.codes.remove(0);
+        units.codes[0].of_directories = true;
+        assert_eq!(other_codes(&units), None);
+        units.codes[0].geometry.stripe_unit_bytes = Some(64 << 10);
+        let said_of_unit = "the code is being changed to 4+2 rs-cauchy with a stripe unit of 1.0 MiB; \
+                            3.0 MiB in 4+2 rs-cauchy with a stripe unit of 64.0 KiB, a code of directories";
+        assert_eq!(other_codes(&units).as_deref(), Some(said_of_unit));
+        units.codes[0].of_directories = false;
+        assert!(is_code_changing(&units));
+        units.codes[0].geometry.stripe_unit_bytes = Some(1 << 20);
+        assert_eq!(other_codes(&units), None, "it is the unit in force");
         report.members[3].state = MemberState::Missing;
         let waiting = format!("{said}; it waits for member 3, which is away");
         assert_eq!(other_codes(&report), Some(waiting));

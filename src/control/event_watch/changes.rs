@@ -482,7 +482,9 @@ impl Changes {
     }
 
     fn see_code(&mut self, seen: &Seen, now: Instant, noted: &mut Vec<Noted>) {
-        let CodeSeen { data, parity, code } = seen.code.clone();
+        let CodeSeen {
+            data, parity, code, ..
+        } = seen.code.clone();
         let is_other = self.code.as_ref().is_some_and(|it| *it != seen.code);
         let is_first = self.code.is_none();
         if is_other || is_first && seen.has_other_codes == Some(true) {

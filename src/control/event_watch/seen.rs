@@ -27,6 +27,7 @@ pub(super) struct CodeSeen {
     pub(super) data: u16,
     pub(super) parity: u16,
     pub(super) code: String,
+    pub(super) unit_bytes: u32,
 }
 
 /// A count of the redundancy.
@@ -68,7 +69,7 @@ pub(super) struct Seen {
     /// None if it cannot be read.
     pub(super) scrub: Option<ScrubStatus>,
     pub(super) code: CodeSeen,
-    /// True if stripes have another code than new ones; none if that was not looked up.
+    /// True if stripes have another code or stripe unit than new ones; none if that was not looked up.
     pub(super) has_other_codes: Option<bool>,
     /// None if nothing was measured for this look.
     pub(super) space: Option<SpaceSeen>,
@@ -100,6 +101,7 @@ impl Seen {
                 data: count(shape.geometry().data_shards()),
                 parity: count(shape.geometry().parity_shards()),
                 code: shape.code().to_string(),
+                unit_bytes: shape.unit_bytes(),
             },
             has_other_codes: None,
             space: None,

@@ -12,7 +12,7 @@ use crate::stripes::slot_capacity;
 use crate::transaction::CommitError;
 
 impl Rebuild {
-    /// Returns how many bytes of shards would find no room if all stripes got another code.
+    /// Returns how many bytes of shards would find no room if all stripes got another code or stripe unit.
     ///
     /// Shards that are added to segments lie on members that have no other shard of these. Rewritten stripes
     /// need what they take more than before, because the old ones are freed one after another.
@@ -23,11 +23,11 @@ impl Rebuild {
         let draining = self.members.membership().draining();
         loads.retain(|member, _| !draining.contains(member));
         let (mut lacking, mut more, mut fewer) = (0, 0, 0);
-        for (_, record) in segments.records() {
-            if widening::is_to_be_rewritten(&record, wanted) {
+        for (id, record) in segments.records() {
+            if widening::is_to_be_rewritten(&record, self.unit_of(id), wanted) {
                 let data = u64::from(record.data_shards) * record.len;
-                let shard = data.div_ceil(wanted.geometry.data_shards() as u64);
-                more += shard * wanted.geometry.total_shards() as u64;
+                let geometry = self.geometry_of_directories(record.class);
+                more += shard_bytes(data, geometry.unwrap_or(wanted.geometry));
                 fewer += record.len * record.total_shards() as u64;
                 continue;
             }
@@ -59,6 +59,13 @@ impl Rebuild {
         let left: Vec<u64> = loads.values().map(|load| load.available).collect();
         let left = room_for_shards(&left, wanted.geometry);
         lacking + u64::saturating_sub(more, fewer).saturating_sub(left)
+    }
+
+    /// Returns the geometry of a class that has a code of directories; none for that of the volume.
+    fn geometry_of_directories(&self, class: StripeClass) -> Option<Geometry> {
+        let code = self.stripes.classes().get(class);
+        let code = code.filter(|code| code.class() != StripeClass::VOLUME);
+        code.map(|code| code.geometry())
     }
 
     /// Returns how many bytes of shards would find no room if files got another code. `class` is that of the code, if there is

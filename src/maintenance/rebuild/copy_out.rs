@@ -135,13 +135,17 @@ impl CopyOut {
         if record.class == StripeClass::VOLUME || !holders.any(|it| draining.contains(it)) {
             return false;
         }
+        let code = self.code_at_present(record.class);
+        Arc::ptr_eq(&code, self.stripes.classes().volume())
+    }
+
+    /// Returns the code of new stripes for the bytes of a segment of this class. They have that of the volume while members are
+    /// too few for that of a directory.
+    fn code_at_present(&self, class: StripeClass) -> Arc<ClassCode> {
         let classes = self.stripes.classes();
-        let code = classes.get(record.class);
+        let code = classes.get(class);
         let code = code.unwrap_or_else(|| Arc::clone(classes.volume()));
-        Arc::ptr_eq(
-            &self.stripes.writer().code_at_present(&code),
-            classes.volume(),
-        )
+        self.stripes.writer().code_at_present(&code)
     }
 
     /// Returns whether a segment has more slots than a new one of the volume, because its stripes were written with more parity.
@@ -357,7 +361,7 @@ impl CopyOut {
         let Some(record) = self.stripes.segments().record(segment) else {
             return Ok(Vec::new());
         };
-        let geometry = self.members.shape().geometry();
+        let geometry = self.code_at_present(record.class).geometry();
         let mut all = Vec::new();
         for (stripe, found) in self.catalog.listed_in(segment)?.stripes {
             if self.stripes.writer().is_busy(stripe) || !self.catalog.has_backref(stripe)? {
@@ -385,11 +389,7 @@ impl CopyOut {
         let draining = self.members.membership().draining();
         let online = self.members.membership().live().into_iter();
         let homes = online.filter(|member| !draining.contains(member)).count();
-        let classes = self.stripes.classes();
-        let code = classes.get(record.class);
-        let code = code.unwrap_or_else(|| Arc::clone(classes.volume()));
-        // New stripes may have that of the volume instead.
-        let code = self.stripes.writer().code_at_present(&code);
+        let code = self.code_at_present(record.class);
         let vacant = code.geometry().total_shards().saturating_sub(homes);
         let attainable = code.survival().after(vacant);
         let mut endangered = Vec::new();

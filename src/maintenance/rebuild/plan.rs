@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::round::Round;
 use super::scope::RebuildScope;
-use super::widening::widened;
+use super::widening::{has_other_unit, widened};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::membership::Members;
@@ -102,11 +102,12 @@ pub(super) fn missing(
 ) -> Result<Vec<SegmentPlan>, CommitError> {
     let online = members.membership().live();
     let records = stripes.segments().records().into_iter();
+    let code = members.shape().stripe_code();
     let as_wanted = |(id, record): (SegmentId, Segment)| {
-        if stripes.segments().is_writing(id) {
+        if stripes.segments().is_writing(id) || has_other_unit(catalog, id, code) {
             return (id, record);
         }
-        (id, widened(&record, members.shape().stripe_code()))
+        (id, widened(&record, code))
     };
     let segments: HashMap<SegmentId, Segment> = records.map(as_wanted).collect();
     let census = stripes.inventory().census();

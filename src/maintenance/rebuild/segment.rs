@@ -137,7 +137,12 @@ impl SegmentRebuild {
         if self.stripes.segments().is_writing(segment) {
             return Ok(Err(Obstacle::Passing));
         }
-        let record = widening::widened(&stored, self.members.shape().stripe_code());
+        let code = self.members.shape().stripe_code();
+        let record = if widening::has_other_unit(&self.catalog, segment, code) {
+            stored.clone()
+        } else {
+            widening::widened(&stored, code)
+        };
         // Members may have come or gone since the plan was made. So the members themselves say which written shards
         // they lack.
         let Some(files) = self.stripes.inventory().files_of(segment) else {

@@ -1,12 +1,14 @@
 //! Segments that get more parity shards or fewer, because the code of the volume has changed.
 
 use crate::format::record::{Segment, Stripe};
-use crate::format::{ShardIndex, StripeClass, StripeId};
+use crate::format::{SegmentId, ShardIndex, StripeClass, StripeId};
 use crate::membership::StripeCode;
 use crate::stripes::RebuildTarget;
+use crate::transaction::catalog::Catalog;
 
 /// Returns the record of a segment with the parity shards that the code of the volume adds to it, in vacant slots. Its
-/// shards stay as they are. A segment that is not widened is returned as it is.
+/// shards stay as they are. A segment that is not widened is returned as it is. One with another stripe unit is rewritten
+/// instead.
 pub(super) fn widened(record: &Segment, wanted: StripeCode) -> Segment {
     let mut wide = record.clone();
     if !is_of(record, wanted) || !wanted.code.takes_more_parity() {
@@ -69,9 +71,18 @@ pub(super) fn is_of(record: &Segment, wanted: StripeCode) -> bool {
         && record.code == wanted.code.0
 }
 
-/// Returns whether the stripes of a segment have to be rewritten, to have the code that new ones have. The codes of
-/// directories never change.
-pub(super) fn is_to_be_rewritten(record: &Segment, wanted: StripeCode) -> bool {
+/// Returns whether the stripes of a segment have another unit than new ones.
+pub(super) fn has_other_unit(catalog: &Catalog, segment: SegmentId, in_force: StripeCode) -> bool {
+    let noted = catalog.past_unit_of(segment);
+    noted.is_some_and(|unit_bytes| unit_bytes != in_force.unit_bytes)
+}
+
+/// Returns whether the stripes of a segment, written with this unit, have to be rewritten, to have the code and the unit that
+/// new ones have. The codes of directories never change, and their stripes have the unit of the volume.
+pub(super) fn is_to_be_rewritten(record: &Segment, unit_bytes: u32, wanted: StripeCode) -> bool {
+    if unit_bytes != wanted.unit_bytes {
+        return true;
+    }
     if record.class != StripeClass::VOLUME {
         return false;
     }

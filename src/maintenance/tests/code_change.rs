@@ -15,6 +15,7 @@ mod cuts;
 mod full_index;
 mod lowered;
 mod packs;
+mod units;
 
 impl TestFs {
     fn code(&self) -> StripeCode {
@@ -315,16 +316,27 @@ fn dead_bytes_beside_live_ones_are_reclaimed_before_a_change_of_the_code_lacks_r
 
 #[test]
 fn a_change_of_the_code_without_room_waits_for_a_shard_of_one_stripe() {
-    let (_rig, model, fs) = full_with_other_code(1, wanted(2, 1, CodeId::RS_FFT));
-    let done = fs.rebuild().unwrap();
-    let step = fs.transactions.stripes.classes().volume().step();
-    assert!(done.bytes_waiting > step, "{done:?}");
-    assert_eq!(done.least_waiting, step);
-    assert_holds(&fs, &model, "nothing moved");
-    // The stripes lack no shard, and they are yet to be rewritten.
-    fs.maintenance.redundancy.redundancy().unwrap();
-    let status = fs.maintenance.rebuild().status().progress();
-    assert_eq!(status.bytes_waiting, done.bytes_waiting);
+    let other_unit = StripeCode {
+        unit_bytes: 2 * UNIT as u32,
+        ..wanted(2, 1, CodeId::RS_CAUCHY)
+    };
+    for to in [wanted(2, 1, CodeId::RS_FFT), other_unit] {
+        let context = format!("to {to:?}");
+        let (_rig, model, fs) = full_with_other_code(1, to);
+        let done = fs.rebuild().unwrap();
+        let step = fs.transactions.stripes.classes().volume().step();
+        assert!(done.bytes_waiting > step, "{context}: {done:?}");
+        // The last segment may have less.
+        assert!(
+            (1..=step).contains(&done.least_waiting),
+            "{context}: {done:?}"
+        );
+        assert_holds(&fs, &model, &context);
+        // The stripes lack no shard, and they are yet to be rewritten.
+        fs.maintenance.redundancy.redundancy().unwrap();
+        let status = fs.maintenance.rebuild().status().progress();
+        assert_eq!(status.bytes_waiting, done.bytes_waiting, "{context}");
+    }
 }
 
 #[test]

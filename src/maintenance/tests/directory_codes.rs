@@ -22,6 +22,7 @@ mod packs;
 mod returning;
 mod room;
 mod shared;
+mod units;
 mod unreadable;
 
 /// Files of one volume, each with its class of stripes.

@@ -55,6 +55,8 @@ proptest! {
         prop_assert!(inside(&all_unwritten(), &unwritten(Ino(n))));
         prop_assert_eq!(parse_stripe(&stripe(StripeId(n))), Ok(StripeId(n)));
         prop_assert_eq!(parse_segment(&segment(SegmentId(n))), Ok(SegmentId(n)));
+        prop_assert_eq!(parse_stripe_unit_below(&stripe_unit_below(SegmentId(n))), Ok(SegmentId(n)));
+        prop_assert!(inside(&stripe_units(), &stripe_unit_below(SegmentId(n))));
         prop_assert_eq!(parse_perhaps_dead(&perhaps_dead(StripeId(n))), Ok(StripeId(n)));
         prop_assert_eq!(parse_quota(&quota(QuotaId(n))), Ok(QuotaId(n)));
         prop_assert!(inside(&quotas(), &quota(QuotaId(n))));

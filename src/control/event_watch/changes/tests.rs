@@ -23,6 +23,7 @@ impl Watched {
                     data: 4,
                     parity: 2,
                     code: "rs-cauchy".to_owned(),
+                    unit_bytes: 1 << 20,
                 },
                 scrub: Some(scrub(ScrubState::Never, 0)),
                 ..Seen::default()
@@ -519,6 +520,18 @@ fn a_volume_that_takes_no_changes_and_then_does_is_told() {
             .contains(&(None, EventKind::Writable { online: 6 }))
     );
     assert_eq!(volume.look(), []);
+}
+
+#[test]
+fn a_change_of_the_stripe_unit_is_told_as_one_of_the_code() {
+    let mut volume = Watched::new();
+    volume.seen.code.unit_bytes = 64 << 10;
+    volume.seen.has_other_codes = Some(true);
+    let noted = volume.look();
+    assert!(
+        matches!(noted[..], [(None, EventKind::CodeChangeStarted { .. })]),
+        "{noted:?}"
+    );
 }
 
 #[test]

@@ -8,7 +8,7 @@ use rand::seq::IndexedRandom;
 use rand::{RngExt, SeedableRng};
 
 use super::super::rebuild::{assert_whole, fill};
-use super::super::{CutPolicy, Model, Rig, TestFs, assert_holds, power_cut_at};
+use super::super::{CutPolicy, Model, Rig, TestFs, UNIT, assert_holds, power_cut_at};
 use super::wanted;
 use crate::codec::CodeId;
 use crate::membership::StripeCode;
@@ -31,6 +31,9 @@ const SHAPES: [(usize, usize); 8] = [
     (4, 2),
     (2, 3),
 ];
+
+/// The stripe units that a volume gets.
+const UNITS: [u32; 3] = [4096, UNIT as u32, 2 * UNIT as u32];
 
 /// A volume whose code changes again and again, and what it acknowledged.
 struct Changed {
@@ -83,7 +86,10 @@ impl Changed {
         let mut lost = Vec::new();
         for cut in 0..CUTS_OF_VOLUME {
             let (data, parity) = *SHAPES.choose(random).unwrap();
-            let to = wanted(data, parity, CodeId::RS_CAUCHY);
+            let to = StripeCode {
+                unit_bytes: *UNITS.choose(random).unwrap(),
+                ..wanted(data, parity, CodeId::RS_CAUCHY)
+            };
             let policy = match random.random_range(0..3) {
                 0 => CutPolicy::Drop,
                 1 => CutPolicy::Keep,
@@ -168,6 +174,7 @@ impl Changed {
         fs.rebuild()
             .unwrap_or_else(|error| panic!("{context}: {error}"));
         assert!(!fs.maintenance.rebuild().has_other_codes(), "{context}");
+        assert!(fs.greatest_height() <= fs.code().unit_bytes, "{context}");
         let parity = fs.code().geometry.parity_shards();
         assert_whole(fs, &self.rig, &[], parity, &self.model, context);
     }
