@@ -25,7 +25,8 @@ impl PastUnit {
         let below = key::parse_stripe_unit_below(key)?;
         let Counter(noted) = Counter::decode(value)?;
         let unit_bytes = u32::try_from(noted).ok();
-        let unit_bytes = unit_bytes.filter(|it| *it > 0 && *it as usize % BLOCK_SIZE == 0);
+        let unit_bytes =
+            unit_bytes.filter(|it| *it > 0 && (*it as usize).is_multiple_of(BLOCK_SIZE));
         let unit_bytes = unit_bytes.ok_or(FormatError::Field {
             what: "counter",
             field: "stripe unit",
