@@ -438,8 +438,8 @@ pub(super) struct BalanceArguments {
 
 /// Change the code of a volume while it is in use. New data has the new code at once, and programs only wait a moment for
 /// that. Then the data that is there is brought to it. If parity shards are added to rs-cauchy, these alone are written, and
-/// all others stay. Any other change writes the data again; one of the stripe unit also that of directories with codes of
-/// their own. Every stripe tolerates as many losses as before until it tolerates more. Goes on if this command is
+/// all others stay. Any other change writes the data again. A change of the stripe unit also rewrites the data of directories
+/// with codes of their own. Every stripe tolerates as many losses as before until it tolerates more. Goes on if this command is
 /// interrupted, after a crash, and at the next mount. Another change may follow at any time. Exits with 3 if something could
 /// not be brought to it, with 4 if data is lost.
 #[derive(Debug, Args)]
@@ -479,7 +479,8 @@ pub(super) struct SetArguments {
     /// The erasure code; `cauchyfs create --help` lists them.
     #[arg(long, value_name = "CODE")]
     pub(super) code: Option<String>,
-    /// Bytes of a full stripe in each directory. New data has them at once, and the data that is there is rewritten.
+    /// Bytes of a full stripe in each directory. New data gets this unit at once, and data with another one is rewritten. If a
+    /// build before this one changed the unit, data that was there then stays as it is.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) stripe_unit: Option<u64>,
     /// Change the code of this directory of the volume, and of what is made below it, instead of that of the volume.

@@ -206,7 +206,7 @@ fn code_advice(step: &CodeStep, place: &str) -> String {
         }
         CodeStep::FewerDataShards { most } => format!(
             "choose at most {most} data shards, or lengthen the stripes of the volume first, with `cauchyfs set \
-             --stripe-unit SIZE {place}`"
+             --stripe-unit SIZE {place}`, which rewrites all data"
         ),
         CodeStep::KnownCode { codes } => {
             format!(

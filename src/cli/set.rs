@@ -118,7 +118,7 @@ fn other_unit(before: &GeometryReport, now: &GeometryReport) -> Option<[String; 
     (old != new).then(|| {
         [
             format!("new stripes have a unit of {new} from now on, in place of {old}"),
-            "data that is there follows: it is rewritten, and can be used meanwhile".to_owned(),
+            "data with another unit is rewritten, and can be used meanwhile".to_owned(),
         ]
     })
 }
@@ -364,7 +364,7 @@ mod tests {
             "new stripes have a unit of 64.0 KiB from now on, in place of 1.0 MiB"
         );
         assert!(
-            old.contains("follows") && old.contains("rewritten"),
+            old.contains("another unit") && old.contains("rewritten"),
             "{old}"
         );
         assert_eq!(other_unit(&small, &small), None);

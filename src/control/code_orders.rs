@@ -39,8 +39,14 @@ pub(crate) fn change(
         mounted.reopen_with(Box::new(move |volume| {
             let changed = volume.transactions.change_code(wanted);
             changed.map_err(|error| DaemonFailure::from(VolumeFailure::from(error)))?;
-            let StripeCode { geometry, code, .. } = wanted;
-            tracing::info!("new stripes are {geometry} {code} from now on");
+            let StripeCode {
+                geometry,
+                code,
+                unit_bytes,
+            } = wanted;
+            tracing::info!(
+                "new stripes are {geometry} {code} with a unit of {unit_bytes} bytes from now on"
+            );
             Ok(())
         }))?;
     }

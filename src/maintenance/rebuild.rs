@@ -436,8 +436,7 @@ impl Rebuild {
         Ok(PlanOutcome::Complete { improved })
     }
 
-    /// Returns the segments whose stripes have to be rewritten, and whose new ones have a shard for each of so many members at
-    /// most.
+    /// Returns the segments whose stripes have to be rewritten, if so many members suffice for all shards of a new stripe.
     fn foreign_segments(&self, homes: usize) -> Vec<SegmentId> {
         let segments = self.stripes.segments();
         let classes = self.stripes.classes();

@@ -84,8 +84,8 @@ impl PastUnits {
         noted.get(at).map(|it| it.unit_bytes)
     }
 
-    /// Notes the unit of a volume before it changes, for those of its `segments` that have it. No later one has a number below
-    /// `below`, and all that there are do.
+    /// Notes the unit of a volume before it changes, for those of its `segments` that have it. These are all that there are, and
+    /// have numbers below `below`. Later ones have greater numbers.
     pub(crate) fn note(
         &self,
         below: SegmentId,
@@ -102,9 +102,10 @@ impl PastUnits {
         })
     }
 
-    /// Forgets units that none of the segments has, which are all that there are.
+    /// Forgets units that none of the segments has, which are all that there are, and notes that do not count because one is
+    /// damaged.
     pub(crate) fn forget_unused(&self, segments: &[SegmentId]) -> Result<(), RecordError> {
-        if self.noted.read().is_empty() {
+        if self.noted.read().is_empty() && self.changing.lock().is_empty() {
             return Ok(());
         }
         self.change(segments, |_| ())
@@ -125,7 +126,7 @@ impl PastUnits {
             let range = std::mem::replace(&mut since, it.below)..it.below;
             segments.iter().any(|segment| range.contains(segment))
         });
-        if noted == before {
+        if noted == before && damaged.is_empty() {
             return Ok(());
         }
         let mut batch = Batch::default();
@@ -218,10 +219,10 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_note_makes_all_void_until_the_next_one() {
+    fn a_damaged_note_makes_all_void_and_they_are_forgotten() {
         let counter = |number| Counter(number).encode();
         for (name, value) in [
-            ("stripe-unit-below-20", Value::from_static(b"\x01\x00")),
+            ("stripe-unit-below-20", Value::from(b"\x01\x00")),
             ("stripe-unit-below-20", counter(0)),
             ("stripe-unit-below-20", counter(5000)),
             ("stripe-unit-below-20", counter(1 << 33)),
@@ -239,8 +240,15 @@ mod tests {
             map.apply_stripes(batch).unwrap();
             let units = loaded(&map);
             assert_eq!(units.of(SegmentId(3)), None, "{name}");
-            units.forget_unused(&numbers(&[])).unwrap();
             assert_eq!(stored(&map).len(), 2, "{name}");
+            let forgotten = Arc::new(MemoryMap::default());
+            let mut batch = Batch::default();
+            for (key, value) in stored(&map) {
+                batch.put(key, value);
+            }
+            forgotten.apply_stripes(batch).unwrap();
+            loaded(&forgotten).forget_unused(&numbers(&[3])).unwrap();
+            assert_eq!(stored(&forgotten), [], "{name}");
             units
                 .note(SegmentId(129), 4096, &numbers(&[3, 66]))
                 .unwrap();

@@ -11,7 +11,8 @@ impl Transactions {
     ///
     /// 1. Bytes that only the journal has go into their stripes, and the journal forgets them. They may be too many for a
     ///    stripe of another code.
-    /// 2. If the stripe unit changes, the index notes which segments have the present one. **Commit**.
+    /// 2. If the stripe unit changes, the index notes which segments have the present one. **Commit**. The note stays true if
+    ///    what follows fails.
     /// 3. The superblocks of all members get the new code.
     ///
     /// # Errors

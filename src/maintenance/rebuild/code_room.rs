@@ -11,11 +11,20 @@ use crate::membership::StripeCode;
 use crate::stripes::slot_capacity;
 use crate::transaction::CommitError;
 
+/// Bytes of one copy of the index for each stripe: its records, and those of extents that are cut where it ends.
+const INDEX_BYTES_PER_STRIPE: u64 = 600;
+
+/// Returns how many stripes of so many data shards hold bytes of data, if all are full.
+fn stripes_of(data: u64, data_shards: usize, unit_bytes: u32) -> u64 {
+    data.div_ceil((data_shards as u64 * u64::from(unit_bytes)).max(1))
+}
+
 impl Rebuild {
     /// Returns how many bytes of shards would find no room if all stripes got another code or stripe unit.
     ///
     /// Shards that are added to segments lie on members that have no other shard of these. Rewritten stripes
-    /// need what they take more than before, because the old ones are freed one after another.
+    /// need what they take more than before, because the old ones are freed one after another. If they become more, all
+    /// copies of the index grow.
     #[must_use]
     pub fn lacking_room_for(&self, wanted: StripeCode) -> u64 {
         let segments = self.stripes.segments();
@@ -27,7 +36,12 @@ impl Rebuild {
             if widening::is_to_be_rewritten(&record, self.unit_of(id), wanted) {
                 let data = u64::from(record.data_shards) * record.len;
                 let geometry = self.geometry_of_directories(record.class);
-                more += shard_bytes(data, geometry.unwrap_or(wanted.geometry));
+                let geometry = geometry.unwrap_or(wanted.geometry);
+                more += shard_bytes(data, geometry);
+                let before = stripes_of(data, record.data_shards.into(), self.unit_of(id));
+                let after = stripes_of(data, geometry.data_shards(), wanted.unit_bytes);
+                let copies = wanted.geometry.parity_shards() as u64 + 1;
+                more += after.saturating_sub(before) * INDEX_BYTES_PER_STRIPE * copies;
                 fewer += record.len * record.total_shards() as u64;
                 continue;
             }

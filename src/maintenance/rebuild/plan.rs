@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use super::round::Round;
 use super::scope::RebuildScope;
-use super::widening::{has_other_unit, widened};
+use super::widening::{is_rewritten_instead, widened};
 use crate::format::record::{Segment, Stripe};
 use crate::format::{MemberIndex, SegmentId, ShardIndex, StripeId};
 use crate::membership::Members;
@@ -104,7 +104,7 @@ pub(super) fn missing(
     let records = stripes.segments().records().into_iter();
     let code = members.shape().stripe_code();
     let as_wanted = |(id, record): (SegmentId, Segment)| {
-        if stripes.segments().is_writing(id) || has_other_unit(catalog, id, code) {
+        if stripes.segments().is_writing(id) || is_rewritten_instead(id, catalog, members) {
             return (id, record);
         }
         (id, widened(&record, code))

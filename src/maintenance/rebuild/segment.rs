@@ -138,7 +138,7 @@ impl SegmentRebuild {
             return Ok(Err(Obstacle::Passing));
         }
         let code = self.members.shape().stripe_code();
-        let record = if widening::has_other_unit(&self.catalog, segment, code) {
+        let record = if widening::is_rewritten_instead(segment, &self.catalog, &self.members) {
             stored.clone()
         } else {
             widening::widened(&stored, code)
@@ -200,11 +200,14 @@ impl SegmentRebuild {
         let is_for_online = round.scope == RebuildScope::Online;
         let mut targets: Vec<RebuildTarget> = Vec::new();
         for (&slot, &bytes) in &plan.slots {
-            let holder = record.slots[slot];
+            // A member that came back since the plan was made may keep the segment from getting more slots.
+            let Some(&noted) = record.slots.get(slot) else {
+                continue;
+            };
             let is_staying =
                 |member: &MemberIndex| files.are_known_of(*member) && !plan.moves.contains(&slot);
-            let may_be_back = holder.is_some() && !plan.moves.contains(&slot);
-            let holder = holder.filter(is_staying);
+            let may_be_back = noted.is_some() && !plan.moves.contains(&slot);
+            let holder = noted.filter(is_staying);
             let is_refusing = |member: &MemberIndex| round.refusing.contains(member);
             let is_taken = |member: &MemberIndex| targets.iter().any(|t| t.member == *member);
             let member = match holder {
@@ -214,17 +217,14 @@ impl SegmentRebuild {
                 // Only absent members have these shards.
                 None if is_unreadable && (may_be_back || is_for_online) => None,
                 // The member went away again, and its shards wait for it.
-                None if may_be_back && record.slots[slot].is_some_and(|it| round.spares(it)) => {
-                    None
-                }
+                None if may_be_back && noted.is_some_and(|it| round.spares(it)) => None,
                 None => {
                     let mut homes = self.stripes.rebuilder().homes_for_slot(record, bytes);
                     homes.retain(|member| !is_refusing(member) && !is_taken(member));
                     if let Some(goal) = plan.goals.get(&slot) {
                         homes.retain(|member| member == goal);
                     }
-                    let heir =
-                        record.slots[slot].and_then(|old| self.members.membership().heir_of(old));
+                    let heir = noted.and_then(|old| self.members.membership().heir_of(old));
                     let heir = heir.filter(|heir| homes.contains(heir));
                     heir.or(homes.first().copied())
                 }

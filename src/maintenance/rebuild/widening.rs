@@ -2,13 +2,12 @@
 
 use crate::format::record::{Segment, Stripe};
 use crate::format::{SegmentId, ShardIndex, StripeClass, StripeId};
-use crate::membership::StripeCode;
+use crate::membership::{Members, StripeCode};
 use crate::stripes::RebuildTarget;
 use crate::transaction::catalog::Catalog;
 
 /// Returns the record of a segment with the parity shards that the code of the volume adds to it, in vacant slots. Its
-/// shards stay as they are. A segment that is not widened is returned as it is. One with another stripe unit is rewritten
-/// instead.
+/// shards stay as they are. A segment that is not widened is returned as it is.
 pub(super) fn widened(record: &Segment, wanted: StripeCode) -> Segment {
     let mut wide = record.clone();
     if !is_of(record, wanted) || !wanted.code.takes_more_parity() {
@@ -71,14 +70,20 @@ pub(super) fn is_of(record: &Segment, wanted: StripeCode) -> bool {
         && record.code == wanted.code.0
 }
 
-/// Returns whether the stripes of a segment have another unit than new ones.
-pub(super) fn has_other_unit(catalog: &Catalog, segment: SegmentId, in_force: StripeCode) -> bool {
+/// Returns whether a segment gets the shards that the code adds when its stripes are rewritten for another stripe unit. While a
+/// member is away, no stripe is rewritten, and the shards are written beside the others.
+pub(super) fn is_rewritten_instead(
+    segment: SegmentId,
+    catalog: &Catalog,
+    members: &Members,
+) -> bool {
     let noted = catalog.past_unit_of(segment);
-    noted.is_some_and(|unit_bytes| unit_bytes != in_force.unit_bytes)
+    let has_other_unit = noted.is_some_and(|unit| unit != members.shape().unit_bytes());
+    has_other_unit && members.membership().away().is_empty()
 }
 
-/// Returns whether the stripes of a segment, written with this unit, have to be rewritten, to have the code and the unit that
-/// new ones have. The codes of directories never change, and their stripes have the unit of the volume.
+/// Returns whether the stripes of a segment have to be rewritten, to have the code and the unit of new ones. They were
+/// written with `unit_bytes`. The codes of directories never change, and their stripes have the unit of the volume.
 pub(super) fn is_to_be_rewritten(record: &Segment, unit_bytes: u32, wanted: StripeCode) -> bool {
     if unit_bytes != wanted.unit_bytes {
         return true;

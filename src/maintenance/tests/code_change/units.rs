@@ -245,9 +245,9 @@ fn a_refused_change_of_the_unit_notes_nothing() {
 
 /// The stripes count as if they had the unit in force. Nothing tells which have another.
 #[test]
-fn a_damaged_note_on_a_unit_counts_as_none_until_the_next_change() {
+fn a_damaged_note_on_a_unit_counts_as_none_and_a_rebuild_forgets_it() {
     for (name, value) in [
-        ("stripe-unit-below-7", Value::from_static(b"\x01")),
+        ("stripe-unit-below-7", Value::from(b"\x01")),
         ("stripe-unit-below-7", Counter(5000).encode()),
         ("stripe-unit-below-x", Counter(8192).encode()),
     ] {
@@ -261,6 +261,7 @@ fn a_damaged_note_on_a_unit_counts_as_none_until_the_next_change() {
         assert!(!fs.awaits_other_codes(), "{name}");
         assert_eq!(fs.rebuild().unwrap().bytes_done, 0, "{name}");
         assert_eq!(fs.greatest_height(), UNIT as u32, "{name}");
+        assert_eq!(fs.noted_units(), [], "{name}");
         fs.close();
         let fs = changed(&rig, of_unit(4 * UNIT as u32), &mut model);
         finish(&fs, name);
@@ -272,6 +273,51 @@ fn a_damaged_note_on_a_unit_counts_as_none_until_the_next_change() {
         assert_eq!(fs.greatest_height(), SMALL, "{name}");
         assert_whole(fs, &rig, &[], 1, &model, name);
     }
+}
+
+/// A member that was given up keeps stripes from being rewritten. Parity that is added does not wait for that.
+#[test]
+fn stripes_of_another_unit_get_added_parity_in_place_without_a_member_that_was_given_up() {
+    let (rig, mut model) = filled(2, 1, 5);
+    let to = StripeCode {
+        unit_bytes: SMALL,
+        ..wanted(2, 2, CodeId::RS_CAUCHY)
+    };
+    let fs = changed(&rig, to, &mut model);
+    fs.lose(&rig, 4);
+    fs.rebuild().unwrap();
+    assert_eq!(fs.greatest_height(), UNIT as u32);
+    assert!(fs.awaits_other_codes());
+    let rows = fs.redundancy();
+    assert!(rows.iter().all(|row| row.0 >= 2), "{rows:?}");
+    for lost in subsets(4, 2) {
+        let lost = [&lost[..], &[4]].concat();
+        assert_holds(
+            &rig.fork().open(&lost),
+            &model,
+            &format!("without {lost:?}"),
+        );
+    }
+    fs.take_back(&rig, 4);
+    finish(&fs, "it is back");
+    assert_eq!(fs.greatest_height(), SMALL);
+    assert_whole(fs, &rig, &[], 2, &model, "it is back");
+}
+
+/// Each stripe has records in all copies of the index.
+#[test]
+fn a_shorter_unit_is_counted_with_the_room_for_the_records_of_more_stripes() {
+    let rig = Rig::with_disks(2, 1, &[8 << 20; 3]);
+    let fs = rig.open(&[]);
+    fill_up(&fs, &mut Model::new(), 0, 4_096);
+    fs.sync().unwrap();
+    let lacking = |unit_bytes| {
+        let rebuild = fs.maintenance.rebuild();
+        rebuild.lacking_room_for(of_unit(unit_bytes))
+    };
+    assert_eq!(lacking(UNIT as u32), 0);
+    assert_eq!(lacking(4 * UNIT as u32), 0);
+    assert!(lacking(UNIT as u32 / 2) > 100_000);
 }
 
 #[test]
