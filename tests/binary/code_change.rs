@@ -195,7 +195,7 @@ fn another_stripe_unit_is_shown_and_the_data_that_is_there_gets_it() {
     assert_eq!(code, Some(0), "{said}");
     for words in [
         "a unit of 64.0 KiB from now on, in place of 256.0 KiB",
-        "data that is there follows: it is rewritten",
+        "data with another unit is rewritten",
     ] {
         assert!(said.contains(words), "{said}");
     }
