@@ -39,8 +39,8 @@ pub struct Transforms {
 }
 
 impl Transforms {
-    /// Returns the transforms that apply a matrix. `None` if it is neither a generator that transforms compute, nor the
-    /// matrix that computes a whole chunk of data shards from all other shards of such a generator.
+    /// Returns the transforms that apply a matrix. The matrix is a generator that transforms compute. Or it computes a whole
+    /// chunk of data shards from all other shards of such a generator. Returns `None` for any other matrix.
     ///
     /// Sources and targets of a matrix that decodes are in ascending order, parities behind data.
     #[must_use]
