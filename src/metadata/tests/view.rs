@@ -35,6 +35,59 @@ fn narrow_range(random: &mut StdRng) -> (Key, Key) {
     (at(cookie), at(end))
 }
 
+/// Applies a drawn batch to an overlay and a model of it. Its changes, or those before them, may move to another layer then.
+fn change(
+    random: &mut StdRng,
+    (overlay, index): (&SharedOverlay, &MemIndex),
+    model: &mut Records,
+    round: u8,
+) {
+    let mut batch = Batch::default();
+    for _ in 0..random.random_range(0..3000) {
+        let key = key(random);
+        if random.random_bool(0.6) {
+            model.remove(&key);
+            batch.delete(key);
+        } else {
+            let value = Value::from(vec![round; 3]);
+            model.insert(key.clone(), value.clone());
+            batch.put(key, value);
+        }
+    }
+    let origin = if random.random() {
+        Origin::Applied
+    } else {
+        Origin::Stripes
+    };
+    overlay.apply(batch, origin);
+    if random.random_bool(0.5) {
+        let taken = overlay.take(origin);
+        let parts = vec![taken];
+        if random.random_bool(0.7) {
+            overlay.log(&overlay.newest(&parts));
+        } else {
+            overlay.restore(&parts);
+        }
+        overlay.forget(parts);
+    }
+    if random.random_bool(0.4) {
+        if let Some(frozen) = overlay.frozen() {
+            let changes = frozen.in_order().into_iter();
+            let changes = changes.map(|(key, entry)| (key, entry.value.as_ref()));
+            let position = Position::default();
+            index
+                .commit(&mut Commit {
+                    changes: Box::new(changes),
+                    position,
+                    unflushed: Some(&[]),
+                })
+                .expect("commit");
+        }
+        overlay.thaw();
+        overlay.freeze(Position::default());
+    }
+}
+
 #[test]
 fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
     let mut answers = [0, 0];
@@ -46,50 +99,7 @@ fn scans_agree_with_an_ordered_map_whatever_layer_each_change_is_in() {
             Records::new(),
         );
         for round in 0..12 {
-            let mut batch = Batch::default();
-            for _ in 0..random.random_range(0..3000) {
-                let key = key(&mut random);
-                if random.random_bool(0.6) {
-                    model.remove(&key);
-                    batch.delete(key);
-                } else {
-                    let value = Value::from(vec![round; 3]);
-                    model.insert(key.clone(), value.clone());
-                    batch.put(key, value);
-                }
-            }
-            let origin = if random.random() {
-                Origin::Applied
-            } else {
-                Origin::Stripes
-            };
-            overlay.apply(batch, origin);
-            if random.random_bool(0.5) {
-                let taken = overlay.take(origin);
-                let parts = vec![taken];
-                if random.random_bool(0.7) {
-                    overlay.log(&overlay.newest(&parts));
-                } else {
-                    overlay.restore(&parts);
-                }
-                overlay.forget(parts);
-            }
-            if random.random_bool(0.4) {
-                if let Some(frozen) = overlay.frozen() {
-                    let changes = frozen.in_order().into_iter();
-                    let changes = changes.map(|(key, entry)| (key, entry.value.as_ref()));
-                    let position = Position::default();
-                    index
-                        .commit(&mut Commit {
-                            changes: Box::new(changes),
-                            position,
-                            unflushed: Some(&[]),
-                        })
-                        .expect("commit");
-                }
-                overlay.thaw();
-                overlay.freeze(Position::default());
-            }
+            change(&mut random, (&overlay, &index), &mut model, round);
             for limit in [0, 1, 10, 5000, usize::MAX] {
                 let (from, end) = (key(&mut random), key(&mut random));
                 let found = view(&overlay, &index)
