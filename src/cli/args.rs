@@ -479,8 +479,8 @@ pub(super) struct SetArguments {
     /// The erasure code; `cauchyfs create --help` lists them.
     #[arg(long, value_name = "CODE")]
     pub(super) code: Option<String>,
-    /// Bytes of a full stripe in each directory. New data gets this unit at once, and data with another one is rewritten. If a
-    /// build before this one changed the unit, data that was there then stays as it is.
+    /// Bytes of a full stripe in each directory. New data gets this unit at once, and data with another one is rewritten. Data
+    /// from before a change by an earlier build keeps its unit.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     pub(super) stripe_unit: Option<u64>,
     /// Change the code of this directory of the volume, and of what is made below it, instead of that of the volume.

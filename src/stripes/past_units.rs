@@ -84,8 +84,8 @@ impl PastUnits {
         noted.get(at).map(|it| it.unit_bytes)
     }
 
-    /// Notes the unit of a volume before it changes, for those of its `segments` that have it. These are all that there are, and
-    /// have numbers below `below`. Later ones have greater numbers.
+    /// Notes the unit of a volume before it changes, for those of its `segments` that have it. All segments that
+    /// there are have numbers less than `below`. Later ones have this number or greater ones.
     pub(crate) fn note(
         &self,
         below: SegmentId,

@@ -23,8 +23,8 @@ impl Rebuild {
     /// Returns how many bytes of shards would find no room if all stripes got another code or stripe unit.
     ///
     /// Shards that are added to segments lie on members that have no other shard of these. Rewritten stripes
-    /// need what they take more than before, because the old ones are freed one after another. If they become more, all
-    /// copies of the index grow.
+    /// need what they take more than before, because the old ones are freed one after another. If a
+    /// shorter stripe unit makes them more, all copies of the index grow.
     #[must_use]
     pub fn lacking_room_for(&self, wanted: StripeCode) -> u64 {
         let segments = self.stripes.segments();
@@ -38,10 +38,13 @@ impl Rebuild {
                 let geometry = self.geometry_of_directories(record.class);
                 let geometry = geometry.unwrap_or(wanted.geometry);
                 more += shard_bytes(data, geometry);
-                let before = stripes_of(data, record.data_shards.into(), self.unit_of(id));
-                let after = stripes_of(data, geometry.data_shards(), wanted.unit_bytes);
-                let copies = wanted.geometry.parity_shards() as u64 + 1;
-                more += after.saturating_sub(before) * INDEX_BYTES_PER_STRIPE * copies;
+                let unit_bytes = self.unit_of(id);
+                if wanted.unit_bytes < unit_bytes {
+                    let before = stripes_of(data, record.data_shards.into(), unit_bytes);
+                    let after = stripes_of(data, geometry.data_shards(), wanted.unit_bytes);
+                    let copies = wanted.geometry.parity_shards() as u64 + 1;
+                    more += after.saturating_sub(before) * INDEX_BYTES_PER_STRIPE * copies;
+                }
                 fewer += record.len * record.total_shards() as u64;
                 continue;
             }

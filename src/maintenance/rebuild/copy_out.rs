@@ -74,54 +74,14 @@ impl CopyOut {
         round: &Round<'_>,
     ) -> Result<SegmentOutcome, CommitError> {
         let endangered = self.endangered_in(segment)?;
-        match self.copy_stripes(&endangered, Floor::Written, &|_| true, round)? {
+        let copied = self.copy_stripes(&endangered, Floor::Written, &|_| true, round)?;
+        Ok(match copied {
             // Those that cannot be read keep the segment where it is.
-            SegmentOutcome::Blocked(Obstacle::LessProtected | Obstacle::Unreadable) => {
-                self.free_unneeded(segment)
+            SegmentOutcome::Blocked(Obstacle::LessProtected) => {
+                SegmentOutcome::Blocked(Obstacle::Unreadable)
             }
-            outcome => Ok(outcome),
-        }
-    }
-
-    /// Frees the stripes of a segment that lack shards, if no file has bytes in any of them. Damage to such bytes stays
-    /// unseen until now, because scrubbing looks at those of files. A stripe that a reader may still use goes later.
-    fn free_unneeded(&self, segment: SegmentId) -> Result<SegmentOutcome, CommitError> {
-        let Some(before) = self.unneeded_in(segment)? else {
-            return Ok(SegmentOutcome::Blocked(Obstacle::Unreadable));
-        };
-        self.reaper.free_dead()?;
-        let after = self.unneeded_in(segment)?;
-        let is_freed = after.is_some_and(|after| after < before);
-        Ok(if is_freed {
-            SegmentOutcome::Improved
-        } else {
-            SegmentOutcome::Blocked(Obstacle::Passing)
+            outcome => outcome,
         })
-    }
-
-    /// Returns how many stripes of a segment lack shards. Returns `None` if a file has bytes in one of them, or their records
-    /// do not agree.
-    fn unneeded_in(&self, segment: SegmentId) -> Result<Option<usize>, CommitError> {
-        let found = self.stripes.inventory().files_of(segment);
-        let record = self.stripes.segments().record(segment);
-        let (Some(record), Some(files)) = (record, found) else {
-            return Ok(Some(0));
-        };
-        let Some(stripes) = self.catalog.stripes_in(segment)? else {
-            return Ok(None);
-        };
-        let mut lacking = 0;
-        for (id, stripe) in stripes {
-            let tally = tally_of(&record, &stripe, &|member| files.hold(member, &stripe));
-            if tally.is_whole() {
-                continue;
-            }
-            if self.catalog.has_backref(id)? {
-                return Ok(None);
-            }
-            lacking += 1;
-        }
-        Ok(Some(lacking))
     }
 
     /// Returns whether a segment keeps a draining member from leaving, because the others are too few for the code of its

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::ops::ControlFlow;
+use std::slice;
 use std::sync::Arc;
 
 use super::job::SegmentJob;
@@ -11,7 +12,7 @@ use super::round::Round;
 use super::scope::RebuildScope;
 use super::widening;
 use crate::format::record::Segment;
-use crate::format::{MemberIndex, StripeId};
+use crate::format::{MemberIndex, SegmentId, StripeId};
 use crate::maintenance::pace::PacedStep;
 use crate::maintenance::reaper::Reaper;
 use crate::maintenance::rebuild_status::Obstacle;
@@ -63,6 +64,10 @@ impl SegmentRebuild {
         let replacements = self.stripes.writer().replacements();
         let mut job = match self.prepare(plan, round)? {
             Ok(job) => job,
+            Err(Obstacle::Unreadable) => {
+                let unreadable = self.unreadable_in(plan.segment)?;
+                return self.blocked(Obstacle::Unreadable, &unreadable);
+            }
             Err(obstacle) => return Ok(SegmentOutcome::Blocked(obstacle)),
         };
         if job.targets.is_empty() {
@@ -104,18 +109,64 @@ impl SegmentRebuild {
         }
         if let Some(obstacle) = self.finish(&job, &written, &failed, arrivals)? {
             self.abandon(&job);
-            return Ok(SegmentOutcome::Blocked(obstacle));
+            return self.blocked(obstacle, &failed);
         }
         self.commits.sync()?;
         self.stale_copies.may_verify_more();
         // Shards that cannot be rebuilt now cannot be rebuilt for the next plan either.
         let is_moved = job.targets.iter().any(|target| job.is_moved(target));
         let is_improved = is_moved || job.stripes.is_empty() || failed.len() < job.stripes.len();
-        Ok(if is_improved {
+        if is_improved {
+            return Ok(SegmentOutcome::Improved);
+        }
+        self.blocked(Obstacle::Unreadable, &failed)
+    }
+
+    /// Returns the outcome for a segment that an obstacle keeps as it is. Frees those of its unreadable stripes that no file
+    /// needs. Scrubbing does not look at their bytes, so a rebuild is the first to meet damage there.
+    fn blocked(
+        &self,
+        obstacle: Obstacle,
+        unreadable: &[StripeId],
+    ) -> Result<SegmentOutcome, CommitError> {
+        let is_freed = obstacle == Obstacle::Unreadable && self.free_unneeded(unreadable)?;
+        Ok(if is_freed {
             SegmentOutcome::Improved
         } else {
-            SegmentOutcome::Blocked(Obstacle::Unreadable)
+            SegmentOutcome::Blocked(obstacle)
         })
+    }
+
+    /// Frees those of some stripes that no file needs, unless a reader may still use them. Returns whether one was freed.
+    fn free_unneeded(&self, stripes: &[StripeId]) -> Result<bool, CommitError> {
+        let mut unneeded = Vec::new();
+        for &stripe in stripes {
+            if !self.catalog.has_backref(stripe)? {
+                unneeded.push(stripe);
+            }
+        }
+        if unneeded.is_empty() {
+            return Ok(false);
+        }
+        self.reaper.free_dead()?;
+        for stripe in unneeded {
+            if self.records.stripe(stripe)?.is_none() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    /// Returns the stripes of a segment that cannot be read from the files that are online.
+    fn unreadable_in(&self, segment: SegmentId) -> Result<Vec<StripeId>, CommitError> {
+        let record = self.stripes.segments().record(segment);
+        let files = self.stripes.inventory().files_of(segment);
+        let (Some(record), Some(files)) = (record, files) else {
+            return Ok(Vec::new());
+        };
+        let mut stripes = self.catalog.stripes_in(segment)?.unwrap_or_default();
+        stripes.retain(|it| planning::is_unreadable(&record, slice::from_ref(it), &files));
+        Ok(stripes.into_iter().map(|(stripe, _)| stripe).collect())
     }
 
     /// Returns whether a slot was to leave a member that is kept by now.
@@ -154,7 +205,8 @@ impl SegmentRebuild {
         };
         let is_unreadable = planning::is_unreadable(&record, &all, &files);
         let targets = self.choose_targets(plan, &record, &files, is_unreadable, round);
-        let is_for_all = targets.len() == plan.slots.len();
+        let slots = plan.slots.keys().filter(|slot| **slot < record.slots.len());
+        let is_for_all = targets.len() == slots.count();
         let record = widening::up_to(&stored, &record, &all, &targets);
         let mut targets = targets;
         targets.retain(|target| target.slot < record.slots.len());

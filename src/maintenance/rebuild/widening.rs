@@ -70,8 +70,8 @@ pub(super) fn is_of(record: &Segment, wanted: StripeCode) -> bool {
         && record.code == wanted.code.0
 }
 
-/// Returns whether a segment gets the shards that the code adds when its stripes are rewritten for another stripe unit. While a
-/// member is away, no stripe is rewritten, and the shards are written beside the others.
+/// Returns whether a segment is not widened, because its stripes are rewritten for another stripe unit, with all shards. While
+/// a member is away, none is rewritten, and the shards are written beside the others.
 pub(super) fn is_rewritten_instead(
     segment: SegmentId,
     catalog: &Catalog,

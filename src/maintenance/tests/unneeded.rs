@@ -68,7 +68,7 @@ fn damage_to_bytes_that_no_file_has_keeps_no_rebuild_from_being_complete() {
     }
 }
 
-/// A reader may be about to use what it looked up: the stripe stays, and its shards are not counted as unreadable.
+/// A reader may be about to use what it looked up: the stripe stays for now.
 #[test]
 fn a_stripe_that_only_a_reader_holds_is_freed_once_that_is_done() {
     let rig = Rig::new(2, 1, 3);
@@ -77,7 +77,7 @@ fn a_stripe_that_only_a_reader_holds_is_freed_once_that_is_done() {
     remove_and_damage(&rig, &fs, &model);
     let before = fs.stripes();
     let progress = fs.rebuild().unwrap();
-    assert_eq!(progress.bytes_unreadable, 0, "{progress:?}");
+    assert!(progress.bytes_unreadable > 0, "{progress:?}");
     let held = fs.stripes();
     assert!(before.iter().all(|stripe| held.contains(stripe)));
     drop(pin);
