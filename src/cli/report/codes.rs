@@ -135,7 +135,7 @@ fn line(code: &CodeReport) -> String {
     )
 }
 
-/// Returns the name of a code with its numbers of shards, and with the stripe unit if that is known, as a part of a list.
+/// Returns the name of a code with its numbers of shards, as a part of a list. A stripe unit that is known follows.
 fn code_with_unit(geometry: &GeometryReport) -> String {
     let unit = geometry.stripe_unit_bytes.map(|bytes| {
         let size = format_size(bytes.into());

@@ -128,7 +128,7 @@ fn a_unit_that_is_changed_there_and_back_has_only_that_rewritten_which_was_writt
     let mut moved = fs.extents_of(1000..1009).into_iter().zip(between);
     assert!(moved.all(|(now, before)| now != before));
     fs.close();
-    // What counts as the unit of all others now is told by one note.
+    // One note tells the unit of all others.
     let fs = changed(&rig, of_unit(SMALL), &mut model);
     assert_eq!(fs.noted_units().len(), 1);
     finish(&fs, "there again");
@@ -157,7 +157,7 @@ fn a_unit_that_changes_with_the_parity_has_each_stripe_written_once() {
     assert_whole(fs, &rig, &[], 2, &model, "both");
 }
 
-/// What was written for one unit gets the next, and a change during the work counts for the rest and for what moved.
+/// Stripes that were written for one unit get the next. A change during the work counts for all of them, moved or not.
 #[test]
 fn a_unit_that_changes_again_during_the_work_counts_for_all() {
     let (rig, mut model) = filled(2, 1, 5);
