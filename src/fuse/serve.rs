@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -30,6 +31,9 @@ use crate::workers::Threads;
 
 /// The interval at which the thread checks whether the kernel has cut the connection.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The rest of the thread that reads the device after a FORGET. Inodes without names keep their space for so much longer.
+const FORGETS_APART: Duration = Duration::from_millis(1);
 
 /// The way on which requests of the kernel come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -236,7 +240,7 @@ fn start(begin: impl Begin, device: OwnedFd, options: &ServeOptions) -> io::Resu
     if options.on_failure == OnFailure::Wait {
         session.serve_waiting(&service, &outcome)?;
     }
-    session.read_device(readers, &service, &outcome)?;
+    session.read_device(readers, transport, &service, &outcome)?;
     let kernel_cache = KernelCache::new(Arc::clone(&session.device));
     drop(outcome);
     let (end, ended) = mpsc::channel();
@@ -348,6 +352,7 @@ impl Session {
     fn read_device(
         &self,
         count: usize,
+        transport: Transport,
         service: &Arc<dyn Service>,
         outcome: &Sender<io::Result<()>>,
     ) -> io::Result<()> {
@@ -355,7 +360,7 @@ impl Session {
             let (service, device) = (Arc::clone(service), Arc::clone(&self.device));
             let (report, waiting) = (Report::new(outcome), Arc::clone(&self.waiting));
             self.threads.start(format!("request-{number}"), move || {
-                let served = serve_device(&*service, &device);
+                let served = serve_device(&*service, &device, transport);
                 waiting.end();
                 report.send(served);
             })
@@ -383,7 +388,7 @@ impl Session {
         service: impl Send + 'static,
         end: Sender<io::Result<()>>,
     ) -> io::Result<()> {
-        std::thread::Builder::new()
+        thread::Builder::new()
             .name("session".to_owned())
             .spawn(move || {
                 // The receiver is gone if the requests were all answered before, or a thread failed.
@@ -400,9 +405,23 @@ impl Session {
 }
 
 /// Serves requests until the mount is gone.
-fn serve_device(service: &dyn Service, device: &Arc<Device>) -> io::Result<()> {
+///
+/// Beside io_uring, a program that drops references would wake this thread for each of them, on another CPU. So this one
+/// rests after a FORGET, and the kernel hands over all that came meanwhile at once.
+fn serve_device(
+    service: &dyn Service,
+    device: &Arc<Device>,
+    transport: Transport,
+) -> io::Result<()> {
     while let Some(request) = device.receive()? {
+        let is_forget = matches!(
+            request.header().opcode,
+            opcode::FORGET | opcode::BATCH_FORGET
+        );
         service.serve(request);
+        if is_forget && transport == Transport::Uring {
+            thread::sleep(FORGETS_APART);
+        }
     }
     Ok(())
 }

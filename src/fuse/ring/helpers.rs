@@ -31,7 +31,7 @@ pub(super) struct Helpers {
     jobs: Mutex<Sender<Job>>,
     /// Helpers without a job. Others may wait for a member, and what queued behind them would wait as well.
     idle: Arc<AtomicUsize>,
-    paces: [Pace; 4],
+    paces: [Pace; 3],
 }
 
 /// Running mean of the time that requests of one kind take, in nanoseconds.
@@ -118,12 +118,13 @@ impl Helpers {
     }
 }
 
-/// Returns which of the paces counts for a request, none if it moves no data.
+/// Returns which of the paces counts for a request, none if it moves no data, or is a small write: such a write only takes
+/// long while it waits, and each handover would add to that.
 fn kind(request: &Request) -> Option<usize> {
-    let is_large = |len: usize| usize::from(len >= LARGE);
+    let is_large = request.data_len() >= LARGE;
     match request.header().opcode {
-        opcode::READ => Some(is_large(request.data_len())),
-        opcode::WRITE => Some(2 + is_large(request.data_len())),
+        opcode::READ => Some(usize::from(is_large)),
+        opcode::WRITE if is_large => Some(2),
         _ => None,
     }
 }
