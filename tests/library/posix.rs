@@ -36,6 +36,26 @@ fn names_are_any_255_bytes_but_slash_and_nul() {
 }
 
 #[test]
+fn a_removal_tells_a_missing_name_from_a_parent_that_is_missing_or_no_directory() {
+    let fs = fs();
+    let (file, _handle) = create(&fs, "file");
+    for (parent, expected) in [
+        (Ino::ROOT, "NotFound"),
+        (file, "NotDirectory"),
+        (Ino(1 << 40), "NotFound"),
+    ] {
+        for refused in [
+            fs.names().unlink(parent, b"none"),
+            fs.names().rmdir(parent, b"none"),
+        ] {
+            let refused = format!("{:?}", refused.unwrap_err());
+            assert_eq!(refused, expected, "{parent}");
+        }
+    }
+    sound(&fs);
+}
+
+#[test]
 fn a_listing_has_every_entry_that_stays_exactly_once_while_others_come_and_go() {
     let fs = fs();
     for index in 0..1_000 {

@@ -82,9 +82,12 @@ impl Names {
 
     /// Finds an entry and locks it together with its directory.
     fn lock_entry(&self, parent: Ino, name: &[u8]) -> Result<(ExclusiveLock<'_>, Dirent), FsError> {
-        self.inodes.directory(parent)?;
         loop {
-            let entry = self.entry(parent, name)?.ok_or(FsError::NotFound)?;
+            let Some(entry) = self.entry(parent, name)? else {
+                // It may be no directory at all.
+                self.inodes.directory(parent)?;
+                return Err(FsError::NotFound);
+            };
             let lock = self.inodes.locks().exclusive(&[parent, entry.ino]);
             // The name may have come to mean something else before both were locked.
             if self.entry(parent, name)? == Some(entry) {
