@@ -36,6 +36,7 @@ pub mod walk;
 mod without_volume;
 
 pub use kernel_cache::KernelCache;
+pub use memory::{PlainFiles, PlainShape};
 pub use operation_counts::{BUCKETS, OperationCount, OperationCounts};
 pub use request::one_line;
 pub use serve::{Connection, Serving, Transport, serve, serve_memory};

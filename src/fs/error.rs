@@ -1,5 +1,7 @@
 //! The failures of filesystem calls.
 
+use std::io;
+
 use crate::format::{FormatError, Ino};
 use crate::transaction::CommitError;
 
@@ -97,6 +99,9 @@ pub enum FsError {
         /// The damage of it.
         what: &'static str,
     },
+    /// A file below cannot be written (`EIO`). Only the filesystem that a benchmark measures reports this.
+    #[error(transparent)]
+    Io(io::Error),
     /// A record of the index does not decode (`EIO`).
     #[error("a record of the index is damaged")]
     Format(#[from] FormatError),

@@ -33,7 +33,10 @@ pub(super) fn errno(error: &FsError) -> Errno {
         FsError::Unsupported => Errno::OPNOTSUPP,
         FsError::BadHandle => Errno::BADF,
         FsError::NoSuchOffset => Errno::NXIO,
-        FsError::FailedWriteback { .. } | FsError::Corrupt { .. } | FsError::Format(_) => Errno::IO,
+        FsError::FailedWriteback { .. }
+        | FsError::Corrupt { .. }
+        | FsError::Io(_)
+        | FsError::Format(_) => Errno::IO,
         FsError::Storage(error) => storage_errno(error),
     }
 }
@@ -69,6 +72,7 @@ mod tests {
             (FsError::QuotaExceeded, Errno::DQUOT),
             (FsError::CrossesQuota, Errno::XDEV),
             (FsError::Unsupported, Errno::OPNOTSUPP),
+            (FsError::Io(std::io::Error::other("x")), Errno::IO),
             (FsError::Storage(CommitError::NoSpace), Errno::NOSPC),
             (FsError::Storage(CommitError::Closed), Errno::IO),
             (FsError::Storage(poisoned), Errno::ROFS),

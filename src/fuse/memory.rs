@@ -4,9 +4,14 @@
 //! transport. Their work is one copy, into memory in use, and nothing is durable. So the time that they take is the time
 //! that FUSE takes. A file of more than a mebibyte has its length, and not its bytes.
 //! It has files, directories and their attributes, as the benchmark needs them. Other requests get `ENOSYS`.
+//!
+//! With [`PlainFiles`] the bytes also go into files on the filesystems of members, as plainly as redundancy allows.
 
 mod content;
+mod plain_files;
 mod tree;
+
+pub use plain_files::{PlainFiles, PlainShape};
 
 use parking_lot::Mutex;
 use rustix::io::Errno;
@@ -26,15 +31,22 @@ use crate::fs::{FsError, Handle, OpenFlags};
 pub(super) struct MemoryService {
     tree: Mutex<Tree>,
     opening: FileOpening,
+    plain_files: Option<PlainFiles>,
     in_flight: InFlight,
 }
 
 impl MemoryService {
-    /// Makes an empty filesystem with room for so many bytes of files, which the kernel opens as `opening` says.
-    pub(super) fn new(capacity: u64, opening: FileOpening) -> Self {
+    /// Makes an empty filesystem with room for so many bytes of files, which the kernel opens as `opening` says. What is
+    /// written also goes into `plain_files`.
+    pub(super) fn new(
+        capacity: u64,
+        opening: FileOpening,
+        plain_files: Option<PlainFiles>,
+    ) -> Self {
         Self {
             tree: Mutex::new(Tree::new(capacity)),
             opening,
+            plain_files,
             in_flight: InFlight::default(),
         }
     }
@@ -61,6 +73,9 @@ impl MemoryService {
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<Answer, FsError> {
         let content = self.tree.lock().content(ino)?;
         content.write(offset, data)?;
+        if let Some(files) = &self.plain_files {
+            files.write(data)?;
+        }
         Ok(written(data.len() as u64))
     }
 
@@ -92,6 +107,10 @@ impl MemoryService {
             Operation::Write { offset, data, .. } => return self.write(ino, offset, data),
             Operation::Open { flags } => return self.open(ino, flags),
             _ => {}
+        }
+        if let (Operation::Fsync, Some(files)) = (&operation, &self.plain_files) {
+            files.sync()?;
+            return Ok(Answer::EMPTY);
         }
         let mut tree = self.tree.lock();
         match operation {
@@ -133,7 +152,7 @@ impl MemoryService {
             // There are no attributes, which the kernel is to ask about as it does of a volume.
             Operation::GetXattr { .. } => Err(FsError::NoData),
             Operation::ListXattr { room: 0 } => Ok(size_needed(0)),
-            // Nothing is to be done for a file that is synced or closed.
+            // Nothing is to be done for a file that is closed, or synced without plain files.
             _ => Ok(Answer::EMPTY),
         }
     }

@@ -15,7 +15,7 @@ use super::adapter::Adapter;
 use super::device::Device;
 use super::kernel;
 use super::kernel_cache::KernelCache;
-use super::memory::MemoryService;
+use super::memory::{MemoryService, PlainFiles};
 use super::mount::{self, Mount, MountError, Mounted, Mounter, Unmount};
 use super::negotiate::{Agreement, FileOpening, Offer, Wish};
 use super::page_cache::PageCache;
@@ -147,19 +147,21 @@ pub fn serve(
 }
 
 /// Mounts an empty filesystem in memory on `mountpoint`, and serves it as [`serve()`] does a volume. It has room for
-/// `capacity` bytes of files. A benchmark compares a volume with it.
+/// `capacity` bytes of files. What is written also goes into `plain_files`. A benchmark compares a volume with it.
 ///
 /// # Errors
 ///
 /// As [`serve()`].
 pub fn serve_memory(
     capacity: u64,
+    plain_files: Option<PlainFiles>,
     mounter: &impl Mounter,
     mountpoint: &Path,
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
     serve_through(mounter, mountpoint, options, |_, agreement, _| {
-        Ok(Arc::new(MemoryService::new(capacity, agreement.opening())))
+        let opening = agreement.opening();
+        Ok(Arc::new(MemoryService::new(capacity, opening, plain_files)))
     })
 }
 

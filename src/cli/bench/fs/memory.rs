@@ -170,7 +170,7 @@ pub(super) fn serve(mountpoint: &Path, transport: &str, load: &Load) -> Result<O
         },
     };
     let capacity = load.bytes_needed().saturating_add(SPARE);
-    let serving = match serve_memory(capacity, &Mounting::Itself, mountpoint, &options) {
+    let serving = match serve_memory(capacity, None, &Mounting::Itself, mountpoint, &options) {
         Ok(serving) => serving,
         Err(error) => {
             tell(&News::Failed(one_line(&error))).map_err(Failure::environment)?;
