@@ -1,8 +1,9 @@
 //! Measuring filesystems by the usual jobs: large and small reads and writes, and work on names.
 //!
-//! Up to three directories take turns at each job, so all of them see the same machine: the directory in question, one
-//! on a filesystem below it, and one on a filesystem that costs no more than FUSE itself. Every job works in a new
-//! directory with a unique name ([`FsSite`]), and on nothing that was there before.
+//! Up to four directories take turns at each job, so all of them see the same machine: the directory in question, one
+//! on a filesystem below it, one on a filesystem that costs no more than FUSE itself, and one on a filesystem that costs
+//! no more than FUSE and plain writes. Every job works in a new directory with a unique name ([`FsSite`]), and on nothing
+//! that was there before.
 
 mod columns;
 mod error;
@@ -19,7 +20,7 @@ pub use self::{
     job::Job,
     load::Load,
     report::{ColumnReport, FsReport, JobRow, LeftOut},
-    site::FsSite,
+    site::{FsSite, check_room},
     wake::Wake,
 };
 
@@ -71,6 +72,7 @@ mod tests {
             directory: FsSite::create(home, &tiny()).unwrap(),
             below: Some(FsSite::create(home, &tiny()).unwrap()),
             fuse: None,
+            plain: Some(FsSite::create(home, &tiny()).unwrap()),
         }
     }
 
@@ -92,8 +94,9 @@ mod tests {
         assert_eq!(told.len(), rows.len());
         assert!(told.iter().all(|(_, total)| *total == rows.len()));
         for row in &rows {
-            let below = row.rates.below.unwrap();
+            let (below, plain) = (row.rates.below.unwrap(), row.rates.plain.unwrap());
             assert!(row.rates.directory > 0.0 && below > 0.0, "{row:?}");
+            assert!(plain > 0.0 && row.of_plain.unwrap() > 0.0, "{row:?}");
             assert_eq!(row.rates.fuse, None);
             assert!(row.of_below.unwrap() > 0.0 && row.of_fuse.is_none());
         }

@@ -31,13 +31,16 @@ pub struct CreateOptions {
 }
 
 impl CreateOptions {
+    /// The usual stripe unit.
+    pub const UNIT_BYTES: u32 = 1 << 20;
+
     /// The usual choices: `rs-cauchy`, shards of up to 1 MiB, segment files of 256 MiB, no label.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         Self {
             geometry,
             code: CodeId::RS_CAUCHY,
-            unit_bytes: 1 << 20,
+            unit_bytes: Self::UNIT_BYTES,
             segment_bytes: 256 << 20,
             label: String::new(),
         }

@@ -46,8 +46,8 @@ impl Bench {
     }
 
     /// Starts a run that would take minutes, and waits until all of its directories are there.
-    fn start_long(&self) -> Child {
-        let mut command = self.command(&["--seconds", "60"]);
+    fn start_long(&self, options: &[&str]) -> Child {
+        let mut command = self.command(&[&["--seconds", "60"], options].concat());
         let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
         let places = [&self.volume.mountpoint, self.disk(), &self.temporary];
         eventually("the jobs begin", || {
@@ -65,6 +65,24 @@ impl Bench {
     /// Returns the directory that all members are in.
     fn disk(&self) -> &Path {
         self.volume.members[0].parent().expect("it has one")
+    }
+
+    /// Returns the lengths of the files for plain writes, which have no names: those that processes have open.
+    fn plain_files(&self) -> Vec<u64> {
+        let name = format!("{}/cauchyfs-bench-plain-", text(self.disk()));
+        let processes = fs::read_dir("/proc").expect("it is mounted").flatten();
+        let open = processes
+            .flat_map(|process| fs::read_dir(process.path().join("fd")))
+            .flat_map(Iterator::flatten);
+        // Some are closed meanwhile.
+        open.filter_map(|file| {
+            let link = fs::read_link(file.path()).ok()?;
+            let link = link.to_str()?;
+            let is_plain = link.starts_with(&name) && link.ends_with(" (deleted)");
+            is_plain.then(|| fs::metadata(file.path()).ok())?
+        })
+        .map(|found| found.len())
+        .collect()
     }
 
     /// Returns what a run has left of its files, its mount and its mountpoint.
@@ -157,7 +175,7 @@ fn a_run_that_is_interrupted_or_killed_leaves_no_mount_and_an_interrupted_one_no
         return;
     }
     let bench = Bench::new();
-    let child = bench.start_long();
+    let child = bench.start_long(&[]);
     let pid = Pid::from_child(&child);
     kill_process(pid, Signal::INT).expect("it runs");
     let output = child.wait_with_output().expect("it ends");
@@ -166,12 +184,57 @@ fn a_run_that_is_interrupted_or_killed_leaves_no_mount_and_an_interrupted_one_no
     assert!(words.starts_with("cauchyfs: interrupted before"), "{words}");
     bench.assert_nothing_left();
 
-    let mut child = bench.start_long();
+    let mut child = bench.start_long(&[]);
     child.kill().expect("it runs");
     child.wait().expect("it ends");
     eventually("the mount is gone", || names(&bench.temporary).is_empty());
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
     assert!(!mounts.contains(text(&bench.temporary)), "{mounts}");
+}
+
+/// The limit of a 4+2 volume: each of six files gets a quarter of the bytes, and not more than the jobs have in files at
+/// once.
+#[test]
+fn plain_writes_have_a_rate_for_every_job_and_come_into_files_without_names() {
+    if skip_mounts() {
+        return;
+    }
+    let bench = Bench::new();
+    let output = bench
+        .command(&["--plain", "--json", "--seconds", "0.1"])
+        .output();
+    let report = report_of(&output.expect("the binary runs"));
+    assert!(
+        report["left_out"].as_array().is_some_and(Vec::is_empty),
+        "{report}"
+    );
+    for row in report["rows"].as_array().expect("there are rows") {
+        for value in ["directory", "below", "fuse", "plain", "of_plain"] {
+            assert!(row[value].as_f64() > Some(0.0), "{value}: {row}");
+        }
+    }
+    let columns = &report["columns"];
+    let transport = |column: &str| columns[column]["transport"].as_str();
+    assert_eq!(transport("plain"), transport("directory"), "{columns}");
+    assert_ne!(columns["plain"]["path"], columns["fuse"]["path"]);
+    bench.assert_nothing_left();
+
+    let child = bench.start_long(&["--plain"]);
+    eventually("two rounds of 4 MiB are written", || {
+        let lengths = bench.plain_files();
+        lengths.len() == 6 && lengths.iter().all(|len| *len >= 2 << 20)
+    });
+    let bound = (2 << 20) + (1 << 20) + 4096;
+    let lengths = bench.plain_files();
+    assert!(lengths.iter().all(|len| *len <= bound), "{lengths:?}");
+    let is_named = |name: &String| name.starts_with("cauchyfs-bench-plain");
+    assert!(!names(bench.disk()).iter().any(is_named));
+    kill_process(Pid::from_child(&child), Signal::INT).expect("it runs");
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+    assert!(bench.plain_files().is_empty());
+    bench.assert_nothing_left();
+    bench.volume.unmount();
 }
 
 #[test]
@@ -195,6 +258,13 @@ fn directories_that_cannot_be_measured_are_refused_and_nothing_is_written() {
         1,
         "cannot find",
     );
+    refused(
+        &["--plain", "--size", "1M", place],
+        1,
+        "is on no volume of CauchyFS, so `--plain` has no members to write to",
+    );
+    let served = ["--plain-directory", place, place];
+    refused(&served, 1, "--serve");
     refused(
         &["--size", "1M", "/proc"],
         2,

@@ -11,6 +11,8 @@ pub struct Columns<T> {
     pub below: Option<T>,
     /// The limit of FUSE: a filesystem in memory.
     pub fuse: Option<T>,
+    /// The limit of striping over FUSE: the same, and plain writes to the filesystems of the members.
+    pub plain: Option<T>,
 }
 
 impl<T> Columns<T> {
@@ -27,6 +29,7 @@ impl<T> Columns<T> {
             directory: map(&mut self.directory)?,
             below: self.below.as_mut().map(&mut map).transpose()?,
             fuse: self.fuse.as_mut().map(&mut map).transpose()?,
+            plain: self.plain.as_mut().map(&mut map).transpose()?,
         })
     }
 }

@@ -102,11 +102,11 @@ impl Job {
     /// Returns its title in the table.
     pub(super) fn title(self) -> String {
         let title = match self {
-            Self::SequentialWrite(_) => "sequential write, then fsync",
+            Self::SequentialWrite(_) => "sequential write with fsync",
             Self::SequentialRead(_) => "sequential read",
             Self::RandomRead(_) => "4 KiB random read",
             Self::RandomWrite => "4 KiB random write, one fsync",
-            Self::SyncedWrite(_) => "4 KiB write, fdatasync after each",
+            Self::SyncedWrite(_) => "4 KiB write, fdatasync each",
             Self::Create(_) => "create 4 KiB files",
             Self::Stat => "stat",
             Self::StatAnew => "stat, not from the kernel's cache",

@@ -33,6 +33,12 @@ impl Load {
         self.size.saturating_mul(6)
     }
 
+    /// Returns the bytes that the jobs have in files at once: the large file, and those of the jobs with several threads.
+    #[must_use]
+    pub fn bytes_at_once(&self) -> u64 {
+        self.size.saturating_mul(2)
+    }
+
     /// Returns the share of each of so many files in the bytes of the large file.
     pub(super) fn share(&self, files: usize) -> u64 {
         (self.size / files as u64).max(1)

@@ -65,6 +65,8 @@ pub struct JobRow {
     pub of_below: Option<f64>,
     /// The rate of the directory, divided by the limit of FUSE.
     pub of_fuse: Option<f64>,
+    /// The rate of the directory, divided by the limit of striping over FUSE.
+    pub of_plain: Option<f64>,
     #[serde(skip)]
     title: String,
 }
@@ -72,16 +74,48 @@ pub struct JobRow {
 impl JobRow {
     /// Compares the rates of a job.
     pub(super) fn new(job: Job, rates: Columns<f64>) -> Self {
+        let ratio = |other: f64| rates.directory / other;
         Self {
             job: job.name(),
             jobs: job.threads(),
             unit: job.unit(),
-            of_below: rates.below.map(|below| rates.directory / below),
-            of_fuse: rates.fuse.map(|fuse| rates.directory / fuse),
+            of_below: rates.below.map(ratio),
+            of_fuse: rates.fuse.map(ratio),
+            of_plain: rates.plain.map(ratio),
             rates,
             title: job.title(),
         }
     }
+
+    /// Returns its line of the table, with the column `plain` if `has_plain`.
+    fn line(&self, has_plain: bool) -> String {
+        let mut others = vec![
+            (shown(self.rates.below), shown(self.of_below)),
+            (shown(self.rates.fuse), shown(self.of_fuse)),
+        ];
+        if has_plain {
+            others.push((shown(self.rates.plain), shown(self.of_plain)));
+        }
+        line(
+            [&self.title, self.unit, &shown(Some(self.rates.directory))],
+            &others,
+        )
+    }
+}
+
+/// Returns a line of the table: a title, a unit, the rate of the directory, and those of others with their ratios. With
+/// three others it has 100 columns.
+fn line([title, unit, directory]: [&str; 3], others: &[(String, String)]) -> String {
+    let others = others.iter();
+    let others = others.map(|(rate, ratio)| format!(" {rate:>8} {ratio:>5}"));
+    format!("{title:<37} {unit:<8} {directory:>8}") + &others.collect::<String>()
+}
+
+/// Returns the head of the table.
+fn head(has_plain: bool) -> String {
+    let names = ["below", "FUSE", "plain"].map(|name| (name.to_owned(), "ratio".to_owned()));
+    let others = if has_plain { &names[..] } else { &names[..2] };
+    line(["job", "unit", "DIR"], others)
 }
 
 /// A table, with what its columns are above it.
@@ -91,6 +125,7 @@ impl fmt::Display for FsReport {
             directory,
             below,
             fuse,
+            plain,
         } = &self.columns;
         writeln!(f, "DIR    {directory}")?;
         if let Some(below) = below {
@@ -102,30 +137,23 @@ impl fmt::Display for FsReport {
                 "FUSE   {fuse}; empty, in memory, for this run, with writeback by the kernel"
             )?;
         }
+        if let Some(plain) = plain {
+            writeln!(
+                f,
+                "plain  {plain}; the same, and plain writes to the members: no checksums, no coding"
+            )?;
+        }
         for LeftOut { column, reason } in &self.left_out {
             writeln!(f, "The column {column} is left out: {reason}")?;
         }
-        writeln!(
-            f,
-            "\n{:<42} {:<8} {:>9} {:>9} {:>6} {:>9} {:>6}",
-            "job", "unit", "DIR", "below", "ratio", "FUSE", "ratio"
-        )?;
+        let has_plain = plain.is_some();
+        writeln!(f, "\n{}", head(has_plain))?;
         for row in &self.rows {
-            writeln!(
-                f,
-                "{:<42} {:<8} {:>9} {:>9} {:>6} {:>9} {:>6}",
-                row.title,
-                row.unit,
-                shown(Some(row.rates.directory)),
-                shown(row.rates.below),
-                ratio(row.of_below),
-                shown(row.rates.fuse),
-                ratio(row.of_fuse),
-            )?;
+            writeln!(f, "{}", row.line(has_plain))?;
         }
         writeln!(
             f,
-            "\nThe ratios are DIR / below and DIR / FUSE. On a volume, DIR uses all members, and below is the disk of \
+            "\nA ratio is DIR / the column before it. On a volume, DIR uses all members, and below is the disk of \
              one.\nSequential reads come after POSIX_FADV_DONTNEED, which empties the kernel's cache of the file. The \
              daemon of a\nvolume has a cache of its own, so reads of DIR may come from memory: a --size above its \
              --cache-size avoids that."
@@ -171,7 +199,7 @@ impl fmt::Display for ColumnReport {
     }
 }
 
-/// Shows a rate with about three digits.
+/// Shows a rate or a ratio with about three digits.
 fn shown(rate: Option<f64>) -> String {
     match rate {
         None => "–".to_owned(),
@@ -179,10 +207,6 @@ fn shown(rate: Option<f64>) -> String {
         Some(rate) if rate >= 10.0 => format!("{rate:.1}"),
         Some(rate) => format!("{rate:.2}"),
     }
-}
-
-fn ratio(ratio: Option<f64>) -> String {
-    ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.2}"))
 }
 
 #[cfg(test)]
@@ -204,12 +228,14 @@ mod tests {
             directory: 250.0,
             below: Some(1000.0),
             fuse: None,
+            plain: None,
         };
         FsReport {
             columns: Columns {
                 directory: column("/mnt", Some("uring")),
                 below: Some(column("/srv", None)),
                 fuse: None,
+                plain: None,
             },
             left_out: vec![LeftOut {
                 column: "fuse",
@@ -246,7 +272,7 @@ mod tests {
         let row = table.lines().find(|line| line.starts_with("4 KiB write"));
         let words: Vec<&str> = row.unwrap().split_whitespace().collect();
         assert_eq!(
-            words[6..],
+            words[5..],
             ["16", "jobs", "writes/s", "250", "1000", "0.25", "–", "–"]
         );
         for line in [
@@ -256,9 +282,55 @@ mod tests {
         ] {
             assert!(table.lines().any(|seen| seen == line), "{line}\n{table}");
         }
-        let widths = table.lines().skip(4).take(2);
-        let widths: Vec<usize> = widths.map(|line| line.chars().count()).collect();
-        assert_eq!(widths[0], widths[1], "{table}");
+        assert_eq!(widths(&table, 4), [85; 2], "{table}");
+    }
+
+    /// Returns the columns of the first line of the table, and of the next.
+    fn widths(table: &str, head: usize) -> Vec<usize> {
+        let lines = table.lines().skip(head).take(2);
+        lines.map(|line| line.chars().count()).collect()
+    }
+
+    #[test]
+    fn a_table_with_plain_writes_has_one_column_and_one_line_more_and_100_columns() {
+        let mut report = report();
+        report.left_out.clear();
+        report.columns.fuse = Some(column("/fuse", Some("classic")));
+        report.columns.plain = Some(column("/plain", Some("classic")));
+        let rates = Columns {
+            directory: 250.0,
+            below: Some(1000.0),
+            fuse: Some(20.0),
+            plain: Some(500.0),
+        };
+        report.rows = vec![JobRow::new(Job::SyncedWrite(16), rates)];
+        let table = report.to_string();
+        let lines: Vec<&str> = table.lines().collect();
+        assert_eq!(
+            lines[3],
+            "plain  /plain (ext4, requests over /dev/fuse), random reads with O_DIRECT; the same, and plain writes to \
+             the members: no checksums, no coding"
+        );
+        let words = |line: &str| -> Vec<String> {
+            let words = line.split_whitespace();
+            words.rev().take(7).map(str::to_owned).collect()
+        };
+        let of_head = ["ratio", "plain", "ratio", "FUSE", "ratio", "below", "DIR"];
+        assert_eq!(words(lines[5]), of_head);
+        let of_row = ["0.50", "500", "12.5", "20.0", "0.25", "1000", "250"];
+        assert_eq!(words(lines[6]), of_row);
+        assert_eq!(widths(&table, 5), [100; 2], "{table}");
+        let json = serde_json::to_value(report).unwrap();
+        assert_eq!(json["rows"][0]["plain"], 500.0);
+        assert_eq!(json["rows"][0]["of_plain"], 0.5);
+        assert_eq!(json["columns"]["plain"]["path"], "/plain");
+    }
+
+    #[test]
+    fn every_title_fits_into_the_table_with_any_number_of_jobs() {
+        for job in Job::all(256) {
+            assert!(job.title().len() <= 37, "{}", job.title());
+        }
     }
 
     #[test]
@@ -270,6 +342,7 @@ mod tests {
         assert_eq!(row["directory"], 250.0);
         assert_eq!(row["of_below"], 0.25);
         assert!(row["fuse"].is_null() && row["of_fuse"].is_null());
+        assert!(row["plain"].is_null() && row["of_plain"].is_null());
         assert!(row.get("title").is_none());
         assert_eq!(json["columns"]["directory"]["transport"], "uring");
         assert_eq!(json["left_out"][0]["column"], "fuse");

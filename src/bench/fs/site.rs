@@ -1,8 +1,9 @@
 //! The directory in which the jobs work.
 
+use std::collections::HashMap;
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{Advice, fadvise};
@@ -34,15 +35,7 @@ impl FsSite {
     ///
     /// If there is too little room, or the directory cannot be made.
     pub fn create(parent: &Path, load: &Load) -> Result<Self, FsBenchError> {
-        let space = rustix::fs::statvfs(parent).map_err(FsBenchError::of("look at", parent))?;
-        let (free, needed) = (
-            space.f_bavail.saturating_mul(space.f_frsize),
-            load.bytes_needed(),
-        );
-        if free < needed {
-            let path = parent.to_owned();
-            return Err(FsBenchError::NoSpace { path, free, needed });
-        }
+        check_free(parent, load.bytes_needed())?;
         let path = parent.join(format!("{PREFIX}{}", Uuid::new_v4()));
         DirBuilder::new()
             .mode(0o700)
@@ -104,6 +97,32 @@ impl Drop for FsSite {
     }
 }
 
+/// Checks that so many bytes have room in each of `directories`. Those on one filesystem need their sum.
+///
+/// # Errors
+///
+/// If there is too little room, or a directory cannot be looked at.
+pub fn check_room(directories: &[PathBuf], bytes: u64) -> Result<(), FsBenchError> {
+    let mut needs = HashMap::new();
+    for directory in directories {
+        let found = fs::metadata(directory).map_err(FsBenchError::of("look at", directory))?;
+        let needed: &mut u64 = needs.entry(found.dev()).or_default();
+        *needed = needed.saturating_add(bytes);
+        check_free(directory, *needed)?;
+    }
+    Ok(())
+}
+
+fn check_free(directory: &Path, needed: u64) -> Result<(), FsBenchError> {
+    let space = rustix::fs::statvfs(directory).map_err(FsBenchError::of("look at", directory))?;
+    let free = space.f_bavail.saturating_mul(space.f_frsize);
+    if free < needed {
+        let path = directory.to_owned();
+        return Err(FsBenchError::NoSpace { path, free, needed });
+    }
+    Ok(())
+}
+
 /// Opens a file with `O_DIRECT`, and reads a block. Some filesystems refuse the first of these, and some the second.
 fn open_direct(path: &Path) -> io::Result<File> {
     let file = OpenOptions::new()
@@ -157,6 +176,22 @@ mod tests {
             panic!("{absent:?}");
         };
         assert_eq!(source.kind(), io::ErrorKind::NotFound);
+    }
+
+    #[test]
+    fn directories_on_one_filesystem_need_the_sum_of_their_room() {
+        let home = tempfile::tempdir().unwrap();
+        let space = rustix::fs::statvfs(home.path()).unwrap();
+        let most = space.f_bavail * space.f_frsize / 3 * 2;
+        let mut directories = vec![home.path().to_owned()];
+        check_room(&directories, most).unwrap();
+        directories.push(home.path().to_owned());
+        let Err(FsBenchError::NoSpace { needed, .. }) = check_room(&directories, most) else {
+            panic!("twice two thirds are more than there is");
+        };
+        assert_eq!(needed, 2 * most);
+        let absent = check_room(&[home.path().join("none")], 1);
+        assert!(matches!(absent, Err(FsBenchError::Io { .. })));
     }
 
     #[test]

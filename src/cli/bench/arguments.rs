@@ -96,13 +96,15 @@ const MOST_JOBS: u64 = 256;
 /// Measure a directory by the usual jobs: sequential and random reads and writes, writes with an fdatasync after
 /// each, and work on many small files. Beside it, in the same run, two others show where the time goes. One is a
 /// directory on the disk of one member, if DIR is on a volume. The other is a filesystem in memory that is mounted
-/// through FUSE in the same way. With the defaults this takes about two minutes. It works in new directories, which it removes. If it is killed,
+/// through FUSE in the same way. With `--plain` a third one also puts the bytes into plain files beside the members. With the
+/// defaults this takes about two minutes. It works in new directories, which it removes. If it is killed,
 /// or interrupted twice, directories named cauchyfs-bench-* stay, and can be removed by hand.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   cauchyfs bench fs /mnt/photos
   cauchyfs bench fs --json --size 1GiB --seconds 10 --jobs 32 /mnt/photos
   cauchyfs bench fs --below /srv /mnt/photos      # compare with this directory
+  cauchyfs bench fs --plain /mnt/photos           # and with plain writes
 
 Random reads bypass the kernel's page cache where the filesystem takes O_DIRECT. Sequential reads begin with \
 POSIX_FADV_DONTNEED. Neither empties the cache of a volume's own daemon: choose a --size above its \
@@ -115,6 +117,12 @@ pub(super) struct FsArguments {
     /// Directory to compare with; by default one on the disk of a member.
     #[arg(long, value_name = "DIR2")]
     pub(super) below: Option<PathBuf>,
+    /// Measure in the same way a filesystem in memory that also writes plain files beside the members: a data file for each
+    /// data shard of a stripe, and a parity file for each parity shard. They have no checksums, no code and no metadata. The
+    /// time beyond that is the volume's own work. Each file needs twice the length of the large file, divided by the data
+    /// shards, and about 1 MiB.
+    #[arg(long)]
+    pub(super) plain: bool,
     /// Length of the large file. Each directory needs six times as much free space.
     #[arg(long, default_value = "256MiB", value_name = "SIZE", value_parser = large_size)]
     pub(super) size: u64,
@@ -129,9 +137,42 @@ pub(super) struct FsArguments {
     #[arg(long, hide = true, value_name = "TRANSPORT",
         value_parser = PossibleValuesParser::new(["auto", "classic"]))]
     pub(super) serve: Option<String>,
+    #[command(flatten)]
+    pub(super) plain_files: PlainArguments,
     /// The directory to measure, for example a mountpoint.
     #[arg(value_name = "DIR")]
     pub(super) directory: PathBuf,
+}
+
+/// The plain files of the process that serves the filesystem in memory.
+#[derive(Debug, Args)]
+pub(super) struct PlainArguments {
+    /// A directory for a plain file, once for each shard of a stripe.
+    #[arg(
+        long = "plain-directory",
+        hide = true,
+        requires = "serve",
+        value_name = "DIR"
+    )]
+    pub(super) directories: Vec<PathBuf>,
+    /// The plain files that are parity files.
+    #[arg(
+        long = "plain-parity",
+        hide = true,
+        requires = "serve",
+        default_value_t = 0,
+        value_name = "M"
+    )]
+    pub(super) parity: usize,
+    /// The most bytes of a shard.
+    #[arg(
+        long = "plain-unit",
+        hide = true,
+        requires = "serve",
+        default_value_t = 0,
+        value_name = "BYTES"
+    )]
+    pub(super) unit_bytes: u32,
 }
 
 /// The most messages whose completeness is counted, and that are decoded by one call.

@@ -22,7 +22,7 @@ use crate::cli::terminal;
 use crate::fuse::Transport;
 
 use memory::MemoryMount;
-use volume::MeasuredVolume;
+use volume::{MeasuredVolume, PlainPlaces};
 
 /// A directory to measure, and what is known of it.
 #[derive(Debug)]
@@ -33,16 +33,17 @@ struct MeasuredDirectory {
     member: Option<u16>,
 }
 
-/// The directories to measure. Dropping it removes the sites before the mount that one of them is on, because fields are
-/// dropped in this order.
+/// The directories to measure. Dropping it removes the sites before the mounts that some of them are on, because fields
+/// are dropped in this order.
 struct Bench {
     sites: Columns<FsSite>,
-    _memory: Option<MemoryMount>,
+    /// That of FUSE, and that of plain writes.
+    _mounts: [Option<MemoryMount>; 2],
     places: Columns<MeasuredDirectory>,
     left_out: Vec<LeftOut>,
 }
 
-/// Measures a directory, and beside it the directory below and the limit of FUSE.
+/// Measures a directory, and beside it the directory below, the limit of FUSE, and that of plain writes if it is asked for.
 ///
 /// # Errors
 ///
@@ -54,7 +55,12 @@ pub(super) fn run(arguments: &FsArguments) -> Result<Outcome, Failure> {
         jobs: arguments.jobs,
     };
     if let Some(transport) = &arguments.serve {
-        return memory::serve(&arguments.directory, transport, &load);
+        return memory::serve(
+            &arguments.directory,
+            transport,
+            &load,
+            &arguments.plain_files,
+        );
     }
     let stop = stop_on_signals().map_err(Failure::environment)?;
     let mut bench = Bench::prepare(arguments, &load)?;
@@ -91,6 +97,8 @@ impl Bench {
         let directory = existing_directory(&arguments.directory)?;
         let volume = MeasuredVolume::at(&directory);
         let transport = volume.transport();
+        let wanted = arguments.plain.then(|| volume.plain_places(load));
+        let plain_places = wanted.transpose()?;
         let directory = MeasuredDirectory {
             directory,
             transport,
@@ -106,24 +114,29 @@ impl Bench {
                 .ok(),
         };
         let (below_site, below) = below.unzip();
-        let (memory, (fuse_site, fuse)) = match MemoryMount::with_site(transport, load) {
-            Ok((memory, fuse)) => (Some(memory), Some(fuse).unzip()),
+        let (fuse_mount, (fuse_site, fuse)) = match MemoryMount::with_site(transport, load, None) {
+            Ok((mount, fuse)) => (Some(mount), Some(fuse).unzip()),
             Err(reason) => {
                 leave_out("fuse", reason);
                 (None, (None, None))
             }
         };
+        let plain = plain_places.map(|places| plain_asked_for(transport, load, &places));
+        let (plain_mount, plain) = plain.transpose()?.unzip();
+        let (plain_site, plain) = plain.unzip();
         Ok(Self {
             sites: Columns {
                 directory: site,
                 below: below_site,
                 fuse: fuse_site,
+                plain: plain_site,
             },
-            _memory: memory,
+            _mounts: [fuse_mount, plain_mount],
             places: Columns {
                 directory,
                 below,
                 fuse,
+                plain,
             },
             left_out,
         })
@@ -139,6 +152,7 @@ impl Bench {
             directory: column(&sites.directory, &places.directory),
             below: both(&sites.below, &places.below),
             fuse: both(&sites.fuse, &places.fuse),
+            plain: both(&sites.plain, &places.plain),
         }
     }
 }
@@ -211,6 +225,18 @@ fn below_of(volume: &MeasuredVolume, load: &Load) -> Result<(FsSite, MeasuredDir
     Ok((site, place))
 }
 
+/// Mounts the filesystem in memory that also writes plain files, and makes a site on it.
+fn plain_asked_for(
+    transport: Option<Transport>,
+    load: &Load,
+    places: &PlainPlaces,
+) -> Result<(MemoryMount, (FsSite, MeasuredDirectory)), Failure> {
+    MemoryMount::with_site(transport, load, Some(places)).map_err(|reason| {
+        Failure::environment(format!("`--plain` cannot be measured: {reason}"))
+            .advise("without `--plain` the other columns are measured")
+    })
+}
+
 fn failure(error: FsBenchError) -> Failure {
     match error {
         FsBenchError::NoSpace { path, free, needed } => Failure::environment(format!(
@@ -219,7 +245,7 @@ fn failure(error: FsBenchError) -> Failure {
             format_size(free),
             format_size(needed)
         ))
-        .advise("`--size` makes the large file smaller; a sixth of the free space is the most"),
+        .advise("a smaller `--size` needs less"),
         FsBenchError::Interrupted => Failure::incomplete(error),
         FsBenchError::Io { .. } => Failure::environment(error),
     }

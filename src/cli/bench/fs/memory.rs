@@ -6,7 +6,7 @@
 //! The serving process ends when its standard input does, and takes the mount and the mountpoint away. So they go even
 //! if the process that measures is killed.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, DirBuilder};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::DirBuilderExt;
@@ -17,21 +17,23 @@ use std::process::{Child, Stdio};
 use serde::{Deserialize, Serialize};
 use uuid::Uuid;
 
+use super::volume::PlainPlaces;
 use super::{MeasuredDirectory, failure};
 use crate::bench::fs::{FsSite, Load};
+use crate::cli::bench::arguments::PlainArguments;
 use crate::cli::failure::{Failure, Outcome};
 use crate::cli::size::format_size;
 use crate::control::mounter::Mounting;
 use crate::control::process::program;
 use crate::fuse::mount::{Mount, MountFlavor, Mounter, Unmount};
 use crate::fuse::mountinfo::{self, MountEntry};
-use crate::fuse::{OnFailure, ServeOptions, Transport, TransportChoice, one_line, serve_memory};
+use crate::fuse::{
+    OnFailure, PlainFiles, PlainShape, ServeOptions, Serving, Transport, TransportChoice, one_line,
+    serve_memory,
+};
 
 /// The beginning of the name of a mountpoint.
 const MOUNTPOINT: &str = "cauchyfs-bench-fuse-";
-
-/// The times of the size that the kernel caches of it at most: the large file, and those of the jobs with several threads.
-const MEMORY_FACTOR: u64 = 2;
 
 /// Room beyond what the jobs need, so that no rounding matters.
 const SPARE: u64 = 1 << 20;
@@ -54,7 +56,8 @@ pub(super) struct MemoryMount {
 }
 
 impl MemoryMount {
-    /// Mounts it and makes a site on it. Requests come on the `wanted` way, that of the volume.
+    /// Mounts it and makes a site on it. Requests come on the `wanted` way, that of the volume. What is written also goes
+    /// into plain files in the places `plain`.
     ///
     /// # Errors
     ///
@@ -62,9 +65,10 @@ impl MemoryMount {
     pub(super) fn with_site(
         wanted: Option<Transport>,
         load: &Load,
+        plain: Option<&PlainPlaces>,
     ) -> Result<(Self, (FsSite, MeasuredDirectory)), String> {
         refuse_without_memory(load)?;
-        let (memory, transport) = Self::start(wanted, load)?;
+        let (memory, transport) = Self::start(wanted, load, plain)?;
         let directory = memory.mountpoint.clone();
         let site = FsSite::create(&directory, load).map_err(|error| failure(error).message)?;
         let place = MeasuredDirectory {
@@ -75,7 +79,11 @@ impl MemoryMount {
         Ok((memory, (site, place)))
     }
 
-    fn start(wanted: Option<Transport>, load: &Load) -> Result<(Self, Transport), String> {
+    fn start(
+        wanted: Option<Transport>,
+        load: &Load,
+        plain: Option<&PlainPlaces>,
+    ) -> Result<(Self, Transport), String> {
         let mountpoint =
             make_mountpoint().map_err(|error| format!("no mountpoint can be made: {error}"))?;
         let transport = match wanted {
@@ -90,6 +98,7 @@ impl MemoryMount {
         };
         let server = program()
             .args(words)
+            .args(plain.map(plain_words).unwrap_or_default())
             .arg(&memory.mountpoint)
             .current_dir("/")
             .stdin(Stdio::piped())
@@ -139,14 +148,81 @@ impl Drop for MemoryMount {
     }
 }
 
+/// Returns the arguments of the serving process that [`PlainArguments`] reads.
+fn plain_words(plain: &PlainPlaces) -> Vec<OsString> {
+    let PlainShape {
+        parity, unit_bytes, ..
+    } = plain.shape;
+    let mut words = vec![
+        format!("--plain-parity={parity}").into(),
+        format!("--plain-unit={unit_bytes}").into(),
+    ];
+    for directory in &plain.directories {
+        words.push("--plain-directory".into());
+        words.push(directory.into());
+    }
+    words
+}
+
+/// Makes the plain files that the process which measures wants; none if it wants none.
+fn plain_files(wanted: &PlainArguments, load: &Load) -> io::Result<Option<PlainFiles>> {
+    let PlainArguments {
+        directories,
+        parity,
+        unit_bytes,
+    } = wanted;
+    if directories.is_empty() {
+        return Ok(None);
+    }
+    let shape = PlainShape {
+        data: directories.len().saturating_sub(*parity),
+        parity: *parity,
+        unit_bytes: *unit_bytes,
+        bytes: load.bytes_at_once(),
+    };
+    PlainFiles::create(directories, shape).map(Some)
+}
+
 /// Serves the filesystem in memory at `mountpoint` until standard input ends.
 ///
 /// # Errors
 ///
 /// If this program did not make the mountpoint, or if the mount cannot be taken away. If it cannot be mounted, the process
 /// at the other end is told.
-pub(super) fn serve(mountpoint: &Path, transport: &str, load: &Load) -> Result<Outcome, Failure> {
+pub(super) fn serve(
+    mountpoint: &Path,
+    transport: &str,
+    load: &Load,
+    plain: &PlainArguments,
+) -> Result<Outcome, Failure> {
     refuse_other_mountpoint(mountpoint)?;
+    let serving = match mount(mountpoint, transport, load, plain) {
+        Ok(serving) => serving,
+        Err(reason) => {
+            tell(&News::Failed(reason)).map_err(Failure::environment)?;
+            remove_if_there(mountpoint).map_err(Failure::environment)?;
+            return Ok(Outcome::Done);
+        }
+    };
+    let transport = serving.transport();
+    let told = tell(&News::Ready { transport });
+    let ended = told.and_then(|()| io::copy(&mut io::stdin(), &mut io::sink()));
+    let unmounted = Mounting::Itself.unmount(serving.mount(), Unmount::Lazily);
+    ended.map_err(Failure::environment)?;
+    unmounted.map_err(Failure::environment)?;
+    remove_if_there(mountpoint).map_err(Failure::environment)?;
+    serving.wait().map_err(Failure::environment)?;
+    Ok(Outcome::Done)
+}
+
+/// Mounts the filesystem in memory; returns a sentence if that cannot be.
+fn mount(
+    mountpoint: &Path,
+    transport: &str,
+    load: &Load,
+    plain: &PlainArguments,
+) -> Result<Serving, String> {
+    let plain = plain_files(plain, load).map_err(|error| error.to_string())?;
     let options = ServeOptions {
         counts: None,
         on_failure: OnFailure::Error,
@@ -170,23 +246,8 @@ pub(super) fn serve(mountpoint: &Path, transport: &str, load: &Load) -> Result<O
         },
     };
     let capacity = load.bytes_needed().saturating_add(SPARE);
-    let serving = match serve_memory(capacity, None, &Mounting::Itself, mountpoint, &options) {
-        Ok(serving) => serving,
-        Err(error) => {
-            tell(&News::Failed(one_line(&error))).map_err(Failure::environment)?;
-            remove_if_there(mountpoint).map_err(Failure::environment)?;
-            return Ok(Outcome::Done);
-        }
-    };
-    let transport = serving.transport();
-    let told = tell(&News::Ready { transport });
-    let ended = told.and_then(|()| io::copy(&mut io::stdin(), &mut io::sink()));
-    let unmounted = Mounting::Itself.unmount(serving.mount(), Unmount::Lazily);
-    ended.map_err(Failure::environment)?;
-    unmounted.map_err(Failure::environment)?;
-    remove_if_there(mountpoint).map_err(Failure::environment)?;
-    serving.wait().map_err(Failure::environment)?;
-    Ok(Outcome::Done)
+    serve_memory(capacity, plain, &Mounting::Itself, mountpoint, &options)
+        .map_err(|error| one_line(&error))
 }
 
 fn tell(news: &News) -> io::Result<()> {
@@ -222,7 +283,8 @@ fn remove_if_there(directory: &Path) -> io::Result<()> {
 
 /// Refuses a load for which this machine has too little memory.
 fn refuse_without_memory(load: &Load) -> Result<(), String> {
-    let needed = load.size.saturating_mul(MEMORY_FACTOR);
+    // The kernel caches the files.
+    let needed = load.bytes_at_once();
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     match available_memory(&text) {
         Some(available) if available < needed => Err(format!(
