@@ -49,20 +49,20 @@ impl References {
     }
 
     /// Runs `attempt`, which holds no lock when it returns. If a quota has no room, waits until everything is removed that
-    /// is about to be, and tries again. At most [`MOST_WAITERS`] calls wait: they are on threads that others need.
+    /// is about to be, and tries again; so too if the volume has none, and a kernel is about to forget a removed inode. At most [`MOST_WAITERS`] calls wait: they are on threads that others need.
     pub(super) fn with_quota<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, FsError>,
     ) -> Result<T, FsError> {
         for wait in [Self::wait_for_removal, Self::wait_for_forgetting] {
             match attempt() {
-                Err(FsError::QuotaExceeded) => {
+                Err(error) if self.may_pass_after_removal(&error) => {
                     let others = self.waiters.fetch_add(1, Ordering::Relaxed);
                     let _leaving = scopeguard::guard((), |()| {
                         self.waiters.fetch_sub(1, Ordering::Relaxed);
                     });
                     if others >= MOST_WAITERS {
-                        return Err(FsError::QuotaExceeded);
+                        return Err(error);
                     }
                     wait(self);
                 }
@@ -70,6 +70,16 @@ impl References {
             }
         }
         attempt()
+    }
+
+    fn may_pass_after_removal(&self, error: &FsError) -> bool {
+        match error {
+            FsError::QuotaExceeded => true,
+            FsError::NoSpace => self.last_unlinked.lock().is_some_and(|(ino, since)| {
+                since.elapsed() < FORGETTING && self.removal.is_left(ino)
+            }),
+            _ => false,
+        }
     }
 
     fn wait_for_removal(&self) {
