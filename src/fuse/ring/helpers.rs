@@ -18,6 +18,13 @@ use crate::workers::Threads;
 /// The time that it takes to hand a request to another thread, and its answer back: two wake-ups, rounded up.
 const HANDOVER: Duration = Duration::from_micros(150);
 
+/// The time from which small writes move. They take longer than [`HANDOVER`] only while they wait. Waits for the lock of
+/// their file, or for the CPU, are short, and a handover adds to them; those for a slow member are not.
+const STALL: Duration = Duration::from_millis(5);
+
+/// The pace of small writes, before that of large ones.
+const SMALL_WRITE: usize = 2;
+
 /// The length from which a request is a large one.
 const LARGE: usize = 32 << 10;
 
@@ -31,7 +38,7 @@ pub(super) struct Helpers {
     jobs: Mutex<Sender<Job>>,
     /// Helpers without a job. Others may wait for a member, and what queued behind them would wait as well.
     idle: Arc<AtomicUsize>,
-    paces: [Pace; 3],
+    paces: [Pace; 4],
 }
 
 /// Running mean of the time that requests of one kind take, in nanoseconds.
@@ -47,8 +54,9 @@ impl Pace {
         self.0.store(mean, Ordering::Relaxed);
     }
 
-    fn is_slow(&self) -> bool {
-        Duration::from_nanos(self.0.load(Ordering::Relaxed)) > HANDOVER
+    /// Returns whether requests take longer than `limit`.
+    fn exceeds(&self, limit: Duration) -> bool {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed)) > limit
     }
 }
 
@@ -100,7 +108,8 @@ impl Helpers {
                 helpers.paces[kind].note(started.elapsed());
             }
         };
-        if !self.paces[kind].is_slow() || !self.take_helper() {
+        let limit = if kind == SMALL_WRITE { STALL } else { HANDOVER };
+        if !self.paces[kind].exceeds(limit) || !self.take_helper() {
             return timed();
         }
         let sent = self.jobs.lock().send(Box::new(timed));
@@ -118,13 +127,35 @@ impl Helpers {
     }
 }
 
-/// Returns which of the paces counts for a request, none if it moves no data, or is a small write: such a write only takes
-/// long while it waits, and each handover would add to that.
+/// Returns which of the paces counts for a request, none if it moves no data.
 fn kind(request: &Request) -> Option<usize> {
-    let is_large = request.data_len() >= LARGE;
+    let is_large = |len: usize| usize::from(len >= LARGE);
     match request.header().opcode {
-        opcode::READ => Some(usize::from(is_large)),
-        opcode::WRITE if is_large => Some(2),
+        opcode::READ => Some(is_large(request.data_len())),
+        opcode::WRITE => Some(SMALL_WRITE + is_large(request.data_len())),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pace_follows_the_time_of_the_last_requests() {
+        let pace = Pace::default();
+        for _ in 0..100 {
+            pace.note(HANDOVER * 4);
+        }
+        assert!(pace.exceeds(HANDOVER), "they wait for a lock");
+        assert!(!pace.exceeds(STALL), "and for no member");
+        for _ in 0..100 {
+            pace.note(STALL * 4);
+        }
+        assert!(pace.exceeds(STALL));
+        for _ in 0..100 {
+            pace.note(HANDOVER / 4);
+        }
+        assert!(!pace.exceeds(HANDOVER));
     }
 }
