@@ -1,9 +1,9 @@
 //! Measuring filesystems by the usual jobs: large and small reads and writes, and work on names.
 //!
-//! Up to four directories take turns at each job, so all of them see the same machine: the directory in question, one
-//! on a filesystem below it, one on a filesystem that costs no more than FUSE itself, and one on a filesystem that costs
-//! no more than FUSE and plain writes. Every job works in a new directory with a unique name ([`FsSite`]), and on nothing
-//! that was there before.
+//! Up to four directories take turns at each job, so all of them see the same machine. The first is the directory in
+//! question, the second one on a filesystem below it. The third is on a filesystem that costs no more than FUSE itself, and
+//! the fourth on one that costs no more than FUSE and plain writes. Every job works in a new directory with a unique name
+//! ([`FsSite`]), and on nothing that was there before.
 
 mod columns;
 mod error;

@@ -36,8 +36,8 @@ pub(super) struct MemoryService {
 }
 
 impl MemoryService {
-    /// Makes an empty filesystem with room for so many bytes of files, which the kernel opens as `opening` says. What is
-    /// written also goes into `plain_files`.
+    /// Makes an empty filesystem with room for so many bytes of files, which the kernel opens as `opening` says. Their
+    /// bytes also go into `plain_files`.
     pub(super) fn new(
         capacity: u64,
         opening: FileOpening,

@@ -147,7 +147,7 @@ pub fn serve(
 }
 
 /// Mounts an empty filesystem in memory on `mountpoint`, and serves it as [`serve()`] does a volume. It has room for
-/// `capacity` bytes of files. What is written also goes into `plain_files`. A benchmark compares a volume with it.
+/// `capacity` bytes of files. Their bytes also go into `plain_files`. A benchmark compares a volume with it.
 ///
 /// # Errors
 ///
@@ -408,7 +408,7 @@ impl Session {
 
 /// Serves requests until the mount is gone.
 ///
-/// Beside io_uring, a program that drops references would wake this thread for each of them, on another CPU. So this one
+/// Beside `io_uring`, a program that drops references would wake this thread for each of them, on another CPU. So this one
 /// rests after a FORGET, and the kernel hands over all that came meanwhile at once.
 fn serve_device(
     service: &dyn Service,

@@ -192,8 +192,7 @@ fn a_run_that_is_interrupted_or_killed_leaves_no_mount_and_an_interrupted_one_no
     assert!(!mounts.contains(text(&bench.temporary)), "{mounts}");
 }
 
-/// The limit of a 4+2 volume: each of six files gets a quarter of the bytes, and not more than the jobs have in files at
-/// once.
+/// The limit of a 4+2 volume. Each of six files gets a quarter of the bytes, and no more than jobs have in files at once.
 #[test]
 fn plain_writes_have_a_rate_for_every_job_and_come_into_files_without_names() {
     if skip_mounts() {

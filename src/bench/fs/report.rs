@@ -140,7 +140,7 @@ impl fmt::Display for FsReport {
         if let Some(plain) = plain {
             writeln!(
                 f,
-                "plain  {plain}; the same, and plain writes to the members: no checksums, no coding"
+                "plain  {plain}; in memory too, with plain writes beside the members: no checksums, no coding"
             )?;
         }
         for LeftOut { column, reason } in &self.left_out {
@@ -308,8 +308,8 @@ mod tests {
         let lines: Vec<&str> = table.lines().collect();
         assert_eq!(
             lines[3],
-            "plain  /plain (ext4, requests over /dev/fuse), random reads with O_DIRECT; the same, and plain writes to \
-             the members: no checksums, no coding"
+            "plain  /plain (ext4, requests over /dev/fuse), random reads with O_DIRECT; in memory too, with plain \
+             writes beside the members: no checksums, no coding"
         );
         let words = |line: &str| -> Vec<String> {
             let words = line.split_whitespace();

@@ -117,9 +117,9 @@ pub(super) struct FsArguments {
     /// Directory to compare with; by default one on the disk of a member.
     #[arg(long, value_name = "DIR2")]
     pub(super) below: Option<PathBuf>,
-    /// Measure in the same way a filesystem in memory that also writes plain files beside the members: a data file for each
-    /// data shard of a stripe, and a parity file for each parity shard. They have no checksums, no code and no metadata. The
-    /// time beyond that is the volume's own work. Each file needs twice the length of the large file, divided by the data
+    /// Measure a filesystem in memory that also writes plain files beside the first members, one for each shard of a stripe.
+    /// They have no checksums, no code and no metadata, and are not read. Where DIR is written, the time beyond that is the
+    /// volume's own work. Each file needs twice the length of the large file, divided by the data
     /// shards, and about 1 MiB.
     #[arg(long)]
     pub(super) plain: bool,

@@ -37,7 +37,7 @@ struct MeasuredDirectory {
 /// are dropped in this order.
 struct Bench {
     sites: Columns<FsSite>,
-    /// That of FUSE, and that of plain writes.
+    /// The mounts of FUSE alone and of plain writes.
     _mounts: [Option<MemoryMount>; 2],
     places: Columns<MeasuredDirectory>,
     left_out: Vec<LeftOut>,

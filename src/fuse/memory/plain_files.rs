@@ -1,7 +1,7 @@
 //! Plain files on the filesystems of members: the limit of what a striping filesystem over these can reach.
 //!
-//! The bytes of each write go into as many data files as a stripe has data shards, and into as many parity files as it
-//! has parity shards. They have no checksum, no code and no metadata, and are not read again.
+//! A write goes in parts into a data file for each data shard of a stripe. Each parity shard has a parity file, with as
+//! many bytes as the first part. There are no checksums, no code and no metadata, and nothing is read again.
 //!
 //! # Invariants
 //!
@@ -82,8 +82,10 @@ pub struct PlainFiles {
     next: AtomicU64,
     /// Small writes that no file has yet.
     gathered: Mutex<Vec<u8>>,
-    /// Held by the one sync that runs. It is taken before `gathered`.
+    /// The lock of the one sync that runs. It is taken before `gathered`.
     syncing: Mutex<()>,
+    /// The number of syncs that have begun.
+    begun: AtomicU64,
     /// The threads that sync several files at once.
     workers: Workers,
     has_failed: AtomicBool,
@@ -92,7 +94,7 @@ pub struct PlainFiles {
 #[derive(Debug)]
 struct PlainFile {
     file: File,
-    /// True if it has bytes that no sync has begun to cover.
+    /// Whether it has bytes that no sync has begun to cover.
     is_dirty: AtomicBool,
 }
 
@@ -115,7 +117,7 @@ impl PlainFiles {
 
     fn over(files: Vec<File>, shape: PlainShape) -> io::Result<Self> {
         let in_memory: io::Result<Vec<bool>> = files.iter().map(is_in_memory).collect();
-        // Where a sync takes no time, waking a thread would.
+        // In memory a sync takes less time than the wake of a thread.
         let all_in_memory = in_memory?.into_iter().all(|is_there| is_there);
         let width = if all_in_memory { 1 } else { files.len() };
         let files = files.into_iter().map(|file| PlainFile {
@@ -130,6 +132,7 @@ impl PlainFiles {
             next: AtomicU64::new(0),
             gathered: Mutex::new(Vec::with_capacity(2 * shape.stripe_bytes())),
             syncing: Mutex::new(()),
+            begun: AtomicU64::new(0),
             workers: Workers::new(width).map_err(io::Error::other)?,
             has_failed: AtomicBool::new(false),
         })
@@ -156,15 +159,21 @@ impl PlainFiles {
     }
 
     /// Makes durable what was written before. The bytes that wait go out, with a record beside them that survives the
-    /// loss of as many files as there are parity files. A sync waits for one that runs, and then does this for all that
-    /// have waited.
+    /// loss of as many files as there are parity files. One sync runs at a time, and serves all that were called before
+    /// it began.
     ///
     /// # Errors
     ///
     /// As [`Self::write`].
     pub(super) fn sync(&self) -> Result<(), FsError> {
+        let begun_before = self.begun.load(Ordering::Acquire);
         let _alone = self.syncing.lock();
         self.check()?;
+        // No other runs now, so one that began since this call has ended.
+        if self.begun.load(Ordering::Acquire) > begun_before {
+            return Ok(());
+        }
+        self.begun.fetch_add(1, Ordering::AcqRel);
         let mut gathered = self.gathered.lock();
         let is_dirty = |file: &PlainFile| file.is_dirty.load(Ordering::Acquire);
         if gathered.is_empty() && !self.files.iter().any(is_dirty) {
@@ -217,7 +226,9 @@ impl PlainFiles {
     /// Has all later calls fail after a failure.
     fn judge(&self, outcome: io::Result<()>) -> Result<(), FsError> {
         outcome.map_err(|error| {
-            self.has_failed.store(true, Ordering::Release);
+            if !self.has_failed.swap(true, Ordering::AcqRel) {
+                tracing::error!("a plain file beside a member cannot be written: {error}");
+            }
             match error.kind() {
                 io::ErrorKind::StorageFull => FsError::NoSpace,
                 io::ErrorKind::QuotaExceeded => FsError::QuotaExceeded,

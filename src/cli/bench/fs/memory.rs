@@ -56,8 +56,8 @@ pub(super) struct MemoryMount {
 }
 
 impl MemoryMount {
-    /// Mounts it and makes a site on it. Requests come on the `wanted` way, that of the volume. What is written also goes
-    /// into plain files in the places `plain`.
+    /// Mounts it and makes a site on it. Requests come on the `wanted` way, that of the volume. Bytes also go into plain
+    /// files in the places `plain`.
     ///
     /// # Errors
     ///
