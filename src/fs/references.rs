@@ -72,12 +72,14 @@ impl References {
         attempt()
     }
 
+    /// Returns whether a call that failed so may pass once removed inodes are gone. The last of them may have gone since.
     fn may_pass_after_removal(&self, error: &FsError) -> bool {
         match error {
             FsError::QuotaExceeded => true,
-            FsError::NoSpace => self.last_unlinked.lock().is_some_and(|(ino, since)| {
-                since.elapsed() < FORGETTING && self.removal.is_left(ino)
-            }),
+            FsError::NoSpace => {
+                let last = *self.last_unlinked.lock();
+                last.is_some_and(|(_, since)| since.elapsed() < FORGETTING)
+            }
             _ => false,
         }
     }

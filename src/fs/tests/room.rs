@@ -65,11 +65,9 @@ fn a_rename_that_finds_no_room_for_its_whiteout_changes_nothing() {
 
 /// A kernel forgets a file on another thread than that of the program that removed it.
 #[test]
-fn a_caller_without_space_waits_until_a_removed_file_is_forgotten_and_else_not_at_all() {
+fn a_caller_without_space_tries_again_after_a_removal_just_now_and_else_not_at_all() {
     let fs = open(&create(64 << 20, None));
     let regular = libc::S_IFREG | 0o644;
-    let made = fs.names().mknod(ROOT, Ino::ROOT, b"file", regular, 0);
-    let ino = made.unwrap().ino;
     let mut attempts = 0;
     let refused = fs.references.with_quota(|| {
         attempts += 1;
@@ -77,20 +75,26 @@ fn a_caller_without_space_waits_until_a_removed_file_is_forgotten_and_else_not_a
     });
     assert!(matches!(refused, Err(FsError::NoSpace)), "{refused:?}");
     assert_eq!(attempts, 1);
-    fs.names().unlink(Ino::ROOT, b"file").unwrap();
-    std::thread::scope(|scope| {
-        let mut forgets = Some(|| fs.open_files().forget(ino, 1));
-        let passed = fs.references.with_quota(|| {
-            let is_left = fs.removal.is_left(ino);
-            // The kernel does so once the first attempt was refused.
-            if let Some(forget) = forgets.take() {
-                scope.spawn(forget);
-            }
-            if is_left {
-                return Err(FsError::NoSpace);
-            }
-            Ok(())
-        });
-        assert!(passed.is_ok(), "{passed:?}");
+    // A thread may be held up for so long that a removal is no longer one of just now.
+    let passes = (0..100).any(|_| {
+        let made = fs.names().mknod(ROOT, Ino::ROOT, b"file", regular, 0);
+        let ino = made.unwrap().ino;
+        fs.names().unlink(Ino::ROOT, b"file").unwrap();
+        std::thread::scope(|scope| {
+            let mut forgets = Some(|| fs.open_files().forget(ino, 1));
+            let outcome = fs.references.with_quota(|| {
+                let is_left = fs.removal.is_left(ino);
+                // It does so while the first attempt fails, or after that.
+                if let Some(forget) = forgets.take() {
+                    scope.spawn(forget);
+                }
+                if is_left {
+                    return Err(FsError::NoSpace);
+                }
+                Ok(())
+            });
+            outcome.is_ok()
+        })
     });
+    assert!(passes);
 }

@@ -6,7 +6,7 @@
 //! # Invariants
 //!
 //! - The files have no names, so that none is left behind: [`PlainFiles::create`] removes each name at once.
-//! - No file becomes longer than [`PlainShape::file_bytes`], because offsets begin anew at [`PlainShape::reuse_bytes`].
+//! - No file becomes longer than [`PlainShape::file_bytes`], because offsets start again at [`PlainShape::reuse_bytes`].
 //! - After a failure every call fails, because bytes of other callers may be lost with those of the failed one.
 
 use std::fs::{self, File};
@@ -55,7 +55,7 @@ impl PlainShape {
         self.reuse_bytes() + (MAX_DATA + BLOCK) as u64
     }
 
-    /// Returns the offset at which offsets of a file begin anew.
+    /// Returns the offset at which offsets of a file start again.
     fn reuse_bytes(&self) -> u64 {
         let share = self.bytes.div_ceil(self.data.max(1) as u64);
         share.max(1).next_multiple_of(BLOCK as u64)
@@ -78,7 +78,7 @@ pub struct PlainFiles {
     data: usize,
     stripe_bytes: usize,
     reuse_bytes: u64,
-    /// The offset of the next write, counted without beginning anew.
+    /// The offset of the next write, counted without starting again.
     next: AtomicU64,
     /// Small writes that no file has yet.
     gathered: Mutex<Vec<u8>>,
@@ -391,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn offsets_begin_anew_so_that_no_file_exceeds_its_bound() {
+    fn offsets_start_again_so_that_no_file_exceeds_its_bound() {
         let home = tempfile::tempdir().unwrap();
         let shape = PlainShape {
             bytes: 100_000,
