@@ -49,7 +49,8 @@ impl References {
     }
 
     /// Runs `attempt`, which holds no lock when it returns. If a quota has no room, waits until everything is removed that
-    /// is about to be, and tries again; so too if the volume has none, and a kernel is about to forget a removed inode. At most [`MOST_WAITERS`] calls wait: they are on threads that others need.
+    /// is about to be, and tries again. It does the same if the volume has no space and a file was removed just now. At
+    /// most [`MOST_WAITERS`] calls wait: they are on threads that others need.
     pub(super) fn with_quota<T>(
         &self,
         mut attempt: impl FnMut() -> Result<T, FsError>,

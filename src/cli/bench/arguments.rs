@@ -96,8 +96,8 @@ const MOST_JOBS: u64 = 256;
 /// Measure a directory by the usual jobs: sequential and random reads and writes, writes with an fdatasync after
 /// each, and work on many small files. Beside it, in the same run, two others show where the time goes. One is a
 /// directory on the disk of one member, if DIR is on a volume. The other is a filesystem in memory that is mounted
-/// through FUSE in the same way. With `--plain` a third one also puts the bytes into plain files beside the members. With the
-/// defaults this takes about two minutes. It works in new directories, which it removes. If it is killed,
+/// through FUSE in the same way. With the defaults this takes about two minutes. `--plain` adds another filesystem in
+/// memory, whose bytes also go into plain files beside the members, and takes longer. It works in new directories, which it removes. If it is killed,
 /// or interrupted twice, directories named cauchyfs-bench-* stay, and can be removed by hand.
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
