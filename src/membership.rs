@@ -72,6 +72,7 @@ mod superblock_recovery;
 mod superblock_writer;
 mod superblocks;
 mod superseded;
+mod zeros;
 
 pub use access::Access;
 pub use acknowledged::Acknowledged;

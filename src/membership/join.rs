@@ -33,6 +33,7 @@ use super::shape::VolumeShape;
 use super::slots::{Look, look, write_whole};
 use super::snapshot::Membership;
 use super::stale_copies::StaleCopies;
+use super::zeros::write_zeros;
 use crate::format::superblock::{MAX_MEMBERS, MemberEntry, Superblock};
 use crate::format::{Generation, MemberId, MemberIndex, SegmentId, files};
 use crate::store::{Executor, Hold, Store, StoreError, StoreErrorKind, StoreLock, StoreRef};
@@ -184,6 +185,7 @@ impl MemberChanges {
                 store.create(name, journal_bytes)
             };
             call("make the journal", Box::new(renew))?;
+            write_zeros(&self.executor, store, name, journal_bytes)?;
         }
         for name in [files::INDEX, files::BALLAST, files::DATA_BALLAST] {
             call("remove", Box::new(move |store| store.remove(name)))?;

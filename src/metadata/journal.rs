@@ -1,6 +1,7 @@
 //! Writing the journal: two files in every live member, used in turn.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -43,9 +44,15 @@ pub(super) fn size_for(disk: &Disk) -> Result<u64, MetaError> {
 /// Makes the files of a new volume.
 pub(super) fn create(disk: &Disk) -> Result<(), MetaError> {
     let size = size_for(disk)?;
+    let members = disk.members().membership().live();
     for name in &names() {
-        for member in disk.members().membership().live() {
-            disk.create(member, name, size)?;
+        for member in &members {
+            disk.create(*member, name, size)?;
+        }
+        let new = members.iter().map(|member| (*member, 0..size)).collect();
+        let failed = disk.members().io().write_zeros(name, new);
+        if let Some((_, error)) = failed.into_iter().next() {
+            return Err(error.into());
         }
     }
     Ok(())
@@ -120,9 +127,13 @@ impl Journal {
     ) -> Result<Self, MetaError> {
         let names = names();
         let size = Self::existing_size(disk, &names)?;
-        for member in disk.members().membership().live() {
-            for name in &names {
-                prepare(disk, member, name, size);
+        let live = disk.members().membership().live();
+        for name in &names {
+            let prepare =
+                |member: &MemberIndex| Some((*member, prepare(disk, *member, name, size)?));
+            let new = live.iter().filter_map(prepare).collect();
+            for (member, error) in disk.members().io().write_zeros(name, new) {
+                tracing::info!(%member, "records in its {name} may take longer at first: {error}");
             }
         }
         if disk.members().membership().is_failed() {
@@ -476,18 +487,20 @@ impl Journal {
     }
 }
 
-/// Makes sure that a member has a journal file of `size` bytes, or fails the member.
-fn prepare(disk: &Disk, member: MemberIndex, name: &Arc<str>, size: u64) {
+/// Makes sure that a member has a journal file of `size` bytes, or fails the member. Returns the range that is new.
+fn prepare(disk: &Disk, member: MemberIndex, name: &Arc<str>, size: u64) -> Option<Range<u64>> {
+    let new = |range: Range<u64>| move |()| Some(range);
     let prepared = match disk.len(member, name) {
-        Ok(Some(len)) if len == size => Ok(()),
-        Ok(Some(len)) if len > size => disk.truncate(member, name, size),
-        Ok(Some(len)) => disk.reserve(member, name, len..size),
-        Ok(None) => disk.create(member, name, size),
+        Ok(Some(len)) if len == size => Ok(None),
+        Ok(Some(len)) if len > size => disk.truncate(member, name, size).map(|()| None),
+        Ok(Some(len)) => disk.reserve(member, name, len..size).map(new(len..size)),
+        Ok(None) => disk.create(member, name, size).map(new(0..size)),
         Err(error) => Err(error),
     };
-    if let Err(error) = prepared
-        && !error.is_member_failure()
-    {
-        disk.fail(member, &error);
-    }
+    prepared.unwrap_or_else(|error| {
+        if !error.is_member_failure() {
+            disk.fail(member, &error);
+        }
+        None
+    })
 }

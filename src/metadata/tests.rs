@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod faults;
 mod full;
+mod initialised;
 mod joined;
 mod lost_writes;
 mod memory;

@@ -202,3 +202,39 @@ fn a_full_disk_is_left_out_where_the_others_suffice() {
     sound("degraded");
     volume.unmount();
 }
+
+/// Returns whether a whole file was written. Space that is only reserved counts as a hole.
+fn is_written(file: &Path) -> bool {
+    let file = fs::File::open(file).expect("the file is there");
+    let len = file.metadata().expect("it is open").len();
+    let first_hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(0));
+    len > 0 && first_hole.expect("it is not empty") == len
+}
+
+/// The first write to space that is only reserved changes the metadata of the filesystem too, which an fsync waits for.
+#[test]
+fn the_journals_of_new_and_of_replaced_members_are_written_and_not_only_reserved() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = mixed();
+    let are_written = |member: &Path| {
+        for journal in ["journal.0", "journal.1"] {
+            let file = member.join(journal);
+            assert!(is_written(&file), "{}", file.display());
+        }
+    };
+    volume.members.iter().for_each(|member| are_written(member));
+    volume.mount();
+    for index in [EXT4, XFS, BTRFS] {
+        volume.delete_member(index);
+        eventually("the loss is seen", || volume.members_in("online") < 6);
+        let new = volume.members[index].with_file_name("new");
+        let arguments = [&index.to_string(), text(&new)];
+        let (code, said) = volume.command(&["member", "replace"], &arguments);
+        assert_eq!(code, Some(0), "{said}");
+        are_written(&new);
+        eventually("the new one replaces it", || volume.status().1 == 0);
+    }
+    volume.unmount();
+}

@@ -13,7 +13,7 @@
 
 use std::collections::BTreeSet;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -28,7 +28,9 @@ use super::{
     Traffic, Visitor,
 };
 use calls::retry;
-use filesystems::{DURABLE_WRITE_FILESYSTEMS, LOCAL_FILESYSTEMS, MEMORY_FILESYSTEMS};
+use filesystems::{
+    DURABLE_WRITE_FILESYSTEMS, LOCAL_FILESYSTEMS, MARKING_FILESYSTEMS, MEMORY_FILESYSTEMS,
+};
 use handles::{Handles, Open};
 use own::{Failed, Oddity, Seen};
 use resident::Residence;
@@ -43,6 +45,7 @@ mod lock;
 mod own;
 mod resident;
 mod roles;
+mod space;
 mod tree;
 mod trust;
 
@@ -65,6 +68,8 @@ pub struct DirStore {
     is_local: bool,
     /// True if one request writes bytes durably; otherwise a write and a sync do.
     writes_durably: bool,
+    /// True if the filesystem marks reserved space as used when it is first written.
+    marks_first_writes: bool,
     residence: Residence,
     /// True if no operation on an open file waits for a device.
     is_in_memory: bool,
@@ -107,6 +112,7 @@ impl DirStore {
             handles: Handles::new(),
             is_local: is_one_of(&LOCAL_FILESYSTEMS),
             writes_durably: is_one_of(&DURABLE_WRITE_FILESYSTEMS),
+            marks_first_writes: is_one_of(&MARKING_FILESYSTEMS),
             is_in_memory: is_one_of(&MEMORY_FILESYSTEMS),
             residence,
             takes_direct: AtomicBool::new(true),
@@ -307,43 +313,6 @@ impl DirStore {
         }
         let (done, ended) = repeat(&*self.buffered(name, action)?);
         ended.map(|()| done).map_err(self.failed(action, name))
-    }
-
-    /// Makes the file and its space, and both durable; the caller removes what is left on failure.
-    fn fill_new(&self, parts: Name<'_>, file: &OwnedFd, len: u64) -> Result<(), Failed> {
-        tree::overwrite_in_place(file);
-        self.grow(file, 0, len)?;
-        retry(|| sys::fsync(file))?;
-        self.tree.sync_dir(parts.dir)
-    }
-
-    /// Reserves a range of a file, or just grows it where nothing can be reserved.
-    fn grow(&self, file: impl AsFd, offset: u64, len: u64) -> Result<(), Errno> {
-        if len == 0 {
-            return Ok(());
-        }
-        match retry(|| sys::fallocate(&file, FallocateFlags::empty(), offset, len)) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                let end = offset.checked_add(len).ok_or(Errno::FBIG)?;
-                if Seen::of(&file)?.len < end {
-                    retry(|| sys::ftruncate(&file, end))?;
-                }
-                self.give_up_reserving();
-                Ok(())
-            }
-            // A filesystem that writes to a new place each time may report success without having reserved anything.
-            Ok(()) if tree::taken_by(&Seen::of(&file)?) < len => {
-                self.give_up_reserving();
-                Ok(())
-            }
-            other => other,
-        }
-    }
-
-    fn give_up_reserving(&self) {
-        if self.reserves.swap(false, Ordering::Relaxed) {
-            tracing::info!(path = self.label, "no space can be reserved here");
-        }
     }
 
     /// A deleted directory takes no new files: that tells it apart from a file that is absent.
@@ -597,6 +566,7 @@ impl Store for DirStore {
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
             filesystem: identity.st_dev,
             reserves: self.reserves.load(Ordering::Relaxed),
+            marks_first_writes: self.marks_first_writes,
             page_cache: self.page_cache(),
         })
     }

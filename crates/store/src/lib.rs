@@ -58,6 +58,8 @@ pub struct Space {
     /// True if files take their space when they are made, and not only when they are written. True until
     /// a file was seen not to.
     pub reserves: bool,
+    /// True if the first write to reserved space also changes metadata of the filesystem, which a durable write waits for.
+    pub marks_first_writes: bool,
     /// The way from large files to their device.
     pub page_cache: PageCacheUse,
 }

@@ -50,6 +50,8 @@ struct DiskState {
     failing: Option<StoreErrorKind>,
     /// True if files take their space when they are made.
     reserves: bool,
+    /// The answer of [`Store::space`].
+    marks_first_writes: bool,
 }
 
 impl DiskState {
@@ -94,6 +96,7 @@ impl MemDisk {
             locks: Vec::new(),
             failing: None,
             reserves: true,
+            marks_first_writes: false,
         };
         Self {
             shared: Arc::new(Mutex::new(state)),
@@ -204,6 +207,11 @@ impl MemDisk {
     /// `fallocate` do.
     pub fn stop_reserving(&self) {
         self.shared.lock().reserves = false;
+    }
+
+    /// Makes [`Store::space`] say that first writes are slower, as ext4 and XFS have them.
+    pub fn mark_first_writes(&self) {
+        self.shared.lock().marks_first_writes = true;
     }
 
     /// Returns whether any file has writes that are not durable.
@@ -428,6 +436,7 @@ impl Store for MemStore {
             free_bytes: state.free_bytes(),
             filesystem: Arc::as_ptr(&self.disk.shared).addr() as u64,
             reserves: state.reserves,
+            marks_first_writes: state.marks_first_writes,
             page_cache: PageCacheUse::Whole,
         })
     }

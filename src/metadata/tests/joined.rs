@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use super::initialised::assert_written;
 use super::rig::{Mounted, Records, Refused, Rig, content, difference, inline};
-use crate::format::MemberIndex;
+use crate::format::{MemberIndex, files};
 use crate::membership::{Access, Belongings, JoinAs, MembersError};
 use crate::metadata::Batch;
-use crate::store::{CutPolicy, MemDisk, StoreRef};
+use crate::store::{CutPolicy, FaultPlan, FaultStore, MemDisk, StoreRef};
 
 /// The member that stays, and is lost later.
 const OLD: usize = 0;
@@ -52,16 +53,22 @@ impl Halved {
     }
 
     fn join(&self) {
+        let store: StoreRef = Arc::new(self.rig.disks[JOINING].open());
+        self.join_through(&store);
+    }
+
+    /// Lets the new directory join through a store.
+    fn join_through(&self, store: &StoreRef) {
+        let index = MemberIndex(u16::try_from(JOINING).expect("a small number"));
         let belongings = Belongings {
             journal_bytes: self.mounted.meta.journal_file_bytes().expect("a journal"),
             ..Belongings::default()
         };
-        let index = MemberIndex(u16::try_from(JOINING).expect("a small number"));
-        let place = JoinAs::InPlaceOf(index);
-        let store: StoreRef = Arc::new(self.rig.disks[JOINING].open());
         let changes = self.mounted.members.changes();
         changes
-            .join(place, &store, &belongings, |_, _| Ok::<_, MembersError>(()))
+            .join(JoinAs::InPlaceOf(index), store, &belongings, |_, _| {
+                Ok::<_, MembersError>(())
+            })
             .expect("its place is free");
     }
 
@@ -162,4 +169,20 @@ fn a_member_that_joins_an_idle_volume_is_admitted_at_once() {
     assert!(volume.admit());
     volume.put("later");
     volume.assert_nothing_is_hidden(true, "idle");
+}
+
+#[test]
+fn the_journals_of_a_member_that_joins_are_written_where_the_filesystem_marks_first_writes() {
+    let volume = Halved::new();
+    volume.rig.disks[JOINING].mark_first_writes();
+    let plan = FaultPlan::new();
+    let disk = Arc::new(volume.rig.disks[JOINING].open());
+    let store: StoreRef = Arc::new(FaultStore::new(disk, JOINING, &plan));
+    plan.record();
+    volume.join_through(&store);
+    let calls = plan.take_log();
+    let size = volume.mounted.meta.journal_file_bytes().expect("a journal");
+    for name in files::JOURNALS {
+        assert_written(&calls, (JOINING, name), 0..size);
+    }
 }
