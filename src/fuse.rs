@@ -31,6 +31,7 @@ mod seek;
 mod serve;
 mod serve_options;
 mod signals;
+mod turns;
 mod waiting;
 pub mod walk;
 mod without_volume;

@@ -24,6 +24,7 @@ use super::report::Report;
 use super::request::{InFlight, Service};
 use super::ring::{self, Rings};
 use super::serve_options::{ServeOptions, TransportChoice};
+use super::turns::Turns;
 use super::waiting::{OnFailure, WaitingRequests};
 use crate::format::Ino;
 use crate::fs::ServedFs;
@@ -358,11 +359,13 @@ impl Session {
         service: &Arc<dyn Service>,
         outcome: &Sender<io::Result<()>>,
     ) -> io::Result<()> {
+        let turns = Arc::new(Turns::default());
         (0..count).try_for_each(|number| {
             let (service, device) = (Arc::clone(service), Arc::clone(&self.device));
             let (report, waiting) = (Report::new(outcome), Arc::clone(&self.waiting));
+            let turns = Arc::clone(&turns);
             self.threads.start(format!("request-{number}"), move || {
-                let served = serve_device(&*service, &device, transport);
+                let served = serve_device(&*service, &device, &turns, transport);
                 waiting.end();
                 report.send(served);
             })
@@ -413,9 +416,10 @@ impl Session {
 fn serve_device(
     service: &dyn Service,
     device: &Arc<Device>,
+    turns: &Turns,
     transport: Transport,
 ) -> io::Result<()> {
-    while let Some(request) = device.receive()? {
+    while let Some((request, _work)) = turns.receive(|| device.receive())? {
         let is_forget = matches!(
             request.header().opcode,
             opcode::FORGET | opcode::BATCH_FORGET
