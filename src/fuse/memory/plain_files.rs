@@ -166,13 +166,24 @@ impl PlainFiles {
     ///
     /// As [`Self::write`].
     pub(super) fn sync(&self) -> Result<(), FsError> {
-        let begun_before = self.begun.load(Ordering::Acquire);
+        self.sync_since(self.begun.load(Ordering::Acquire))
+    }
+
+    /// Does the same for a caller at whose call `begun_before` syncs had begun.
+    fn sync_since(&self, begun_before: u64) -> Result<(), FsError> {
         let _alone = self.syncing.lock();
         self.check()?;
-        // No other runs now, so one that began since this call has ended.
+        // No other runs now, so one that began since that call has ended.
         if self.begun.load(Ordering::Acquire) > begun_before {
             return Ok(());
         }
+        let begun = self.begin_sync();
+        self.judge(begun.and_then(|()| self.sync_files()))
+    }
+
+    /// Begins a sync: writes the bytes that wait and a record beside them, if any file has or gets new bytes.
+    fn begin_sync(&self) -> io::Result<()> {
+        // Counted before it takes bytes, because a caller that counts it may have written others.
         self.begun.fetch_add(1, Ordering::AcqRel);
         let mut gathered = self.gathered.lock();
         let is_dirty = |file: &PlainFile| file.is_dirty.load(Ordering::Acquire);
@@ -181,8 +192,7 @@ impl PlainFiles {
         }
         let put = self.put(&gathered, &[0; BLOCK]);
         gathered.clear();
-        drop(gathered);
-        self.judge(put.and_then(|()| self.sync_files()))
+        put
     }
 
     /// Syncs the files that have new bytes, all of them at once.
@@ -283,11 +293,15 @@ fn is_in_memory(file: &File) -> io::Result<bool> {
 #[cfg(test)]
 mod tests {
     use std::os::fd::AsRawFd;
+    use std::sync::Barrier;
     use std::thread;
 
     use super::*;
 
     const UNIT: usize = 8192;
+
+    /// The bytes of a write that waits for others.
+    const SMALL: usize = 100;
 
     const SHAPE: PlainShape = PlainShape {
         data: 4,
@@ -374,8 +388,7 @@ mod tests {
         let with_record = [first, &[0; BLOCK]].concat();
         let (own, parity) = (with_record.as_slice(), with_record.as_slice());
         assert_eq!(bytes(&plain), [own, rest, &[], &[], parity, parity]);
-        let is_dirty = |file: &PlainFile| file.is_dirty.load(Ordering::Acquire);
-        assert!(!plain.files.iter().any(is_dirty));
+        assert!(is_clean(&plain));
         // Nothing is new.
         plain.sync().unwrap();
         assert_eq!(
@@ -458,6 +471,119 @@ mod tests {
             counts[usize::from(*byte)] += 1;
         }
         assert_eq!(counts[1..], [10 * (4 * UNIT + 1000); 8]);
+    }
+
+    /// The callers that sync at once, by the byte that each of them writes.
+    const CALLERS: std::ops::RangeInclusive<u8> = 1..=8;
+
+    /// Has callers write, and sync once all have called. Each runs `check` after that. Returns the outcomes of the syncs.
+    fn sync_at_once(plain: &PlainFiles, check: &(dyn Fn(u8) + Sync)) -> Vec<Result<(), FsError>> {
+        let all_called = Barrier::new(CALLERS.len());
+        let call = |caller| {
+            let written = plain.write(&[caller; SMALL]);
+            let begun_before = plain.begun.load(Ordering::Acquire);
+            all_called.wait();
+            written.unwrap();
+            let outcome = plain.sync_since(begun_before);
+            check(caller);
+            outcome
+        };
+        thread::scope(|scope| {
+            let call = &call;
+            let callers: Vec<_> = CALLERS
+                .map(|caller| scope.spawn(move || call(caller)))
+                .collect();
+            let outcomes = callers.into_iter().map(|caller| caller.join().unwrap());
+            outcomes.collect()
+        })
+    }
+
+    /// Returns how many bytes of this value the data files have.
+    fn count(plain: &PlainFiles, value: u8) -> usize {
+        let data = bytes(plain).into_iter().take(plain.data).flatten();
+        data.filter(|byte| *byte == value).count()
+    }
+
+    fn is_clean(plain: &PlainFiles) -> bool {
+        let is_dirty = |file: &PlainFile| file.is_dirty.load(Ordering::Acquire);
+        plain.gathered.lock().is_empty() && !plain.files.iter().any(is_dirty)
+    }
+
+    #[test]
+    fn callers_of_a_sync_that_has_not_begun_share_it_and_none_returns_before_its_bytes_are_out() {
+        let home = tempfile::tempdir().unwrap();
+        let plain = plain(home.path(), SHAPE);
+        // All files have new bytes.
+        plain.write(&vec![u8::MAX; 4 * UNIT]).unwrap();
+        let outcomes = sync_at_once(&plain, &|caller| {
+            assert!(is_clean(&plain), "caller {caller}");
+            assert_eq!(count(&plain, caller), SMALL, "caller {caller}");
+        });
+        assert_eq!(outcomes.len(), CALLERS.len());
+        assert!(outcomes.iter().all(Result::is_ok), "{outcomes:?}");
+        assert_eq!(plain.begun.load(Ordering::Acquire), 1);
+        // There is one record.
+        let end = UNIT + CALLERS.len() * SMALL + BLOCK;
+        assert_eq!(lengths(&plain), [end, UNIT, UNIT, UNIT, end, end]);
+    }
+
+    #[test]
+    fn a_sync_that_has_begun_is_waited_for_by_callers_before_it_and_serves_none_after_it() {
+        let home = tempfile::tempdir().unwrap();
+        let plain = plain(home.path(), SHAPE);
+        let begun = || plain.begun.load(Ordering::Acquire);
+        plain.write(&[1; SMALL]).unwrap();
+        let before = begun();
+        let has_ended = AtomicBool::new(false);
+        let running = plain.syncing.lock();
+        plain.begin_sync().unwrap();
+        plain.write(&[2; SMALL]).unwrap();
+        let after = begun();
+        thread::scope(|scope| {
+            let caller = scope.spawn(|| {
+                plain.sync_since(before).unwrap();
+                assert!(has_ended.load(Ordering::Acquire));
+            });
+            // A caller that did not wait would return meanwhile.
+            for _ in 0..1000 {
+                if caller.is_finished() {
+                    break;
+                }
+                thread::yield_now();
+            }
+            plain.sync_files().unwrap();
+            has_ended.store(true, Ordering::Release);
+            drop(running);
+        });
+        assert_eq!((begun(), count(&plain, 1)), (1, SMALL));
+        assert_eq!(count(&plain, 2), 0, "the sync came before these");
+        plain.sync_since(after).unwrap();
+        assert_eq!((begun(), count(&plain, 2)), (2, SMALL));
+        assert!(is_clean(&plain));
+    }
+
+    #[test]
+    fn an_error_of_a_shared_sync_is_told_to_all_its_callers() {
+        let shape = PlainShape {
+            data: 1,
+            parity: 0,
+            ..SHAPE
+        };
+        // One takes no bytes. The other takes them, and cannot be synced.
+        for (path, errno) in [("/dev/full", libc::ENOSPC), ("/dev/null", libc::EINVAL)] {
+            let file = File::options().write(true).open(path).unwrap();
+            let plain = PlainFiles::over(vec![file], shape).unwrap();
+            let outcomes = sync_at_once(&plain, &|_| ());
+            let errno_of = |outcome: Result<(), FsError>| match outcome.unwrap_err() {
+                FsError::NoSpace => Some(libc::ENOSPC),
+                FsError::Io(error) => error.raw_os_error(),
+                other => panic!("{path}: {other}"),
+            };
+            // The caller that ran the sync has its error. The others learn that it failed.
+            let known: Vec<i32> = outcomes.into_iter().filter_map(errno_of).collect();
+            assert_eq!(known, [errno], "{path}");
+            assert_eq!(plain.begun.load(Ordering::Acquire), 1, "{path}");
+        }
     }
 
     #[test]
