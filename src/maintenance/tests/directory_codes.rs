@@ -175,6 +175,17 @@ fn volume() -> StripeClass {
     StripeClass::VOLUME
 }
 
+/// Returns a volume over so many members with files of its own code and of two others, and the classes of the three.
+fn filled(count: usize, codes: [(usize, usize); 2]) -> (Rig, TestFs, [StripeClass; 3], Classed) {
+    let rig = rig(2, count);
+    let fs = rig.open(&[]);
+    let [first, second] = codes.map(|(data, parity)| fs.class_for(data, parity));
+    let classes = [volume(), first, second];
+    let mut files = Classed::default();
+    files.fill(&fs, 0, &classes);
+    (rig, fs, classes, files)
+}
+
 #[test]
 fn files_of_several_codes_written_at_once_survive_the_losses_that_each_promises() {
     let rig = rig(2, 6);
@@ -247,11 +258,7 @@ fn bytes_that_only_the_journal_has_get_the_code_of_their_file_after_a_crash() {
 
 #[test]
 fn lost_shards_of_every_code_are_rebuilt() {
-    let rig = rig(2, 8);
-    let fs = rig.open(&[]);
-    let classes = [volume(), fs.class_for(5, 1), fs.class_for(4, 2)];
-    let mut files = Classed::default();
-    files.fill(&fs, 0, &classes);
+    let (rig, fs, classes, mut files) = filled(8, [(5, 1), (4, 2)]);
     fs.lose(&rig, 3);
     let counted = fs.maintenance.redundancy.redundancy().unwrap();
     assert!(
@@ -616,12 +623,8 @@ fn a_member_stays_that_the_stripes_of_a_directory_need() {
 #[test]
 fn a_change_of_the_code_of_the_volume_leaves_those_of_directories() {
     for (data, parity) in [(2, 3), (3, 2), (5, 2)] {
-        let rig = rig(2, 7);
-        let fs = rig.open(&[]);
         // One has the same code as the volume has afterwards.
-        let classes = [volume(), fs.class_for(5, 1), fs.class_for(5, 2)];
-        let mut files = Classed::default();
-        files.fill(&fs, 0, &classes);
+        let (rig, fs, classes, mut files) = filled(7, [(5, 1), (5, 2)]);
         fs.flush();
         let before: BTreeSet<SegmentId> = segments_of_directories(&fs);
         let to = StripeCode {

@@ -45,6 +45,17 @@ fn of_unit(unit_bytes: u32) -> StripeCode {
     }
 }
 
+/// Returns a volume of 2+1 that was given a smaller unit, and more parity with that.
+fn of_small_unit_and_more_parity() -> (Rig, Model, TestFs) {
+    let (rig, mut model) = filled(2, 1, 5);
+    let to = StripeCode {
+        unit_bytes: SMALL,
+        ..wanted(2, 2, CodeId::RS_CAUCHY)
+    };
+    let fs = changed(&rig, to, &mut model);
+    (rig, model, fs)
+}
+
 /// Brings all stripes to the code in force.
 #[track_caller]
 fn finish(fs: &TestFs, context: &str) -> RebuildProgress {
@@ -139,12 +150,7 @@ fn a_unit_that_is_changed_there_and_back_has_only_that_rewritten_which_was_writt
 /// The rewritten stripes get the shards with which the others are widened.
 #[test]
 fn a_unit_that_changes_with_the_parity_has_each_stripe_written_once() {
-    let (rig, mut model) = filled(2, 1, 5);
-    let to = StripeCode {
-        unit_bytes: SMALL,
-        ..wanted(2, 2, CodeId::RS_CAUCHY)
-    };
-    let fs = changed(&rig, to, &mut model);
+    let (rig, model, fs) = of_small_unit_and_more_parity();
     let live = fs.stripes().into_iter();
     let live = live.filter(|stripe| fs.transactions.catalog.has_backref(*stripe).unwrap());
     let records = live.map(|stripe| fs.transactions.stripe(stripe).unwrap().unwrap());
@@ -278,12 +284,7 @@ fn a_damaged_note_on_a_unit_counts_as_none_and_a_rebuild_forgets_it() {
 /// A member that was given up keeps stripes from being rewritten. Parity that is added does not wait for that.
 #[test]
 fn stripes_of_another_unit_get_added_parity_in_place_without_a_member_that_was_given_up() {
-    let (rig, mut model) = filled(2, 1, 5);
-    let to = StripeCode {
-        unit_bytes: SMALL,
-        ..wanted(2, 2, CodeId::RS_CAUCHY)
-    };
-    let fs = changed(&rig, to, &mut model);
+    let (rig, model, fs) = of_small_unit_and_more_parity();
     fs.lose(&rig, 4);
     fs.rebuild().unwrap();
     assert_eq!(fs.greatest_height(), UNIT as u32);

@@ -5,11 +5,7 @@ use super::*;
 /// Their greatest height follows from the unit of the volume.
 #[test]
 fn a_change_of_the_stripe_unit_rewrites_the_stripes_of_directories_with_their_codes() {
-    let rig = rig(2, 7);
-    let fs = rig.open(&[]);
-    let classes = [volume(), fs.class_for(5, 1), fs.class_for(5, 2)];
-    let mut files = Classed::default();
-    files.fill(&fs, 0, &classes);
+    let (rig, fs, classes, mut files) = filled(7, [(5, 1), (5, 2)]);
     fs.flush();
     let old = segments_of_directories(&fs);
     assert!(!old.is_empty());
