@@ -3,6 +3,7 @@
 use super::super::rebuild::{assert_whole, fill};
 use super::*;
 use crate::format::record::Counter;
+use crate::store::{Effect, Fault, Scope};
 
 /// The unit to which most volumes here change. Theirs is [`UNIT`] before.
 const SMALL: u32 = 4096;
@@ -220,6 +221,63 @@ fn a_power_cut_at_any_call_of_a_change_leaves_the_unit_of_each_stripe_known() {
         }
     }
     assert_eq!(units.len(), 2, "{units:?}");
+}
+
+/// The note stays, and is true of all that is written until the next change. A single failure sets one member aside. A
+/// lasting one ends the volume.
+#[test]
+fn a_change_that_fails_after_its_note_changes_no_unit_and_can_be_ordered_again() {
+    let (base, model) = filled_with(2, 1, 4, 1);
+    for is_lasting in [false, true] {
+        let mut noted = 0;
+        for call in 1.. {
+            let context = format!("call {call}, lasting {is_lasting}");
+            let (rig, mut model) = (base.fork(), model.clone());
+            let plan = FaultPlan::new();
+            let fs = rig.open_with_faults(&plan).unwrap();
+            let fault = Fault::at(call, Effect::Eio).of(Scope::Changing);
+            plan.add(if is_lasting { fault.lasting() } else { fault });
+            let outcome = fs.change_code(of_unit(SMALL));
+            if plan.triggered() == 0 {
+                outcome.unwrap();
+                break;
+            }
+            if outcome.is_ok() {
+                continue;
+            }
+            if !is_lasting {
+                fill(&fs, 1000, &mut model);
+                assert_holds(&fs, &model, &context);
+            }
+            drop(fs);
+            rig.cut(CutPolicy::Drop);
+            let fs = rig.open_in(&[], &context);
+            if fs.noted_units().is_empty() || fs.code().unit_bytes == SMALL {
+                continue;
+            }
+            noted += 1;
+            assert_ordered_again(fs, &rig, model, &context);
+        }
+        assert!(noted > 0, "lasting {is_lasting}");
+    }
+}
+
+/// Asserts that a volume has the unit from before a change that failed, and that all of it gets the new one in the end.
+fn assert_ordered_again(fs: TestFs, rig: &Rig, mut model: Model, context: &str) {
+    assert_eq!(fs.code().unit_bytes, UNIT as u32, "{context}");
+    assert_holds(&fs, &model, context);
+    fill(&fs, 2000, &mut model);
+    let before = fs.extents_of(0..9);
+    assert!(!fs.awaits_other_codes(), "{context}");
+    finish(&fs, context);
+    assert_eq!(fs.extents_of(0..9), before, "{context}: they moved");
+    assert_eq!(fs.greatest_height(), UNIT as u32, "{context}");
+    fs.close();
+    let fs = changed(rig, of_unit(SMALL), &mut model);
+    assert!(fs.awaits_other_codes(), "{context}");
+    finish(&fs, context);
+    assert_eq!(fs.greatest_height(), SMALL, "{context}");
+    assert_whole(fs, rig, &[], 1, &model, context);
 }
 
 #[test]
