@@ -16,7 +16,7 @@ use cauchyfs_testkit::{pattern, subsets};
 use super::{InodeLocks, Maintenance, MissingShards, Pace, RebuildProgress, RebuildScope};
 use crate::codec::{CodeId, Geometry};
 use crate::format::record::{Backref, Extent, Marker};
-use crate::format::{BLOCK_SIZE, Ino, Record, ShardIndex, StripeId, files, key};
+use crate::format::{BLOCK_SIZE, Ino, Record, SegmentId, ShardIndex, StripeId, files, key};
 use crate::membership::{Access, JoinAs};
 use crate::metadata::{Batch, Key, Value};
 use crate::store::{
@@ -88,7 +88,7 @@ fn unlimited(wait: &dyn Fn(Duration) -> bool) -> Pace<'_> {
 }
 
 /// The same, without any rest.
-fn at_once() -> Pace<'static> {
+pub(super) fn at_once() -> Pace<'static> {
     unlimited(&|_| true)
 }
 
@@ -102,7 +102,7 @@ fn ways_to_cut(seed: u64) -> [CutPolicy; 3] {
     [CutPolicy::Drop, CutPolicy::Keep, CutPolicy::Reorder(seed)]
 }
 
-struct NoLocks;
+pub(super) struct NoLocks;
 
 impl InodeLocks for NoLocks {
     fn with_locked(&self, _: Ino, work: &mut dyn FnMut()) {
@@ -112,8 +112,8 @@ impl InodeLocks for NoLocks {
 
 /// The disks of a volume.
 #[derive(Clone)]
-struct Rig {
-    disks: Vec<MemDisk>,
+pub(super) struct Rig {
+    pub(super) disks: Vec<MemDisk>,
 }
 
 impl Rig {
@@ -152,7 +152,7 @@ impl Rig {
     }
 
     /// Copies the disks as they are, synced and unsynced.
-    fn fork(&self) -> Self {
+    pub(super) fn fork(&self) -> Self {
         Self {
             disks: self.disks.iter().map(MemDisk::fork).collect(),
         }
@@ -184,7 +184,7 @@ impl Rig {
         (0..self.disks.len()).filter(holds).collect()
     }
 
-    fn open(&self, lost: &[usize]) -> TestFs {
+    pub(super) fn open(&self, lost: &[usize]) -> TestFs {
         TestFs::open(self.stores(lost), Access::ReadWrite).unwrap()
     }
 
@@ -195,12 +195,20 @@ impl Rig {
         opened.unwrap_or_else(|error| panic!("{context}: {error}"))
     }
 
-    fn bytes_of(&self, written: &WrittenShard) -> Vec<u8> {
+    pub(super) fn bytes_of(&self, written: &WrittenShard) -> Vec<u8> {
         let mut bytes = vec![0; written.height];
         let disk = self.disks[written.disk].open();
         disk.read_at(&written.name, written.offset, &mut bytes)
             .unwrap();
         bytes
+    }
+
+    /// Returns whether the place of a shard is free: its file is gone, or has no bytes there.
+    pub(super) fn is_freed(&self, written: &WrittenShard) -> bool {
+        let mut bytes = vec![0; written.height];
+        let disk = self.disks[written.disk].open();
+        let read = disk.read_at(&written.name, written.offset, &mut bytes);
+        read.is_err() || bytes.iter().all(|byte| *byte == 0)
     }
 
     fn open_with_faults(&self, plan: &FaultPlan) -> Result<TestFs, CommitError> {
@@ -216,9 +224,9 @@ fn executor() -> Arc<Executor> {
 }
 
 /// A filesystem over a transactions, in its barest form: numbered files, written whole.
-struct TestFs {
-    transactions: Arc<Transactions>,
-    maintenance: Arc<Maintenance>,
+pub(super) struct TestFs {
+    pub(super) transactions: Arc<Transactions>,
+    pub(super) maintenance: Arc<Maintenance>,
 }
 
 impl TestFs {
@@ -280,7 +288,7 @@ impl TestFs {
         self.transactions.apply(batch)
     }
 
-    fn extents(&self, file: u64) -> Result<Vec<(u64, Extent)>, CommitError> {
+    pub(super) fn extents(&self, file: u64) -> Result<Vec<(u64, Extent)>, CommitError> {
         let (from, end) = key::extents_from(Ino(file), 0);
         let found = self.transactions.scan(&from, &end, usize::MAX)?;
         let parse = |(key, value): &(Key, Value)| {
@@ -320,7 +328,7 @@ impl TestFs {
         Ok(bytes)
     }
 
-    fn sync(&self) -> Result<(), CommitError> {
+    pub(super) fn sync(&self) -> Result<(), CommitError> {
         self.transactions.sync()
     }
 
@@ -340,7 +348,7 @@ impl TestFs {
             .run(RebuildScope::Everything, &NoLocks, &unlimited(wait))
     }
 
-    fn close(self) {
+    pub(super) fn close(self) {
         self.maintenance.close().unwrap();
     }
 
@@ -363,17 +371,17 @@ impl TestFs {
 }
 
 /// The place of a shard that a record calls written.
-struct WrittenShard {
-    stripe: StripeId,
-    shard: ShardIndex,
-    disk: usize,
-    name: String,
-    offset: u64,
-    height: usize,
+pub(super) struct WrittenShard {
+    pub(super) stripe: StripeId,
+    pub(super) shard: ShardIndex,
+    pub(super) disk: usize,
+    pub(super) name: String,
+    pub(super) offset: u64,
+    pub(super) height: usize,
 }
 
 impl TestFs {
-    fn written_shards(&self) -> Vec<WrittenShard> {
+    pub(super) fn written_shards(&self) -> Vec<WrittenShard> {
         let mut found = Vec::new();
         for stripe in self.stripes() {
             let record = self.transactions.stripe(stripe).unwrap().unwrap();
@@ -416,7 +424,7 @@ impl TestFs {
     }
 
     /// Looks on the disks whether every shard that a record calls written is there and right.
-    fn assert_shards_lie_on(&self, rig: &Rig, lost: &[usize], context: &str) {
+    pub(super) fn assert_shards_lie_on(&self, rig: &Rig, lost: &[usize], context: &str) {
         for written in self
             .written_shards()
             .iter()
@@ -448,12 +456,39 @@ impl TestFs {
 }
 
 /// Files and their bytes.
-type Model = BTreeMap<u64, Vec<u8>>;
+pub(super) type Model = BTreeMap<u64, Vec<u8>>;
 
-fn assert_holds(fs: &TestFs, model: &Model, context: &str) {
+pub(super) fn assert_holds(fs: &TestFs, model: &Model, context: &str) {
     for (&file, expected) in model {
         let read = fs.read(file);
         let read = read.unwrap_or_else(|error| panic!("{context}: file {file}: {error}"));
         assert!(read == *expected, "{context}: file {file} has other bytes");
     }
+}
+
+/// The stripes of [`packed`].
+const PACKED: usize = 7;
+
+/// Returns a volume of 2+1 with stripes of two files each, all in one segment.
+pub(super) fn packed() -> (Rig, Model, SegmentId) {
+    let rig = Rig::new(2, 1, 6);
+    let fs = rig.open(&[]);
+    let mut model = Model::new();
+    for file in 0..2 * PACKED as u64 {
+        let bytes = pattern(file, 4000);
+        fs.write(file, &bytes).unwrap();
+        model.insert(file, bytes);
+        if file % 2 == 1 {
+            fs.transactions.stripes.writer().seal();
+            fs.sync().unwrap();
+        }
+    }
+    let segments = fs.transactions.stripes.segments().all();
+    let [segment] = &segments[..] else {
+        panic!("there are other segments: {segments:?}");
+    };
+    let segment = segment.id;
+    assert_eq!(fs.stripes().len(), PACKED);
+    fs.close();
+    (rig, model, segment)
 }

@@ -420,3 +420,6 @@ fn packs(stripes: &[Copied], capacity: usize) -> Vec<&[Copied]> {
     }
     packs
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,32 +1,8 @@
-//! Changes of the code between two packs: stripes of one segment of which each pack becomes one new stripe.
+//! Changes of the code between two packs: stripes of one segment of which each pack becomes one new stripe. That holds the
+//! bytes of three or four.
 
 use super::super::rebuild::assert_whole;
 use super::*;
-
-/// The stripes of the segment. A new one holds the bytes of three or four.
-const STRIPES: usize = 7;
-
-/// Returns a volume of 2+1 with stripes of two files each, all in one segment.
-fn packed() -> (Rig, Model, SegmentId) {
-    let rig = Rig::new(2, 1, 6);
-    let fs = rig.open(&[]);
-    let mut model = Model::new();
-    for file in 0..2 * STRIPES as u64 {
-        let bytes = pattern(file, 4000);
-        fs.write(file, &bytes).unwrap();
-        model.insert(file, bytes);
-        if file % 2 == 1 {
-            fs.transactions.stripes.writer().seal();
-            fs.sync().unwrap();
-        }
-    }
-    let segments = fs.segments();
-    assert_eq!(segments.len(), 1, "{segments:?}");
-    let segment = *segments.keys().next().unwrap();
-    assert_eq!(live_in(&fs, segment), STRIPES);
-    fs.close();
-    (rig, model, segment)
-}
 
 /// Counts the stripes of a segment that hold bytes of files.
 fn live_in(fs: &TestFs, segment: SegmentId) -> usize {
@@ -50,11 +26,11 @@ fn a_code_that_changes_between_two_packs_of_a_segment_counts_for_the_rest_and_fo
             let context = format!("{first:?}, then {second:?}, {policy:?}");
             let (rig, mut model) = (base.fork(), model.clone());
             let fs = changed(&rig, first, &mut model);
-            let stopped = fs.rebuild_while(&|_| live_in(&fs, segment) == STRIPES);
+            let stopped = fs.rebuild_while(&|_| live_in(&fs, segment) == PACKED);
             let stopped = stopped.unwrap();
             assert_eq!(stopped.state, RebuildState::Stopped, "{context}");
             let left = live_in(&fs, segment);
-            assert!((1..STRIPES).contains(&left), "{context}: {left} are left");
+            assert!((1..PACKED).contains(&left), "{context}: {left} are left");
             drop(fs);
             rig.cut(policy);
             // The loss of one member is borne by both codes, and by the first one.
