@@ -187,7 +187,7 @@ pub(super) struct MountArguments {
     /// is later. Files that a rename replaces by new ones or that are cut do not count. At least 10 may always go, and nothing
     /// is refused before the files are counted, which takes seconds after the mount. Programs see EPERM;
     /// everything else goes on, background work too. It costs a count of all files at the mount and every hour, but for
-    /// pauses. The count of removals begins anew with a mount. A refusal stays during an outage and for
+    /// pauses. The count of removals begins again with a mount. A refusal stays during an outage and for
     /// the next mount with `--interlock`. A mount without it ends the refusal, and a crash none that a program saw.
     #[arg(long, value_name = "PERCENT", value_parser = parse_percent)]
     pub(super) interlock: Option<u8>,

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_began_anew_and_one_that_was_silent_add_nothing_that_was_not_seen() {
+    fn a_daemon_that_began_again_and_one_that_was_silent_add_nothing_that_was_not_seen() {
         let origin = Instant::now();
         let mut history = History::new(origin, SystemTime::UNIX_EPOCH);
         history.note(origin, bytes(1 << 40, 1 << 40));

@@ -33,7 +33,7 @@ impl Capped {
         })
     }
 
-    fn begin_anew(&mut self) -> io::Result<()> {
+    fn begin_again(&mut self) -> io::Result<()> {
         fs::rename(&self.path, self.path.with_extension("old"))?;
         *self = Self::open(&self.path)?;
         Ok(())
@@ -43,7 +43,7 @@ impl Capped {
 impl Write for Capped {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let is_full = self.len > 0 && self.len + bytes.len() as u64 > MOST_BYTES;
-        if is_full && self.begin_anew().is_err() {
+        if is_full && self.begin_again().is_err() {
             // It was deleted, or its directory takes no more files: what there is goes.
             self.file.set_len(0)?;
             self.len = 0;

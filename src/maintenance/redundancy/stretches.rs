@@ -99,7 +99,7 @@ impl Stretches {
             .iter()
             .filter(|(_, stretch)| stretch.segments.keys().any(|id| other.contains(id)))
             .map(|(id, _)| *id);
-        let is_found_anew = |stripe: &&StripeId| {
+        let has_changed = |stripe: &&StripeId| {
             self.unrecoverable_ranges.get(stripe) != unrecoverable_ranges.get(stripe)
         };
         let stripes = self
@@ -107,7 +107,7 @@ impl Stretches {
             .keys()
             .chain(unrecoverable_ranges.keys());
         let of_stripes = stripes
-            .filter(is_found_anew)
+            .filter(has_changed)
             .map(|stripe| self.limits.stretch_len().stretch_of(*stripe));
         let dirty = dirty.into_iter().map(|group| StretchId(group >> 1));
         let provisional = self.provisional.iter().copied();

@@ -118,7 +118,7 @@ impl TestFs {
 }
 
 #[test]
-fn stripes_are_written_anew_where_their_shards_cannot_stay() {
+fn stripes_are_rewritten_where_their_shards_cannot_stay() {
     let (cauchy, fft) = (CodeId::RS_CAUCHY, CodeId::RS_FFT);
     for (from, to) in [
         ((4, 2), wanted(2, 1, cauchy)),
@@ -200,7 +200,7 @@ fn parity_is_not_dropped_from_stripes_that_need_it() {
 
 /// A new stripe is a fraction of an old one.
 #[test]
-fn stripes_of_many_new_ones_are_written_anew_in_full() {
+fn stripes_of_many_new_ones_are_rewritten_in_full() {
     let rig = Rig::with_unit(8, 1, &[DISK; 9], 4 * UNIT);
     let fs = rig.open(&[]);
     let mut model = Model::new();

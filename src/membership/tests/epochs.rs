@@ -170,14 +170,14 @@ fn members_are_split_stale_or_current_as_their_past_says() {
 /// Epochs are numbered in the order they began anywhere, so that none has the number of another.
 struct Model {
     known: Vec<BTreeSet<usize>>,
-    rosters: Vec<BTreeSet<usize>>,
+    memberships: Vec<BTreeSet<usize>>,
 }
 
 impl Model {
     fn new(count: usize) -> Self {
         Self {
             known: vec![BTreeSet::from([0]); count],
-            rosters: vec![(0..count).collect()],
+            memberships: vec![(0..count).collect()],
         }
     }
 
@@ -194,20 +194,20 @@ impl Model {
         }
         let current: BTreeSet<_> = set.iter().copied().filter(|i| *known(i) == tip).collect();
         let epoch = tip.last().copied()?;
-        if current != self.rosters[epoch] {
+        if current != self.memberships[epoch] {
             self.begin(&current, &current);
         }
         Some(current)
     }
 
-    /// Begins an epoch of `roster`, after the one that `current` are in.
-    fn begin(&mut self, roster: &BTreeSet<usize>, current: &BTreeSet<usize>) {
+    /// Begins an epoch of `membership`, after the one that `current` are in.
+    fn begin(&mut self, membership: &BTreeSet<usize>, current: &BTreeSet<usize>) {
         let mut known = current
             .first()
             .map_or(BTreeSet::new(), |i| self.known[*i].clone());
-        known.insert(self.rosters.len());
-        self.rosters.push(roster.clone());
-        for index in roster {
+        known.insert(self.memberships.len());
+        self.memberships.push(membership.clone());
+        for index in membership {
             self.known[*index].clone_from(&known);
         }
     }

@@ -111,14 +111,14 @@ fn a_damaged_page_is_served_by_another_copy_and_repaired() {
     rig.disks[0].corrupt("index", 8192, |bytes| bytes.fill(0xa5), size);
     let reached = verify(&rig, &[], &script, progress, "copy 0 is garbage");
     assert_eq!(reached, 10);
-    let (mended, intact) = (whole(&rig.disks[0]), whole(&rig.disks[1]));
-    let frames = mended[8192..]
+    let (repaired, intact) = (whole(&rig.disks[0]), whole(&rig.disks[1]));
+    let frames = repaired[8192..]
         .chunks_exact(FRAME_BYTES)
         .zip(intact[8192..].chunks_exact(FRAME_BYTES));
     let good = frames.filter(|(frame, _)| frame.iter().any(|byte| *byte != 0xa5));
     let good =
-        good.inspect(|(frame, intact)| assert_eq!(frame, intact, "mended with something else"));
-    assert!(good.count() > 1, "what was met has been mended");
+        good.inspect(|(frame, intact)| assert_eq!(frame, intact, "repaired with something else"));
+    assert!(good.count() > 1, "what was met has been repaired");
 }
 
 /// Returns the index file of a disk, with every intact frame's page and sequence changed, and the frame

@@ -311,7 +311,7 @@ fn the_page_shows_a_deleted_member_live_in_light_and_dark_on_a_phone_and_by_keyb
     assert_eq!(
         page.value("window.isSame"),
         true,
-        "the page was not loaded anew"
+        "the page was not loaded again"
     );
     let said = of(".querySelector('.sentence').textContent");
     assert_eq!(

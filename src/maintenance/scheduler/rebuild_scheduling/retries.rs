@@ -141,7 +141,7 @@ mod tests {
         assert!(retries.note_done(&FailedWork::Balance));
         assert!(!retries.note_done(&FailedWork::Balance), "nothing waits");
         retries.note_failure(FailedWork::Balance, now);
-        assert!(retries.may_try(now + SETTLED), "it begins anew");
+        assert!(retries.may_try(now + SETTLED), "it begins again");
     }
 
     #[test]
