@@ -83,21 +83,20 @@ impl Disk {
         name: &Arc<str>,
         len: u64,
     ) -> Result<(), StoreError> {
-        self.create_on(&[member], name, len)
-    }
-
-    /// As [`Disk::create`], on many members at once.
-    pub(super) fn create_on(
-        &self,
-        members: &[MemberIndex],
-        name: &Arc<str>,
-        len: u64,
-    ) -> Result<(), StoreError> {
-        let name = || Arc::clone(name);
-        let removed = self.each(members, || Op::Remove { name: name() });
-        removed.into_iter().try_for_each(|(_, answer)| answer)?;
-        let created = self.each(members, || Op::Create { name: name(), len });
-        created.into_iter().try_for_each(|(_, answer)| answer)
+        self.one(
+            member,
+            Op::Remove {
+                name: Arc::clone(name),
+            },
+        )?;
+        self.one(
+            member,
+            Op::Create {
+                name: Arc::clone(name),
+                len,
+            },
+        )?;
+        Ok(())
     }
 
     /// Removes a file. That need not be durable.
