@@ -366,12 +366,12 @@ impl Watcher {
     fn go_on(&self, left_out: &[MemberIndex]) -> Option<VolumeRest> {
         let volume = self.volume.take()?;
         tracing::warn!("members are back: the volume is opened again");
-        self.open_repeatedly(volume, left_out, &mut |_| ())
+        self.close_and_open(volume, left_out, &mut |_| ())
     }
 
     /// Closes a volume that serves no more, as by a crash, and opens it again, as often as that takes. `tell` gets the outcome
     /// of each attempt.
-    fn open_repeatedly(
+    fn close_and_open(
         &self,
         volume: Volume,
         left_out: &[MemberIndex],

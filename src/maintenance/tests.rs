@@ -207,8 +207,10 @@ impl Rig {
     pub(super) fn is_freed(&self, written: &WrittenShard) -> bool {
         let mut bytes = vec![0; written.height];
         let disk = self.disks[written.disk].open();
-        let read = disk.read_at(&written.name, written.offset, &mut bytes);
-        read.is_err() || bytes.iter().all(|byte| *byte == 0)
+        match disk.read_at(&written.name, written.offset, &mut bytes) {
+            Ok(()) => bytes.iter().all(|byte| *byte == 0),
+            Err(error) => error.kind().lacks_file() || error.kind() == StoreErrorKind::ShortRead,
+        }
     }
 
     fn open_with_faults(&self, plan: &FaultPlan) -> Result<TestFs, CommitError> {

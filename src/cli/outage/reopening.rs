@@ -53,7 +53,7 @@ impl Watcher {
             tell(Err(failure));
             return None;
         }
-        let rest = self.open_repeatedly(volume, &left_out, &mut |opened| {
+        let rest = self.close_and_open(volume, &left_out, &mut |opened| {
             tell(opened.map_err(|failure| DaemonFailure::NotReopened {
                 failure: Some(VolumeFailure {
                     error: failure.message.clone(),

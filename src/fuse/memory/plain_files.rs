@@ -534,16 +534,20 @@ mod tests {
         let begun = || plain.begun.load(Ordering::Acquire);
         plain.write(&[1; SMALL]).unwrap();
         let before = begun();
-        let has_ended = AtomicBool::new(false);
+        let (has_called, has_ended) = (AtomicBool::new(false), AtomicBool::new(false));
         let running = plain.syncing.lock();
         plain.begin_sync().unwrap();
         plain.write(&[2; SMALL]).unwrap();
         let after = begun();
         thread::scope(|scope| {
             let caller = scope.spawn(|| {
+                has_called.store(true, Ordering::Release);
                 plain.sync_since(before).unwrap();
                 assert!(has_ended.load(Ordering::Acquire));
             });
+            while !has_called.load(Ordering::Acquire) {
+                thread::yield_now();
+            }
             // A caller that did not wait would return meanwhile.
             for _ in 0..1000 {
                 if caller.is_finished() {

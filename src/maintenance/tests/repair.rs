@@ -15,7 +15,7 @@ fn every_wrong_block_is_reconstructed_and_a_data_block_repaired_on_its_member() 
     fs.transactions.checkpoint().unwrap();
     let shards = fs.written_shards();
     fs.close();
-    let mut mended = 0;
+    let mut repaired = 0;
     for shard in &shards {
         let WrittenShard {
             disk,
@@ -33,7 +33,7 @@ fn every_wrong_block_is_reconstructed_and_a_data_block_repaired_on_its_member() 
             let context = format!("disk {disk}, {name}, byte {at}");
             assert_holds(&fs, &model, &context);
             if fs.transactions.repaired_ranges() > 0 {
-                mended += 1;
+                repaired += 1;
                 let after = rig.bytes_of(shard);
                 assert!(after == before, "{context}: not what was there before");
                 let errors: Vec<u64> = fs
@@ -53,7 +53,7 @@ fn every_wrong_block_is_reconstructed_and_a_data_block_repaired_on_its_member() 
             }
         }
     }
-    assert!(mended >= 9, "only {mended} data blocks were mended");
+    assert!(repaired >= 9, "only {repaired} data blocks were repaired");
 }
 
 #[test]

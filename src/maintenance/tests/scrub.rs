@@ -412,7 +412,7 @@ fn a_continued_scrub_reports_the_shards_missing_and_wrong_at_its_end() {
     assert!(done.is_clean(), "{done:?}");
     assert_eq!(done.record.began, stopped.began, "it went on");
     assert_eq!(done.record.repaired, 2);
-    assert!(shards_on(&rig, &fs) == whole, "mended on the disks");
+    assert!(shards_on(&rig, &fs) == whole, "repaired on the disks");
     assert_holds(&fs, &model, "scrubbed");
     // Shards that go missing after they were passed are reported as well.
     let stop_late = |status: &ScrubStatus| {

@@ -1,5 +1,5 @@
-//! Changes of the code between two packs: stripes of one segment of which each pack becomes one new stripe. That holds the
-//! bytes of three or four.
+//! Changes of the code between two packs: stripes of one segment of which each pack becomes one new stripe. With the codes
+//! here, a new stripe holds the bytes of three or four old ones.
 
 use super::super::rebuild::assert_whole;
 use super::*;

@@ -44,7 +44,7 @@ fn rot_on_a_member_absent_when_it_was_passed_is_repaired_before_a_scrub_is_throu
     assert_eq!(done.record.repaired, spoilt);
     assert!(done.is_clean(), "{done:?}");
     assert_eq!(wrong_pieces(&fs), [(3, spoilt)]);
-    assert!(shards_on(&rig, &fs) == whole, "mended on the disk");
+    assert!(shards_on(&rig, &fs) == whole, "repaired on the disk");
     assert_holds(&fs, &model, "scrubbed");
 }
 
@@ -64,10 +64,10 @@ fn the_second_pass_can_be_stopped_between_segments_and_goes_on_there() {
     scrub_until(&fs, |record| record.segment >= record.end);
     fs.take_back(&rig, 3);
     for passed in 1..shards.len() {
-        let mended = shards[..passed].iter().sum();
-        let stopped = scrub_until(&fs, |record| record.repaired >= mended).record;
-        assert_eq!(stopped.repaired, mended);
-        assert!(!stopped.is_finished && stopped.missing == all - mended);
+        let repaired = shards[..passed].iter().sum();
+        let stopped = scrub_until(&fs, |record| record.repaired >= repaired).record;
+        assert_eq!(stopped.repaired, repaired);
+        assert!(!stopped.is_finished && stopped.missing == all - repaired);
     }
     let done = scrub(&fs);
     assert!(done.is_clean(), "{done:?}");
@@ -131,7 +131,7 @@ fn a_scrub_continued_without_another_member_reports_that_it_did_not_verify_membe
     assert_eq!(done.record.missing, missing + stopped.missing);
     assert!(rig.bytes_of(passed) != whole, "the rot is there still");
     assert_eq!(scrub(&fs).record.repaired, 1, "the next one finds it");
-    assert!(rig.bytes_of(passed) == whole, "mended on the disk");
+    assert!(rig.bytes_of(passed) == whole, "repaired on the disk");
     assert_eq!(fs.maintenance.scrubber.unverified_by_scrub(), 0);
 }
 
