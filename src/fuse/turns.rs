@@ -146,7 +146,9 @@ mod tests {
         drop(works);
         waiting.push(turn(&turns).expect("three wait"));
         assert!(turn(&turns).is_none(), "enough wait");
-        waiting.into_iter().for_each(|turn| drop(turn.begin()));
+        for turn in waiting {
+            drop(turn.begin());
+        }
     }
 
     #[test]
@@ -192,11 +194,11 @@ mod tests {
                 let (received, ended) = (Arc::clone(&received), ended.clone());
                 let served = Arc::clone(&served);
                 thread::spawn(move || {
-                    let receive = || match received.lock().recv() {
-                        Ok(()) => Ok(Some(())),
-                        Err(_) if end == End::Unmounted => Ok(None),
-                        Err(disconnected) if end == End::Error => Err(disconnected),
-                        Err(_) => panic!("on purpose"),
+                    let receive = || match (received.lock().recv(), end) {
+                        (Ok(()), _) => Ok(Some(())),
+                        (Err(_), End::Unmounted) => Ok(None),
+                        (Err(disconnected), End::Error) => Err(disconnected),
+                        (Err(disconnected), End::Panic) => panic!("{disconnected}"),
                     };
                     let _ended = scopeguard::guard(ended, |ended| ended.send(()).unwrap());
                     while let Ok(Some(((), _work))) = turns.receive(receive) {

@@ -17,6 +17,7 @@ const ZEROS_BYTES: usize = 1 << 20;
 impl MemberIo {
     /// Writes zeros to a reserved range of a file on each of these members, on all of them at once. Those whose filesystem
     /// has no use for that are left alone. Returns the members that failed.
+    #[must_use]
     pub fn write_zeros(
         &self,
         name: &Arc<str>,

@@ -68,8 +68,6 @@ pub struct DirStore {
     is_local: bool,
     /// True if one request writes bytes durably; otherwise a write and a sync do.
     writes_durably: bool,
-    /// True if the filesystem marks reserved space as used when it is first written.
-    marks_first_writes: bool,
     residence: Residence,
     /// True if no operation on an open file waits for a device.
     is_in_memory: bool,
@@ -112,7 +110,6 @@ impl DirStore {
             handles: Handles::new(),
             is_local: is_one_of(&LOCAL_FILESYSTEMS),
             writes_durably: is_one_of(&DURABLE_WRITE_FILESYSTEMS),
-            marks_first_writes: is_one_of(&MARKING_FILESYSTEMS),
             is_in_memory: is_one_of(&MEMORY_FILESYSTEMS),
             residence,
             takes_direct: AtomicBool::new(true),
@@ -561,12 +558,13 @@ impl Store for DirStore {
             .map_err(self.failed("measure", "directory"))?;
         let identity =
             retry(|| sys::fstat(self.tree.top())).map_err(self.failed("measure", "directory"))?;
+        let kind = self.tree.kind();
         Ok(Space {
             total_bytes: stat.f_blocks.saturating_mul(stat.f_frsize),
             free_bytes: stat.f_bavail.saturating_mul(stat.f_frsize),
             filesystem: identity.st_dev,
             reserves: self.reserves.load(Ordering::Relaxed),
-            marks_first_writes: self.marks_first_writes,
+            marks_first_writes: kind.is_ok_and(|kind| MARKING_FILESYSTEMS.contains(&kind)),
             page_cache: self.page_cache(),
         })
     }
