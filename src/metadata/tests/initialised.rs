@@ -82,7 +82,7 @@ fn the_journals_of_a_new_volume_are_written_in_small_pieces_where_the_filesystem
     }
 }
 
-/// What an old journal holds may still be needed, so only the space that is added to it is written.
+/// Only the space that is added to an old journal is written, because its records may still be needed.
 #[test]
 fn a_mount_writes_the_space_of_journals_that_it_makes_or_extends() {
     let rig = formatted(&FaultPlan::new());
