@@ -185,7 +185,8 @@ impl MemberChanges {
                 store.create(name, journal_bytes)
             };
             call("make the journal", Box::new(renew))?;
-            write_zeros(&self.executor, store, name, journal_bytes)?;
+            let is_wanted = || !self.membership.is_released();
+            write_zeros(&self.executor, store, name, journal_bytes, is_wanted)?;
         }
         for name in [files::INDEX, files::BALLAST, files::DATA_BALLAST] {
             call("remove", Box::new(move |store| store.remove(name)))?;

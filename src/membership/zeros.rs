@@ -57,7 +57,8 @@ impl MemberIo {
     }
 }
 
-/// Writes zeros to the first `len` bytes of a file of a store, if its filesystem has a use for that.
+/// Writes zeros to the first `len` bytes of a file of a store, if its filesystem has a use for that. Stops before the end
+/// once `is_wanted` denies that, because the file serves without them.
 ///
 /// # Errors
 ///
@@ -67,6 +68,7 @@ pub(super) fn write_zeros(
     store: &StoreRef,
     name: &'static str,
     len: u64,
+    is_wanted: impl Fn() -> bool,
 ) -> Result<(), StoreError> {
     let space = executor.call(store, "measure", |store| store.space())?;
     if !gains(&space) {
@@ -74,7 +76,7 @@ pub(super) fn write_zeros(
     }
     let zeros = zeros();
     let mut range = 0..len;
-    while !range.is_empty() {
+    while !range.is_empty() && is_wanted() {
         let (offset, piece) = (range.start, zeros.slice(..first_piece(&range)));
         range.start += piece.len() as u64;
         executor.call(store, "write", move |store| {

@@ -132,7 +132,8 @@ impl Journal {
             let prepare =
                 |member: &MemberIndex| Some((*member, prepare(disk, *member, name, size)?));
             let new = live.iter().filter_map(prepare).collect();
-            for (member, error) in disk.members().io().write_zeros(name, new) {
+            let failed = disk.members().io().write_zeros(name, new).into_iter();
+            for (member, error) in failed.filter(|(_, error)| !error.is_member_failure()) {
                 tracing::info!(%member, "records in its {name} may take longer at first: {error}");
             }
         }
