@@ -51,6 +51,16 @@ fn named<'a>(events: &'a [Value], name: &str) -> &'a Value {
         .unwrap_or_else(|| panic!("no {name}: {events:#?}"))
 }
 
+/// Mounts, and waits until each of these members has the event of that. A mount does not wait for it.
+fn mount_with_events(volume: &TestVolume, members: &[usize]) {
+    volume.mount();
+    for member in members {
+        eventually("the member has the first event", || {
+            names(&of_directories(volume, &[*member])).contains(&"daemon_started")
+        });
+    }
+}
+
 fn wait_for(volume: &TestVolume, name: &str) {
     eventually(&format!("there is the event {name}"), || {
         names(&of_mount(volume)).contains(&name)
@@ -456,7 +466,7 @@ fn events_are_followed_over_the_end_of_the_daemon_and_in_directories() {
         return;
     }
     let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
-    volume.mount();
+    mount_with_events(&volume, &[0, 1]);
     let mount = Following::start(&[text(&volume.mountpoint)]);
     let directories = Following::start(&[text(&volume.members[0]), text(&volume.members[1])]);
     for following in [&mount, &directories] {
@@ -491,7 +501,7 @@ fn a_follower_whose_reader_is_gone_ends_quietly() {
         return;
     }
     let volume = TestVolume::create(Shape::FOUR_TWO, 2048);
-    volume.mount();
+    mount_with_events(&volume, &[0, 1]);
     for paths in [
         vec![&volume.mountpoint],
         vec![&volume.members[0], &volume.members[1]],
