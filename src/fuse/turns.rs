@@ -40,7 +40,7 @@ impl State {
 
 /// The turn of a thread, which waits for a request. If it is dropped without one, all other threads see the end as well.
 #[derive(Debug)]
-struct Turn<'a> {
+struct TurnToWait<'a> {
     /// `None` once there is a request.
     turns: Option<&'a Turns>,
 }
@@ -73,13 +73,13 @@ impl Turns {
         Ok(received.map(|request| (request, turn.begin())))
     }
 
-    fn take(&self, mut state: MutexGuard<'_, State>) -> Turn<'_> {
+    fn take(&self, mut state: MutexGuard<'_, State>) -> TurnToWait<'_> {
         state.waiting += 1;
-        Turn { turns: Some(self) }
+        TurnToWait { turns: Some(self) }
     }
 }
 
-impl<'a> Turn<'a> {
+impl<'a> TurnToWait<'a> {
     /// Begins the work on a request. If no thread waits any more, wakes one that rests.
     fn begin(mut self) -> Work<'a> {
         let turns = self.turns.take().expect("a turn has one request");
@@ -95,7 +95,7 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Drop for Turn<'_> {
+impl Drop for TurnToWait<'_> {
     fn drop(&mut self) {
         if let Some(turns) = self.turns {
             let mut state = turns.state.lock();
@@ -126,7 +126,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     /// Takes a turn to wait, if there is one.
-    fn turn(turns: &Turns) -> Option<Turn<'_>> {
+    fn turn(turns: &Turns) -> Option<TurnToWait<'_>> {
         let state = turns.state.lock();
         state.has_turn().then(|| turns.take(state))
     }
@@ -142,7 +142,7 @@ mod tests {
         assert!(turn(&turns).is_none(), "enough wait for one that works");
         drop(first);
         assert!(turn(&turns).is_none(), "one more waits than has to");
-        let works: Vec<_> = waiting.drain(..2).map(Turn::begin).collect();
+        let works: Vec<_> = waiting.drain(..2).map(TurnToWait::begin).collect();
         drop(works);
         waiting.push(turn(&turns).expect("three wait"));
         assert!(turn(&turns).is_none(), "enough wait");

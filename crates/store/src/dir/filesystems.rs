@@ -19,8 +19,8 @@ pub(super) const LOCAL_FILESYSTEMS: [u32; 7] = [
 pub(super) const DURABLE_WRITE_FILESYSTEMS: [u32; 3] = [0xef53, 0x5846_5342, 0x0102_1994];
 
 /// Filesystems of [`LOCAL_FILESYSTEMS`] that mark reserved space as used when it is first written: ext4, with the number of
-/// ext2 and ext3, and XFS. A durable write of 8 KiB took 1.2 to 2.3 times as long there. On btrfs, space
-/// that was written before was no quicker.
+/// ext2 and ext3, and XFS. A first durable write of 8 KiB took 1.2 to 2.3 times as long there. On btrfs, space that was
+/// written before was no quicker.
 pub(super) const MARKING_FILESYSTEMS: [u32; 2] = [0xef53, 0x5846_5342];
 
 /// Filesystems of [`LOCAL_FILESYSTEMS`] that keep everything in memory: tmpfs. Memory that was swapped out has to be
