@@ -62,6 +62,7 @@ mod superblock_recovery;
 mod tiny;
 mod unneeded;
 mod unreserved;
+mod usage;
 
 /// Bytes of a shard of a full stripe.
 const UNIT: usize = 8 << 10;

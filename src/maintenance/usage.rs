@@ -13,7 +13,7 @@ use crate::membership::Members;
 use crate::stripes::{StripeRecords, Stripes};
 use crate::transaction::CommitError;
 use crate::transaction::catalog::Catalog;
-use shares::Shares;
+use shares::{FileShare, Shares};
 
 mod file_stripes;
 mod shares;
@@ -29,7 +29,7 @@ pub struct MemberUsage {
     pub parity: u64,
     /// Shards of bytes that no file holds any more, until they are freed or compacted, and files that are about to go.
     pub dead: u64,
-    /// Segment files that no shard fills yet.
+    /// Segment files that no shard fills yet, also those that are being made.
     pub preallocated: u64,
     /// The two files of the journal.
     pub journal: u64,
@@ -109,6 +109,8 @@ impl UsageCounter {
                 Err(error) => tracing::debug!("{error}"),
             }
         }
+        // In this order: a segment that is ready meanwhile is among the others then.
+        let unfinished = self.stripes.segments().unfinished();
         let segments: HashMap<SegmentId, Segment> =
             self.stripes.segments().records().into_iter().collect();
         let mut shares = Shares::default();
@@ -121,8 +123,11 @@ impl UsageCounter {
             let mut usage = MemberUsage::default();
             for (name, taken) in files {
                 add_file(&mut usage, &name, taken, |segment| {
-                    let record = segments.get(&segment)?;
-                    shares.of_file(segment, record, member)
+                    match segments.get(&segment) {
+                        Some(record) => shares.of_file(segment, record, member),
+                        None if unfinished == Some(segment) => Some(FileShare::unfilled(taken)),
+                        None => None,
+                    }
                 });
             }
             usage
@@ -144,7 +149,7 @@ fn add_file(
     usage: &mut MemberUsage,
     name: &str,
     taken: u64,
-    share_of: impl FnOnce(SegmentId) -> Option<shares::FileShare>,
+    share_of: impl FnOnce(SegmentId) -> Option<FileShare>,
 ) {
     if files::JOURNALS.contains(&name) {
         usage.journal += taken;

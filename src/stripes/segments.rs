@@ -329,7 +329,7 @@ impl Segments {
             left_out,
             stage: Stage::Open,
         };
-        frontier.writing.insert(id, fresh);
+        frontier.begin_writing(id, fresh);
         id
     }
 

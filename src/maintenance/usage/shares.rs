@@ -20,6 +20,14 @@ pub(super) struct FileShare {
 }
 
 impl FileShare {
+    /// Returns the uses of a file of so many bytes without any shard.
+    pub(super) fn unfilled(bytes: u64) -> Self {
+        Self {
+            preallocated: bytes,
+            ..Self::default()
+        }
+    }
+
     fn total(&self) -> u64 {
         self.data + self.parity + self.dead
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Need, Segments};
-use crate::format::MemberIndex;
 use crate::format::record::Segment;
+use crate::format::{MemberIndex, SegmentId};
 use crate::store::{Op, Space, StoreErrorKind};
 use crate::stripes::classes::ClassCode;
 use crate::stripes::error::StripeError;
@@ -66,6 +66,11 @@ pub(crate) fn promised(
 }
 
 impl Segments {
+    /// Returns the segment that is being opened, if any. Members may have its files already.
+    pub(crate) fn unfinished(&self) -> Option<SegmentId> {
+        self.frontier.lock().unfinished
+    }
+
     /// Makes the files of a new segment on the members with the most room; what was accepted has all that
     /// is kept back for it.
     pub(super) fn open_segment(
@@ -103,6 +108,7 @@ impl Segments {
                 slots: place.slots,
             };
             let handle = SegmentHandle::new(id, record);
+            self.frontier.lock().unfinished = Some(id);
             if !self.create_files(&handle, &mut refused) {
                 continue;
             }

@@ -53,6 +53,8 @@ pub(super) struct Frontier {
     pub(super) ahead: BTreeMap<StripeClass, SegmentId>,
     pub(super) writing: BTreeMap<SegmentId, Writing>,
     pub(super) opening: bool,
+    /// The segment whose files are being made, or whose files could not be made.
+    pub(super) unfinished: Option<SegmentId>,
     /// Segments opened for new bytes since the mount.
     pub(super) opened: BTreeMap<StripeClass, u32>,
     /// Members that had no space for a write although it was reserved, until something is freed.
@@ -66,6 +68,12 @@ pub(super) struct Frontier {
 }
 
 impl Frontier {
+    /// Adds a segment whose files are made.
+    pub(super) fn begin_writing(&mut self, id: SegmentId, fresh: Writing) {
+        self.writing.insert(id, fresh);
+        self.unfinished = None;
+    }
+
     /// Returns a class whose current segment is nearly full, while no other one is open.
     pub(super) fn class_nearly_full(&self) -> Option<StripeClass> {
         let mut current = self.current.iter();
