@@ -2,7 +2,7 @@
 //!
 //! Up to four directories take turns at each job, so all of them see the same machine. The first is the directory in
 //! question, the second one on a filesystem below it. The third is on a filesystem that costs no more than FUSE itself. That
-//! of the fourth costs no more than FUSE and plain writes. Every job works in a new directory with a unique name
+//! of the fourth costs no more than FUSE and plain files. Every job works in a new directory with a unique name
 //! ([`FsSite`]), and on nothing that was there before.
 
 mod columns;

@@ -5,7 +5,8 @@
 //! that FUSE takes. A file of more than a mebibyte has its length, and not its bytes.
 //! It has files, directories and their attributes, as the benchmark needs them. Other requests get `ENOSYS`.
 //!
-//! With [`PlainFiles`] the bytes also go into files on the filesystems of members, as plainly as redundancy allows.
+//! With [`PlainFiles`] the bytes also go into files on the filesystems of members, as plainly as redundancy allows. Reads of
+//! files of more than a mebibyte are then reads of those.
 
 mod content;
 mod plain_files;
@@ -67,7 +68,14 @@ impl MemoryService {
     fn read(&self, ino: Ino, offset: u64, out: &mut [u8]) -> Result<usize, FsError> {
         // Bound first: the tree must be free while bytes are copied.
         let content = self.tree.lock().content(ino)?;
-        Ok(content.read(offset, out))
+        match &self.plain_files {
+            Some(files) if content.is_partly_kept() => {
+                let len = content.available(offset, out.len());
+                files.read(offset, &mut out[..len])?;
+                Ok(len)
+            }
+            _ => Ok(content.read(offset, out)),
+        }
     }
 
     fn write(&self, ino: Ino, offset: u64, data: &[u8]) -> Result<Answer, FsError> {
@@ -213,5 +221,49 @@ impl Service for MemoryService {
                 request.answer(outcome);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::Caller;
+
+    const MIB: usize = 1 << 20;
+
+    /// The first mebibyte of a long file is kept nowhere else, because the second took its place.
+    #[test]
+    fn reads_of_long_files_come_from_plain_files_and_those_of_short_ones_from_memory() {
+        let home = tempfile::tempdir().unwrap();
+        let shape = PlainShape {
+            data: 2,
+            parity: 1,
+            unit_bytes: 1 << 19,
+            bytes: 8 << 20,
+        };
+        let directories = vec![home.path().to_owned(); 3];
+        let plain = PlainFiles::create(&directories, shape).unwrap();
+        let service = MemoryService::new(8 << 20, FileOpening::Requested, Some(plain));
+        let make = |name: &[u8]| {
+            let mut tree = service.tree.lock();
+            let made = tree.make(&Caller::ROOT, Ino::ROOT, name, 0o600, NewKind::File);
+            made.unwrap().ino
+        };
+        let (long, short) = (make(b"long"), make(b"short"));
+        for (number, byte) in [(0, 1), (1, 2)] {
+            let offset = (number * MIB) as u64;
+            service.write(long, offset, &vec![byte; MIB]).unwrap();
+        }
+        service.write(short, 0, &vec![3; MIB]).unwrap();
+        let read = |ino, offset: usize| {
+            let mut out = vec![9; MIB];
+            let count = service.read(ino, offset as u64, &mut out).unwrap();
+            out.truncate(count);
+            out
+        };
+        assert!(read(long, 0) == vec![1; MIB]);
+        assert!(read(long, MIB + MIB / 2) == vec![2; MIB / 2]);
+        assert!(read(long, 3 * MIB).is_empty());
+        assert!(read(short, 0) == vec![3; MIB]);
     }
 }

@@ -11,7 +11,7 @@ pub struct Columns<T> {
     pub below: Option<T>,
     /// The limit of FUSE: a filesystem in memory.
     pub fuse: Option<T>,
-    /// The limit of striping over FUSE: the same, and plain writes to the filesystems of the members.
+    /// The limit of striping over FUSE: the same, and plain files on the filesystems of the members.
     pub plain: Option<T>,
 }
 

@@ -140,7 +140,7 @@ impl fmt::Display for FsReport {
         if let Some(plain) = plain {
             writeln!(
                 f,
-                "plain  {plain}; in memory too, with plain writes beside the members: no checksums, no coding"
+                "plain  {plain}; in memory too, with plain files beside the members: no checksums, no coding"
             )?;
         }
         for LeftOut { column, reason } in &self.left_out {
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_with_plain_writes_has_one_column_and_one_line_more_and_100_columns() {
+    fn a_table_with_plain_files_has_one_column_and_one_line_more_and_100_columns() {
         let mut report = report();
         report.left_out.clear();
         report.columns.fuse = Some(column("/fuse", Some("classic")));
@@ -309,7 +309,7 @@ mod tests {
         assert_eq!(
             lines[3],
             "plain  /plain (ext4, requests over /dev/fuse), random reads with O_DIRECT; in memory too, with plain \
-             writes beside the members: no checksums, no coding"
+             files beside the members: no checksums, no coding"
         );
         let words = |line: &str| -> Vec<String> {
             let words = line.split_whitespace();

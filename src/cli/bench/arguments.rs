@@ -104,7 +104,7 @@ const MOST_JOBS: u64 = 256;
   cauchyfs bench fs /mnt/photos
   cauchyfs bench fs --json --size 1GiB --seconds 10 --jobs 32 /mnt/photos
   cauchyfs bench fs --below /srv /mnt/photos      # compare with this directory
-  cauchyfs bench fs --plain /mnt/photos           # and with plain writes
+  cauchyfs bench fs --plain /mnt/photos           # and with plain files
 
 Random reads bypass the kernel's page cache where the filesystem takes O_DIRECT. Sequential reads begin with \
 POSIX_FADV_DONTNEED. Neither empties the cache of a volume's own daemon: choose a --size above its \
@@ -118,8 +118,8 @@ pub(super) struct FsArguments {
     #[arg(long, value_name = "DIR2")]
     pub(super) below: Option<PathBuf>,
     /// Measure a filesystem in memory that also writes plain files beside the first members, one for each shard of a stripe.
-    /// They have no checksums, no code and no metadata, and are not read. Where DIR is written, the time beyond that is the
-    /// volume's own work. Each file needs twice the length of the large file, divided by the data
+    /// They have no checksums, no code and no metadata. Reads of the large file are reads of them. Where DIR is written, or
+    /// its large file is read, the time beyond that is the volume's own work. Each file needs twice the length of the large file, divided by the data
     /// shards, and about 1 MiB.
     #[arg(long)]
     pub(super) plain: bool,

@@ -37,13 +37,13 @@ struct MeasuredDirectory {
 /// are dropped in this order.
 struct Bench {
     sites: Columns<FsSite>,
-    /// The mounts of FUSE alone and of plain writes.
+    /// The mounts of FUSE alone and of plain files.
     _mounts: [Option<MemoryMount>; 2],
     places: Columns<MeasuredDirectory>,
     left_out: Vec<LeftOut>,
 }
 
-/// Measures a directory, and beside it the directory below, the limit of FUSE, and that of plain writes if it is asked for.
+/// Measures a directory, and beside it the directory below, the limit of FUSE, and that of plain files if it is asked for.
 ///
 /// # Errors
 ///

@@ -86,6 +86,17 @@ impl FileContent {
         self.bytes.read().len
     }
 
+    /// Returns whether fewer bytes are kept than the file has.
+    pub(super) fn is_partly_kept(&self) -> bool {
+        self.size() > WINDOW as u64
+    }
+
+    /// Returns how many of the next `wanted` bytes from `offset` on the file has.
+    pub(super) fn available(&self, offset: u64, wanted: usize) -> usize {
+        let rest = self.size().saturating_sub(offset);
+        usize::try_from(rest).unwrap_or(usize::MAX).min(wanted)
+    }
+
     /// Reads from `offset` on, and returns how many bytes there were.
     pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> usize {
         let bytes = self.bytes.read();

@@ -1,7 +1,8 @@
 //! Plain files on the filesystems of members: the limit of what a striping filesystem over these can reach.
 //!
 //! A write goes in parts into a data file for each data shard of a stripe. Each parity shard has a parity file, with as
-//! many bytes as the first part. There are no checksums, no code and no metadata, and nothing is read again.
+//! many bytes as the first part. There are no checksums, no code and no metadata. A read takes as many bytes from the data
+//! files as a stripe there would give, whichever bytes these are.
 //!
 //! # Invariants
 //!
@@ -11,7 +12,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, IoSlice};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -76,6 +77,7 @@ pub struct PlainFiles {
     /// The data files, then the parity files.
     files: Vec<PlainFile>,
     data: usize,
+    unit_bytes: u64,
     stripe_bytes: usize,
     reuse_bytes: u64,
     /// The offset of the next write, counted without starting again.
@@ -127,6 +129,7 @@ impl PlainFiles {
         Ok(Self {
             files: files.collect(),
             data: shape.data,
+            unit_bytes: u64::from(shape.unit_bytes).max(BLOCK as u64),
             stripe_bytes: shape.stripe_bytes(),
             reuse_bytes: shape.reuse_bytes(),
             next: AtomicU64::new(0),
@@ -156,6 +159,29 @@ impl PlainFiles {
         let put = self.put(&gathered, &[]);
         gathered.clear();
         self.judge(put)
+    }
+
+    /// Reads units of stripes from the data files in turn, as many bytes as `out` takes. The units from `offset` on are those
+    /// that a file of which all bytes are in order would have. They hold what the last writes left there, or zeros.
+    ///
+    /// # Errors
+    ///
+    /// If a file cannot be read, or as [`Self::write`] after a failure.
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), FsError> {
+        self.check()?;
+        let (mut at, mut rest) = (offset, out);
+        while !rest.is_empty() {
+            let (unit, within) = (at / self.unit_bytes, at % self.unit_bytes);
+            let of_unit = usize::try_from(self.unit_bytes - within).unwrap_or(usize::MAX);
+            let (part, others) = rest.split_at_mut(of_unit.min(rest.len()));
+            let (row, column) = (unit / self.data as u64, unit % self.data as u64);
+            let place = (row * self.unit_bytes + within) % self.reuse_bytes;
+            let file = &self.files[usize::try_from(column).unwrap_or_default()];
+            file.read(place, part).map_err(FsError::Io)?;
+            at += part.len() as u64;
+            rest = others;
+        }
+        Ok(())
     }
 
     /// Makes durable what was written before. The bytes that wait go out, with a record beside them that survives the
@@ -249,6 +275,23 @@ impl PlainFiles {
 }
 
 impl PlainFile {
+    /// Fills `out` from `offset` on, with zeros behind the end.
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        let mut done = 0;
+        while done < out.len() {
+            match self.file.read_at(&mut out[done..], offset + done as u64) {
+                Ok(0) => {
+                    out[done..].fill(0);
+                    break;
+                }
+                Ok(count) => done += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
     /// Writes two parts, one after the other.
     fn write(&self, mut offset: u64, first: &[u8], second: &[u8]) -> io::Result<()> {
         let mut parts = [IoSlice::new(first), IoSlice::new(second)];
@@ -279,7 +322,8 @@ fn nameless(directory: &Path) -> io::Result<File> {
         io::Error::new(error.kind(), what)
     };
     let mut options = File::options();
-    options.write(true).create_new(true).mode(0o600);
+    options.read(true).write(true);
+    options.create_new(true).mode(0o600);
     let file = options.open(&path).map_err(named)?;
     fs::remove_file(&path).map_err(named)?;
     Ok(file)
@@ -356,6 +400,32 @@ mod tests {
         plain.write(&data[..4 * UNIT]).unwrap();
         assert_eq!(lengths(&plain), [3 * UNIT; 6]);
         assert_eq!(bytes(&plain)[1][2 * UNIT..], data[UNIT..2 * UNIT]);
+    }
+
+    #[test]
+    fn a_read_takes_units_of_the_data_files_in_turn_and_zeros_behind_their_ends() {
+        let home = tempfile::tempdir().unwrap();
+        let plain = plain(home.path(), SHAPE);
+        let data = pattern(8 * UNIT);
+        // Each goes into a row of units of its own.
+        data.chunks(4 * UNIT)
+            .for_each(|stripe| plain.write(stripe).unwrap());
+        let mut out = vec![9; data.len()];
+        plain.read(0, &mut out).unwrap();
+        assert!(out == data);
+        for (offset, len) in [(0, 1), (UNIT - 1, 2), (100, 5 * UNIT), (4 * UNIT - 1, 4097)] {
+            let mut out = vec![9; len];
+            plain.read(offset as u64, &mut out).unwrap();
+            assert!(out == data[offset..offset + len], "{offset}");
+        }
+        let mut out = vec![9; 2 * UNIT];
+        plain.read(7 * UNIT as u64, &mut out).unwrap();
+        assert!(out == [&data[7 * UNIT..], &[0; UNIT]].concat());
+        // Far behind the bytes that programs have at once, it starts again.
+        let (round, unit) = (SHAPE.reuse_bytes(), UNIT as u64);
+        let mut out = vec![9; UNIT];
+        plain.read(round / unit * 4 * unit, &mut out).unwrap();
+        assert!(out == data[..UNIT]);
     }
 
     #[test]
