@@ -48,6 +48,7 @@ mod interlock;
 mod kept;
 mod limits;
 mod list_lens;
+mod listings;
 mod locks;
 mod mode;
 mod names;

@@ -8,7 +8,7 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use crate::format::record::{FileKind, Position};
+use crate::format::record::{FileKind, Inode, Position};
 use crate::format::{Cookie, Ino, Record, key};
 use crate::transaction::Transactions;
 
@@ -76,7 +76,8 @@ impl Directories {
     ///
     /// `emit` returns false for an entry that it cannot take, and that is the last it sees. With
     /// `with_attr`, a look-up is counted for each entry taken but `.` and `..`. Entries that were made
-    /// since the directory was opened, or read from 0, are left out.
+    /// since the directory was opened, or read from 0, are left out. For directories that callers opened by themselves, see
+    /// [`super::listings`].
     ///
     /// # Errors
     ///
@@ -88,18 +89,19 @@ impl Directories {
         with_attr: bool,
         emit: &mut dyn FnMut(DirItem<'_>) -> bool,
     ) -> Result<(), FsError> {
-        let dir = self.references.handles.dir(handle)?;
-        let inode = self.inodes.directory(dir.ino)?;
+        let (dir, inode) = self.opened(handle)?;
         if offset == 0 {
+            // Another reader may have seen a later record. Cookies only grow.
             dir.first_unseen
-                .store(inode.next_cookie.0, Ordering::Relaxed);
+                .fetch_max(inode.next_cookie.0, Ordering::Relaxed);
         }
         let dots = [
             (0, dir.ino, &b"."[..], AFTER_DOT),
             (AFTER_DOT, inode.parent, b"..", AFTER_DOTS),
         ];
-        let handed_out = Cell::new(false);
+        let (offered, handed_out) = (Cell::new(false), Cell::new(false));
         let mut emit = |item: DirItem<'_>| {
+            offered.set(true);
             let taken = emit(item);
             handed_out.set(handed_out.get() || taken);
             taken
@@ -126,8 +128,23 @@ impl Directories {
                 Err(error) => return Err(error),
             }
         }
+        if !offered.get() {
+            self.references.listings.end(dir.ino);
+        }
         self.access_times.note(dir.ino, &inode);
         Ok(())
+    }
+
+    /// Returns an open directory and the record of its inode.
+    fn opened(&self, handle: Handle) -> Result<(Arc<OpenDir>, Inode), FsError> {
+        let Handle::ByCaller { ino, .. } = handle else {
+            let dir = self.references.handles.dir(handle)?;
+            let inode = self.inodes.directory(dir.ino)?;
+            return Ok((dir, inode));
+        };
+        let inode = self.inodes.directory(ino)?;
+        let dir = self.references.listings.of(ino, inode.next_cookie);
+        Ok((dir, inode))
     }
 
     /// Closes a directory.

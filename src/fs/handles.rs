@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crossbeam_utils::CachePadded;
 use parking_lot::{Mutex, RwLock};
 
-use crate::format::Ino;
+use crate::format::{Cookie, Ino};
 
 use super::error::FsError;
 use super::read_ahead::ReadAhead;
@@ -60,6 +60,16 @@ pub(super) struct OpenDir {
     pub(super) first_unseen: AtomicU64,
 }
 
+impl OpenDir {
+    /// Opens a directory whose next entry gets this cookie.
+    pub(super) fn new(ino: Ino, next_cookie: Cookie) -> Self {
+        Self {
+            ino,
+            first_unseen: AtomicU64::new(next_cookie.0),
+        }
+    }
+}
+
 /// Something open under a number.
 pub(super) enum Opened {
     File(OpenFile, Mutex<ReadAhead>),
@@ -107,11 +117,8 @@ impl Handles {
         self.add(Opened::File(OpenFile { ino, flags }, Mutex::default()))
     }
 
-    pub(super) fn add_dir(&self, ino: Ino, first_unseen: u64) -> Handle {
-        self.add(Opened::Dir(Arc::new(OpenDir {
-            ino,
-            first_unseen: AtomicU64::new(first_unseen),
-        })))
+    pub(super) fn add_dir(&self, dir: OpenDir) -> Handle {
+        self.add(Opened::Dir(Arc::new(dir)))
     }
 
     /// Checks that a handle is open.
@@ -136,6 +143,7 @@ impl Handles {
         }
     }
 
+    /// Returns a directory that is open under a number.
     pub(super) fn dir(&self, handle: Handle) -> Result<Arc<OpenDir>, FsError> {
         let Handle::Numbered(number) = handle else {
             return Err(FsError::NotDirectory);
@@ -239,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_handle_by_the_caller_is_open_without_end_and_no_directory() {
+    fn a_handle_by_the_caller_is_open_without_end_and_under_no_number() {
         let handles = Handles::new();
         assert!(handles.check(by_caller(7)).is_ok());
         assert!(

@@ -9,8 +9,9 @@ use parking_lot::Mutex;
 use crate::format::{Cookie, Ino};
 
 use super::error::FsError;
-use super::handles::Handles;
+use super::handles::{Handles, OpenDir};
 use super::kept::Kept;
+use super::listings::Listings;
 use super::locks::ExclusiveLock;
 use super::nodes::Nodes;
 use super::removal::Removal;
@@ -29,6 +30,7 @@ const INTERVAL: Duration = Duration::from_millis(1);
 pub(super) struct References {
     pub(super) nodes: Arc<Nodes>,
     pub(super) handles: Arc<Handles>,
+    pub(super) listings: Listings,
     removal: Arc<Removal>,
     /// The inode that was referred to when it lost its last name, of all such the last one, and when that was.
     last_unlinked: Mutex<Option<(Ino, Instant)>>,
@@ -42,6 +44,7 @@ impl References {
         Self {
             nodes: Arc::clone(&kept.nodes),
             handles: Arc::clone(&kept.handles),
+            listings: Listings::new(),
             removal: Arc::clone(removal),
             last_unlinked: Mutex::default(),
             waiters: AtomicUsize::new(0),
@@ -116,7 +119,7 @@ impl References {
         // Counted before it is looked at: it cannot vanish in between.
         self.nodes.hold(ino, false);
         match first_unseen() {
-            Ok(cookie) => Ok(self.handles.add_dir(ino, cookie.0)),
+            Ok(cookie) => Ok(self.handles.add_dir(OpenDir::new(ino, cookie))),
             Err(error) => {
                 self.drop_handle(ino, false);
                 Err(error)
@@ -137,7 +140,11 @@ impl References {
         if self.nodes.forget(ino, lookups) {
             self.remove(ino);
         }
-        !self.nodes.is_referenced(ino)
+        let is_forgotten = !self.nodes.is_referenced(ino);
+        if is_forgotten {
+            self.listings.end(ino);
+        }
+        is_forgotten
     }
 
     /// Notes that an inode lost its last name, and removes it if no reference is left. Releases the lock before.

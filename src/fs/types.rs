@@ -148,8 +148,8 @@ pub struct Changes {
 pub enum Handle {
     /// A file or directory that [`super::Fs`] opened under this number, until the caller closes it.
     Numbered(u64),
-    /// A regular file that the caller opened by itself. A look-up of the caller holds the inode, and there is nothing to
-    /// close.
+    /// A regular file or a directory that the caller opened by itself. A look-up of the caller holds the inode, and there
+    /// is nothing to close.
     ByCaller {
         /// The inode.
         ino: Ino,

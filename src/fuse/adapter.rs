@@ -188,6 +188,9 @@ impl Adapter {
             Operation::Open { .. } if self.opens.opening == FileOpening::ByKernel => {
                 request.answer(Err(Errno::NOSYS));
             }
+            Operation::OpenDir if self.opens.directories_by_kernel => {
+                request.answer(Err(Errno::NOSYS));
+            }
             // Nothing is to be flushed: a write is in the transactions when it is answered.
             Operation::Flush if !self.closes_by_itself => request.answer(Ok(Answer::EMPTY)),
             // The kernel then answers by itself from now on.

@@ -246,8 +246,11 @@ fn use_files(
             let (caller, mode) = (request.caller(0), Allocation::from_raw(mode)?);
             fs.writer().fallocate(&caller, handle, mode, offset, len)?;
         }
-        // A kernel that opens files by itself may say that it closes one, too.
+        // A kernel that opens files and directories by itself may say that it closes one, too.
         Operation::Release {
+            handle: Handle::ByCaller { .. },
+        }
+        | Operation::ReleaseDir {
             handle: Handle::ByCaller { .. },
         } => {}
         Operation::Release { handle } => fs.open_files().release(handle)?,

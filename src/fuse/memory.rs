@@ -5,8 +5,8 @@
 //! that FUSE takes. A file of more than a mebibyte has its length, and not its bytes.
 //! It has files, directories and their attributes, as the benchmark needs them. Other requests get `ENOSYS`.
 //!
-//! With [`PlainFiles`] the bytes also go into files on the filesystems of members, as plainly as redundancy allows. Reads of
-//! files of more than a mebibyte are then reads of those.
+//! With [`PlainFiles`] the bytes also go into files on the filesystems of members, as plainly as redundancy allows. Files
+//! of more than a mebibyte are then read from those.
 
 mod content;
 mod plain_files;
@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use rustix::io::Errno;
 
 use self::tree::{NewKind, Tree};
-use super::negotiate::FileOpening;
+use super::negotiate::{FileOpening, FileOpens};
 use super::protocol::{
     Answer, Listing, OpenCache, Operation, attributes, by_kernel, created, entry, negative_entry,
     opened, size_needed, space, written,
@@ -31,22 +31,18 @@ use crate::fs::{FsError, Handle, OpenFlags};
 #[derive(Debug)]
 pub(super) struct MemoryService {
     tree: Mutex<Tree>,
-    opening: FileOpening,
+    opens: FileOpens,
     plain_files: Option<PlainFiles>,
     in_flight: InFlight,
 }
 
 impl MemoryService {
-    /// Makes an empty filesystem with room for so many bytes of files, which the kernel opens as `opening` says. Their
+    /// Makes an empty filesystem with room for so many bytes of files. The kernel opens these, and directories, as `opens` says. Their
     /// bytes also go into `plain_files`.
-    pub(super) fn new(
-        capacity: u64,
-        opening: FileOpening,
-        plain_files: Option<PlainFiles>,
-    ) -> Self {
+    pub(super) fn new(capacity: u64, opens: FileOpens, plain_files: Option<PlainFiles>) -> Self {
         Self {
             tree: Mutex::new(Tree::new(capacity)),
-            opening,
+            opens,
             plain_files,
             in_flight: InFlight::default(),
         }
@@ -141,7 +137,7 @@ impl MemoryService {
             } => {
                 let caller = request.caller(umask);
                 let made = tree.make(&caller, ino, name, mode, NewKind::File)?;
-                let handle = match self.opening {
+                let handle = match self.opens.opening {
                     FileOpening::Requested => Handle::Numbered(made.ino.0),
                     FileOpening::ByKernel => by_kernel(made.ino, flags),
                 };
@@ -197,7 +193,10 @@ impl Service for MemoryService {
                 let outcome = context.attempt(|| self.list(ino, offset, true, out));
                 request.answer_memory(outcome);
             }
-            Operation::Open { .. } if self.opening == FileOpening::ByKernel => {
+            Operation::Open { .. } if self.opens.opening == FileOpening::ByKernel => {
+                request.answer(Err(Errno::NOSYS));
+            }
+            Operation::OpenDir if self.opens.directories_by_kernel => {
                 request.answer(Err(Errno::NOSYS));
             }
             Operation::Flush
@@ -243,7 +242,12 @@ mod tests {
         };
         let directories = vec![home.path().to_owned(); 3];
         let plain = PlainFiles::create(&directories, shape).unwrap();
-        let service = MemoryService::new(8 << 20, FileOpening::Requested, Some(plain));
+        let opens = FileOpens {
+            opening: FileOpening::Requested,
+            directories_by_kernel: false,
+            maps_direct: false,
+        };
+        let service = MemoryService::new(8 << 20, opens, Some(plain));
         let make = |name: &[u8]| {
             let mut tree = service.tree.lock();
             let made = tree.make(&Caller::ROOT, Ino::ROOT, name, 0o600, NewKind::File);

@@ -48,6 +48,7 @@ mod feature {
     pub(super) const POSIX_ACL: u64 = 1 << 20;
     pub(super) const MAX_PAGES: u64 = 1 << 22;
     pub(super) const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub(super) const NO_OPENDIR_SUPPORT: u64 = 1 << 24;
     pub(super) const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
     pub(super) const INIT_EXT: u64 = 1 << 30;
     pub(super) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
@@ -64,6 +65,8 @@ const NEEDED: u64 = feature::POSIX_ACL | feature::DONT_MASK;
 ///
 /// - `EXPORT_SUPPORT`: a file handle, such as an NFS client has, opens its file also after the kernel has forgotten the
 ///   inode. The kernel then looks up `.` in any inode, and `..` in directories.
+/// - `NO_OPENDIR_SUPPORT`: spares OPENDIR and RELEASEDIR. The kernel then caches listings as after an OPENDIR
+///   that is answered with `OpenCache::Listing`.
 /// - `HANDLE_KILLPRIV_V2`: spares a GETXATTR(security.capability) on every write(2); we drop the
 ///   setuid and setgid bits ourselves.
 /// - Left out on purpose: `ASYNC_DIO`. The kernel leaves the page cache as it is behind an asynchronous direct write.
@@ -80,6 +83,7 @@ const WISHED: u64 = feature::ASYNC_READ
     | feature::READDIRPLUS_AUTO
     | feature::HANDLE_KILLPRIV_V2
     | feature::CACHE_SYMLINKS
+    | feature::NO_OPENDIR_SUPPORT
     | feature::DIRECT_IO_ALLOW_MMAP
     | feature::MAX_PAGES
     | feature::INIT_EXT;
@@ -102,11 +106,13 @@ pub(super) enum FileOpening {
     ByKernel,
 }
 
-/// The agreement on opening files.
+/// The agreement on opening files and directories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FileOpens {
     /// The way in which the kernel opens and closes them.
     pub(super) opening: FileOpening,
+    /// The kernel opens and closes directories without a request.
+    pub(super) directories_by_kernel: bool,
     /// Programs can map a file also while it is opened past the page cache.
     pub(super) maps_direct: bool,
 }
@@ -160,10 +166,11 @@ impl Agreement {
         }
     }
 
-    /// Returns the agreement on opening files.
+    /// Returns the agreement on opening files and directories.
     pub(super) fn file_opens(&self) -> FileOpens {
         FileOpens {
             opening: self.opening(),
+            directories_by_kernel: self.features & feature::NO_OPENDIR_SUPPORT != 0,
             maps_direct: self.features & feature::DIRECT_IO_ALLOW_MMAP != 0,
         }
     }
@@ -339,6 +346,14 @@ mod tests {
         }
         let asked = offer(u64::MAX).agree(WISH).unwrap();
         assert_eq!(asked.opening(), FileOpening::Requested);
+    }
+
+    #[test]
+    fn a_kernel_opens_directories_by_itself_if_it_can() {
+        for (features, can) in [(u64::MAX, true), (!feature::NO_OPENDIR_SUPPORT, false)] {
+            let agreement = offer(features).agree(WISH).unwrap();
+            assert_eq!(agreement.file_opens().directories_by_kernel, can);
+        }
     }
 
     #[test]

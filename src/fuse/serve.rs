@@ -161,8 +161,8 @@ pub fn serve_memory(
     options: &ServeOptions,
 ) -> Result<Serving, MountError> {
     serve_through(mounter, mountpoint, options, |_, agreement, _| {
-        let opening = agreement.opening();
-        Ok(Arc::new(MemoryService::new(capacity, opening, plain_files)))
+        let opens = agreement.file_opens();
+        Ok(Arc::new(MemoryService::new(capacity, opens, plain_files)))
     })
 }
 

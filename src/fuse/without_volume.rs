@@ -5,7 +5,7 @@ use rustix::io::Errno;
 use super::callbacks::forget;
 use super::protocol::{Answer, FROM_PAGE_CACHE, Operation, space};
 use super::request::Request;
-use crate::fs::ServedFs;
+use crate::fs::{Handle, ServedFs};
 
 /// Answers a request while there is no volume. References that the kernel gives back are taken back, and the space is
 /// what it was, with nothing free; everything else fails with `EIO`. Returns whether it failed.
@@ -21,6 +21,17 @@ pub(super) fn answer_without_volume(served: &ServedFs, request: Request) -> bool
                 kept.forget(ino, lookups);
             });
             request.end();
+            false
+        }
+        Ok(
+            Operation::Release {
+                handle: Handle::ByCaller { .. },
+            }
+            | Operation::ReleaseDir {
+                handle: Handle::ByCaller { .. },
+            },
+        ) => {
+            request.answer(Ok(Answer::EMPTY));
             false
         }
         Ok(Operation::Release { handle } | Operation::ReleaseDir { handle }) => {

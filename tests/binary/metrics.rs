@@ -123,6 +123,29 @@ fn other_hosts_origins_paths_and_methods_are_refused_and_a_crowd_hurts_neither_f
 }
 
 #[test]
+fn directories_are_opened_and_closed_without_requests() {
+    if skip_mounts() {
+        return;
+    }
+    let volume = TestVolume::create(Shape::FOUR_TWO, 512);
+    let address = mount(&volume);
+    for round in 0..10 {
+        fs::create_dir(volume.path(&format!("d{round}"))).expect("the mount is writable");
+        let listed = fs::read_dir(&volume.mountpoint).expect("it is a directory");
+        assert_eq!(listed.count(), round + 1);
+        let directory = fs::File::open(&volume.mountpoint).expect("it is there");
+        directory.sync_all().expect("it is durable");
+    }
+    let page = scrape(address);
+    let series = "cauchyfs_operation_duration_seconds_count{operation=";
+    let of = |name| value(&page, &format!("{series}\"{name}\"}}"));
+    assert!(of("readdir") + of("readdirplus") >= 10.0, "{page}");
+    // The first one tells the kernel.
+    assert!(of("opendir") <= 1.0 && of("releasedir") < 1.0, "{page}");
+    volume.unmount();
+}
+
+#[test]
 fn requests_that_find_no_volume_count_as_errors() {
     if skip_mounts() {
         return;

@@ -232,7 +232,7 @@ fn load(directory: &Path, number: usize, stop: &AtomicBool) {
             file.write_all(&bytes)?;
             file.sync_all()
         });
-        let listed = fs::read_dir(directory).map(Iterator::count);
+        let listed = fs::read_dir(directory).and_then(Iterator::collect::<std::io::Result<Vec<_>>>);
         let gone = written.is_err() || listed.is_err();
         if gone || stop.load(Ordering::Relaxed) {
             return;

@@ -20,6 +20,7 @@ mod fallocate;
 mod faults;
 mod golden;
 mod limits;
+mod listing;
 mod model;
 mod posix;
 mod quota;

@@ -1,7 +1,5 @@
 //! The requirements of POSIX and Linux on a filesystem, point by point.
 
-use std::collections::BTreeMap;
-
 use cauchyfs::format::record::{Extent, FileKind, Inode};
 use cauchyfs::format::{Ino, Record, key};
 use cauchyfs::fs::{
@@ -10,7 +8,7 @@ use cauchyfs::fs::{
 };
 use cauchyfs::metadata::Batch;
 
-use crate::calls::{BLOCK, ROOT, create, exclusive, fs, list, read, sound, write};
+use crate::calls::{BLOCK, ROOT, create, exclusive, fs, read, sound, write};
 #[test]
 fn names_are_any_255_bytes_but_slash_and_nul() {
     let fs = fs();
@@ -53,75 +51,6 @@ fn a_removal_tells_a_missing_name_from_a_parent_that_is_missing_or_no_directory(
         }
     }
     sound(&fs);
-}
-
-#[test]
-fn a_listing_has_every_entry_that_stays_exactly_once_while_others_come_and_go() {
-    let fs = fs();
-    for index in 0..1_000 {
-        create(&fs, &format!("f{index}"));
-    }
-    let dir = fs.directories().open(Ino::ROOT).unwrap();
-    let mut seen: BTreeMap<Vec<u8>, u32> = BTreeMap::new();
-    let (mut offset, mut round) = (0, 0);
-    loop {
-        let (names, next) = list(&fs, dir, offset, 7);
-        if names.is_empty() {
-            break;
-        }
-        for name in names {
-            *seen.entry(name).or_default() += 1;
-        }
-        offset = next;
-        // One goes that was listed, one that was not, perhaps; one comes.
-        for gone in [round * 10, 999 - round * 10] {
-            if gone % 10 != 5 {
-                let _gone_before = fs.names().unlink(Ino::ROOT, format!("f{gone}").as_bytes());
-            }
-        }
-        create(&fs, &format!("new{round}"));
-        round += 1;
-    }
-    for index in (5..1_000).step_by(10) {
-        assert_eq!(
-            seen.get(format!("f{index}").as_bytes()),
-            Some(&1),
-            "f{index}"
-        );
-    }
-    assert!(seen.values().all(|times| *times == 1));
-    sound(&fs);
-}
-
-#[test]
-fn a_program_that_adds_or_renames_an_entry_for_each_it_lists_comes_to_an_end() {
-    for (mode, rewound) in [(RenameMode::Replace, 102), (RenameMode::Whiteout, 152)] {
-        let fs = fs();
-        for index in 0..50 {
-            create(&fs, &format!("f{index}"));
-        }
-        let dir = fs.directories().open(Ino::ROOT).unwrap();
-        let (mut offset, mut listed) = (0, 0);
-        loop {
-            let (names, next) = list(&fs, dir, offset, 1);
-            let Some(name) = names.first() else { break };
-            offset = next;
-            listed += 1;
-            assert!(listed <= 200, "the listing does not end");
-            if name.starts_with(b".") {
-                continue;
-            }
-            create(&fs, &format!("new{listed}"));
-            let renamed = [name, &b".bak"[..]].concat();
-            fs.names()
-                .rename(ROOT, Ino::ROOT, name, Ino::ROOT, &renamed, mode)
-                .unwrap();
-        }
-        assert_eq!(listed, 52, "{mode:?}");
-        let all = list(&fs, dir, 0, 1_000).0.len();
-        assert_eq!(all, rewound, "rewound, it has all: {mode:?}");
-        sound(&fs);
-    }
 }
 
 #[test]
@@ -350,25 +279,6 @@ fn an_unlinked_file_can_be_used_until_it_is_closed_and_takes_no_space_after() {
     assert!(matches!(fs.attributes().get(ino), Err(FsError::NotFound)));
     let report = sound(&fs);
     assert_eq!((report.inodes, report.extents), (1, 0));
-}
-
-#[test]
-fn a_removed_directory_that_is_open_lists_nothing_and_takes_nothing() {
-    let fs = fs();
-    let dir = fs
-        .names()
-        .mkdir(ROOT, Ino::ROOT, b"dir", 0o755)
-        .unwrap()
-        .ino;
-    let handle = fs.directories().open(dir).unwrap();
-    fs.names().rmdir(Ino::ROOT, b"dir").unwrap();
-    assert_eq!(list(&fs, handle, 0, 10).0, [b".".to_vec(), b"..".to_vec()]);
-    let refused = fs.names().mkdir(ROOT, dir, b"below", 0o755);
-    assert!(matches!(refused, Err(FsError::NotFound)), "{refused:?}");
-    fs.directories().release(handle).unwrap();
-    fs.open_files().forget(dir, 1);
-    assert!(matches!(fs.attributes().get(dir), Err(FsError::NotFound)));
-    sound(&fs);
 }
 
 #[test]

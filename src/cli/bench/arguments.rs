@@ -117,7 +117,8 @@ pub(super) struct FsArguments {
     /// Directory to compare with; by default one on the disk of a member.
     #[arg(long, value_name = "DIR2")]
     pub(super) below: Option<PathBuf>,
-    /// Measure a filesystem in memory that also writes plain files beside the first members, one for each shard of a stripe.
+    /// Measure a filesystem in memory that also writes plain files beside the first members, one for each shard of a
+    /// stripe.
     /// They have no checksums, no code and no metadata. Reads of the large file are reads of them. Where DIR is written, or
     /// its large file is read, the time beyond that is the volume's own work. Each file needs twice the length of the large file, divided by the data
     /// shards, and about 1 MiB.

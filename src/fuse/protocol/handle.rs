@@ -3,7 +3,8 @@
 use crate::format::Ino;
 use crate::fs::{Handle, OpenFlags};
 
-/// The number of a file that the kernel opened without a request. Files that [`crate::fs::Fs`] opens have greater ones.
+/// The number of a file or directory that the kernel opened without a request. Those that [`crate::fs::Fs`] opens have
+/// greater ones.
 const OPENED_BY_KERNEL: u64 = 0;
 
 /// The number of a file that CREATE opened for the kernel, for writing only.
@@ -28,8 +29,8 @@ pub(super) fn number(handle: Handle) -> u64 {
     }
 }
 
-/// Returns the handle of a regular file that the kernel opens and closes without a request. It checks by itself that a
-/// file may be written to; appending is its own affair, too.
+/// Returns the handle of a regular file or directory that the kernel opens and closes without a request. It checks by itself
+/// that a file may be written to; appending is its own affair, too.
 pub(in crate::fuse) fn by_kernel(ino: Ino, open_flags: i32) -> Handle {
     Handle::ByCaller {
         ino,

@@ -36,6 +36,8 @@ fn the_files_of_a_segment_that_is_being_opened_are_preallocated_and_not_dead() {
     let fs = TestFs::open_on(stores, Access::ReadWrite, patient).unwrap();
     plan.add(Fault::at(3, Effect::Hang).of(Scope::Kind(CallKind::Create)));
     std::thread::scope(|scope| {
+        // The writer ends also if a check fails.
+        let _release = scopeguard::guard((), |()| plan.release());
         let writer = scope.spawn(|| fs.write(1, &pattern(1, UNIT)));
         cauchyfs_testkit::eventually("two files are made", Duration::from_secs(60), || {
             let made = |disk: &&MemDisk| !disk.open().list(files::SEGMENTS).unwrap().is_empty();

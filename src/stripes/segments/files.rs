@@ -78,14 +78,15 @@ impl Segments {
         code: &ClassCode,
         need: Need,
     ) -> Result<Arc<SegmentHandle>, StripeError> {
-        match self.try_open_segment(code, need) {
-            Err(StripeError::NoSpace { .. })
-                if need == Need::Accepted && self.give_all_ballast() =>
-            {
-                self.try_open_segment(code, need)
-            }
-            opened => opened,
+        let mut opened = self.try_open_segment(code, need);
+        let lacks_space = matches!(opened, Err(StripeError::NoSpace { .. }));
+        if lacks_space && need == Need::Accepted && self.give_all_ballast() {
+            opened = self.try_open_segment(code, need);
         }
+        if opened.is_err() {
+            self.frontier.lock().unfinished = None;
+        }
+        opened
     }
 
     fn try_open_segment(

@@ -53,7 +53,7 @@ pub(super) struct Frontier {
     pub(super) ahead: BTreeMap<StripeClass, SegmentId>,
     pub(super) writing: BTreeMap<SegmentId, Writing>,
     pub(super) opening: bool,
-    /// The segment whose files are being made, or whose files could not be made.
+    /// The segment whose files are being made.
     pub(super) unfinished: Option<SegmentId>,
     /// Segments opened for new bytes since the mount.
     pub(super) opened: BTreeMap<StripeClass, u32>,
