@@ -76,8 +76,8 @@ impl Directories {
     ///
     /// `emit` returns false for an entry that it cannot take, and that is the last it sees. With
     /// `with_attr`, a look-up is counted for each entry taken but `.` and `..`. Entries that were made
-    /// since the directory was opened, or read from 0, are left out. For directories that callers opened by themselves, see
-    /// [`super::listings`].
+    /// since the directory was opened, or read from 0, are left out. All readers of a directory that the caller opened by
+    /// itself share the last such time.
     ///
     /// # Errors
     ///
@@ -128,6 +128,7 @@ impl Directories {
                 Err(error) => return Err(error),
             }
         }
+        // Nothing is left. The next read begins another listing.
         if !offered.get() {
             self.references.listings.end(dir.ino);
         }

@@ -37,8 +37,8 @@ pub(super) struct MemoryService {
 }
 
 impl MemoryService {
-    /// Makes an empty filesystem with room for so many bytes of files. The kernel opens these, and directories, as `opens` says. Their
-    /// bytes also go into `plain_files`.
+    /// Makes an empty filesystem with room for so many bytes of files. The kernel opens these, and directories, as `opens`
+    /// says. The bytes of files also go into `plain_files`.
     pub(super) fn new(capacity: u64, opens: FileOpens, plain_files: Option<PlainFiles>) -> Self {
         Self {
             tree: Mutex::new(Tree::new(capacity)),

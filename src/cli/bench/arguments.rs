@@ -118,10 +118,9 @@ pub(super) struct FsArguments {
     #[arg(long, value_name = "DIR2")]
     pub(super) below: Option<PathBuf>,
     /// Measure a filesystem in memory that also writes plain files beside the first members, one for each shard of a
-    /// stripe.
-    /// They have no checksums, no code and no metadata. Reads of the large file are reads of them. Where DIR is written, or
-    /// its large file is read, the time beyond that is the volume's own work. Each file needs twice the length of the large file, divided by the data
-    /// shards, and about 1 MiB.
+    /// stripe. They have no checksums, no code and no metadata. Reads of the large file are reads of them. Where DIR is
+    /// written, or its large file is read, the time beyond that is the volume's own work. Each file needs twice the length of
+    /// the large file, divided by the data shards, and about 1 MiB.
     #[arg(long)]
     pub(super) plain: bool,
     /// Length of the large file. Each directory needs six times as much free space.
