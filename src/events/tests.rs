@@ -360,11 +360,12 @@ fn a_member_that_was_away_adds_its_older_events_and_damage_costs_only_what_it_hi
     record(&members, [started(), numbered(1), numbered(2)]);
     // Member 0 loses an event in the middle, and member 1 ends in a torn frame. Member 2 has no file.
     let store = disks[0].open();
-    let frame = read_store(&store).unwrap().events[1].encode();
-    let first = read_store(&store).unwrap().events[0].encode().len() as u64;
-    store
-        .write_at(EVENTS, first + frame.len() as u64 / 2, b"#")
-        .unwrap();
+    let events = read_store(&store).unwrap().events;
+    let middle = events[0].encode().len() + events[1].encode().len() / 2;
+    let mut byte = [0];
+    store.read_at(EVENTS, middle as u64, &mut byte).unwrap();
+    let flipped = [!byte[0]];
+    store.write_at(EVENTS, middle as u64, &flipped).unwrap();
     let store = disks[1].open();
     let len = store.open_len(EVENTS).unwrap();
     store.truncate(EVENTS, len - 3).unwrap();
