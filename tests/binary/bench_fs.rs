@@ -1,10 +1,10 @@
 //! `cauchyfs bench fs` measures a mounted volume beside its disks and FUSE, and leaves nothing behind.
 
-use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::{fs, io};
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
@@ -190,6 +190,35 @@ fn a_run_that_is_interrupted_or_killed_leaves_no_mount_and_an_interrupted_one_no
     eventually("the mount is gone", || names(&bench.temporary).is_empty());
     let mounts = fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
     assert!(!mounts.contains(text(&bench.temporary)), "{mounts}");
+}
+
+/// The process that measures was killed while its filesystem in memory was being mounted. It then hears nothing of the mount.
+#[test]
+fn a_filesystem_in_memory_that_is_reported_to_a_dead_process_is_taken_away() {
+    if skip_mounts() {
+        return;
+    }
+    let home = tempfile::tempdir().expect("there is room");
+    let (reader, writer) = io::pipe().expect("there are descriptors");
+    drop(reader);
+    let mountpoint = home
+        .path()
+        .join("cauchyfs-bench-fuse-dead0000-0000-4000-8000-000000000000");
+    fs::create_dir(&mountpoint).expect("the home has no such name");
+    let mut command = Command::new(CAUCHYFS);
+    let words = ["bench", "fs", "--serve", "auto", "--size", "4M"];
+    let serving = command
+        .args(words)
+        .arg(&mountpoint)
+        .stdin(Stdio::null())
+        .stdout(writer)
+        .output()
+        .expect("the binary runs");
+    assert_eq!(serving.status.code(), Some(2), "{}", said(&serving));
+    assert!(said(&serving).contains("pipe"), "{}", said(&serving));
+    assert!(names(home.path()).is_empty());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").expect("it can be read");
+    assert!(!mounts.contains(text(home.path())), "{mounts}");
 }
 
 /// The limit of a 4+2 volume. Each of six files gets a quarter of the bytes, and no more than jobs have in files at once.

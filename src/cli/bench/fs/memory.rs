@@ -196,12 +196,30 @@ pub(super) fn serve(
     plain: &PlainArguments,
 ) -> Result<Outcome, Failure> {
     refuse_other_mountpoint(mountpoint)?;
+    let served = serve_until_end(mountpoint, transport, load, plain);
+    // The mountpoint also goes if the process at the other end was gone before it could be told anything.
+    let removed = remove_if_there(mountpoint).map_err(Failure::environment);
+    let serving = served?;
+    removed?;
+    serving
+        .map_or(Ok(()), Serving::wait)
+        .map_err(Failure::environment)?;
+    Ok(Outcome::Done)
+}
+
+/// Mounts the filesystem in memory, tells the process at the other end, and unmounts it once standard input ends. Returns
+/// nothing to wait for if it cannot be mounted.
+fn serve_until_end(
+    mountpoint: &Path,
+    transport: &str,
+    load: &Load,
+    plain: &PlainArguments,
+) -> Result<Option<Serving>, Failure> {
     let serving = match mount(mountpoint, transport, load, plain) {
         Ok(serving) => serving,
         Err(reason) => {
             tell(&News::Failed(reason)).map_err(Failure::environment)?;
-            remove_if_there(mountpoint).map_err(Failure::environment)?;
-            return Ok(Outcome::Done);
+            return Ok(None);
         }
     };
     let transport = serving.transport();
@@ -210,9 +228,7 @@ pub(super) fn serve(
     let unmounted = Mounting::Itself.unmount(serving.mount(), Unmount::Lazily);
     ended.map_err(Failure::environment)?;
     unmounted.map_err(Failure::environment)?;
-    remove_if_there(mountpoint).map_err(Failure::environment)?;
-    serving.wait().map_err(Failure::environment)?;
-    Ok(Outcome::Done)
+    Ok(Some(serving))
 }
 
 /// Mounts the filesystem in memory; returns a sentence if that cannot be.
