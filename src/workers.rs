@@ -9,7 +9,7 @@ mod by_thread;
 mod threads;
 
 pub use by_thread::ByThread;
-pub use threads::Threads;
+pub use threads::{Threads, use_every_cpu};
 
 /// The reason why there are no workers: the system gives no more threads.
 #[derive(Debug, Clone, thiserror::Error)]

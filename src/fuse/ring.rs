@@ -1,8 +1,9 @@
 //! Requests of the kernel over `io_uring`, Linux 6.14 and later.
 //!
-//! The kernel has a queue for each CPU. A request goes to the queue of the CPU on which it was made, and threads that are
-//! pinned to that CPU serve it: so no request wakes another CPU, and the answer and the wait for the next request are
-//! one system call. FORGET and INTERRUPT come over `/dev/fuse` all the same.
+//! The kernel has a queue for each CPU. A request goes to the queue of the CPU on which it was made. With several programs
+//! at work, threads that are pinned to that CPU serve it. So no request wakes another CPU, and one system call is both the
+//! answer and the wait for the next request. While a single program waits for each answer, the threads may run on all
+//! CPUs, and one watches for the next request ([`Traffic`]). FORGET and INTERRUPT come over `/dev/fuse` all the same.
 //!
 //! 1. Before INIT is answered, the threads of each queue set up a ring and one [`Entry`] each: [`Rings::prepare`]. If one
 //!    cannot, INIT is answered without `io_uring`.
@@ -23,6 +24,9 @@ mod command;
 mod crew;
 mod entry;
 mod helpers;
+mod pinning;
+mod traffic;
+mod watching;
 mod worker;
 
 use std::io;
@@ -35,6 +39,7 @@ use rustix::process::{Resource, getrlimit};
 
 use self::crew::{Crew, Entries};
 use self::helpers::Helpers;
+use self::traffic::Traffic;
 use self::worker::Worker;
 use super::device::Device;
 use super::report::Report;
@@ -150,6 +155,7 @@ impl Rings {
             service: Arc::clone(service),
             helpers: Arc::new(self.helpers),
             queues,
+            traffic: Traffic::new(self.queues),
         });
         for start in &self.starts {
             // A thread that is gone reports nothing, which is noticed below.

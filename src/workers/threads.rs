@@ -67,8 +67,8 @@ impl Threads {
 }
 
 /// Lets the calling thread run on every CPU that this process may use. A thread begins on the CPUs of the thread that
-/// started it. A thread that serves a queue of requests is pinned to a single CPU.
-fn use_every_cpu() {
+/// started it. A thread that serves a queue of requests is pinned to a single CPU for most of the time.
+pub fn use_every_cpu() {
     let process = rustix::process::getpid();
     // Without it, the thread is slower and nothing else.
     if let Ok(cpus) = sched_getaffinity(Some(process)) {

@@ -9,6 +9,8 @@ use std::sync::mpsc::Sender;
 use parking_lot::Mutex;
 
 use super::helpers::Helpers;
+use super::pinning::OnQueueCpu;
+use super::traffic::Traffic;
 use super::worker::Worker;
 use crate::format::Ino;
 use crate::fuse::device::Device;
@@ -30,6 +32,7 @@ pub(super) struct Crew {
     pub(super) helpers: Arc<Helpers>,
     /// The entries of each queue.
     pub(super) queues: Vec<Entries>,
+    pub(super) traffic: Traffic,
 }
 
 /// The number of entries of a queue, and of those whose requests are answered on other threads.
@@ -113,14 +116,17 @@ impl Crew {
     ///
     /// If the ring breaks, or the kernel does not take an answer.
     pub(super) fn serve(self: &Arc<Self>, worker: &mut Worker) -> io::Result<()> {
-        while let Some(request) = worker.next_request()? {
+        while let Some(request) = self.next_request(worker)? {
             let header = request.header();
             let file = header.ino;
             let seeks_in = (header.opcode == opcode::LSEEK).then_some(file);
+            let mut served = None;
             if header.opcode == opcode::NOTIFY_REPLY {
                 // It came for the commit that follows: see `Device::nudge`.
                 request.end();
             } else {
+                let is_write = header.opcode == opcode::WRITE;
+                served = Some(self.traffic.serve(worker.queue(), is_write));
                 self.run(request);
             }
             let entry = worker.answered().unwrap_or_else(|| {
@@ -128,8 +134,20 @@ impl Crew {
                 worker.wait_for_answer(|| self.note_waiting(worker.queue(), &mut away, file))
             });
             worker.commit(entry);
+            drop(served);
         }
         Ok(())
+    }
+
+    /// Waits for a request, in the way that suits the traffic.
+    fn next_request(&self, worker: &mut Worker) -> io::Result<Option<Request>> {
+        worker.roam(self.traffic.is_single());
+        let turn = self.traffic.turn_to_watch();
+        if turn.is_some() && !worker.watch()? {
+            self.traffic.note_busy();
+        }
+        drop(turn);
+        worker.next_request()
     }
 
     /// Works on a request, here or on another thread.
@@ -150,7 +168,7 @@ impl Crew {
         let is_added = entries.leave(seeks_in.is_some());
         let away = Away::new(entries, seeks_in);
         if let Some(file) = seeks_in {
-            self.nudge(file);
+            self.nudge(queue, file);
         }
         if is_added {
             self.add_entry(queue);
@@ -162,7 +180,7 @@ impl Crew {
     /// volume. Such requests have no bound but that of all that wait, and leave entries for others, as seeks do.
     fn note_waiting(self: &Arc<Self>, queue: u16, away: &mut Away<'_>, file: Ino) {
         away.note_waiting(file);
-        self.nudge(file);
+        self.nudge(queue, file);
         if self.queues[usize::from(queue)].wants_more(true) {
             self.add_entry(queue);
         }
@@ -191,7 +209,7 @@ impl Crew {
             Ok(mut worker) => {
                 let waiting = self.queues[usize::from(queue)].waiting.lock().clone();
                 // One is enough, but each may end meanwhile, and the kernel may forget its file then.
-                waiting.into_iter().any(|file| self.nudge(file));
+                waiting.into_iter().any(|file| self.nudge(queue, file));
                 self.serve(&mut worker)
             }
             // The mount is gone.
@@ -210,11 +228,13 @@ impl Crew {
         }
     }
 
-    /// Has the kernel take up requests that found no entry before a new one was there. They wait for a commit, and seeks
-    /// may hold all other entries until these requests are answered.
+    /// Has the kernel take up requests of `queue` that found no entry before a new one was there. They wait for a commit,
+    /// and seeks may hold all other entries until these requests are answered.
     ///
     /// Returns whether the kernel does so. It forgets a file only once the seek is answered.
-    fn nudge(&self, file: Ino) -> bool {
+    fn nudge(&self, queue: u16, file: Ino) -> bool {
+        // The kernel chooses the queue by the CPU.
+        let _pinned = OnQueueCpu::to(queue);
         match self.device.nudge(file) {
             Ok(()) => true,
             Err(error) => {

@@ -1,7 +1,7 @@
 //! Threads that move data where that takes longer than handing it over.
 //!
-//! The threads of a queue share a CPU, and one process reads ahead over one queue. Long reads and writes would follow one
-//! another there.
+//! The threads of a queue share a CPU for most of the time, and one process reads ahead over one queue. Long reads and
+//! writes would follow one another there.
 
 use std::io;
 use std::sync::Arc;

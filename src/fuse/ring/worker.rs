@@ -6,11 +6,13 @@ use std::sync::Arc;
 
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue};
-use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::command::{commit_and_fetch, register};
 use super::entry::{CarriedEntry, Entry, Returns};
+use super::pinning::{may_use, pin_to};
+use super::watching::Watching;
 use crate::fuse::request::Request;
+use crate::workers::use_every_cpu;
 
 /// A worker, used by the thread that made it.
 pub(super) struct Worker {
@@ -20,6 +22,9 @@ pub(super) struct Worker {
     returns: Arc<Returns>,
     /// The result of a completion that is not handled yet.
     completed: Option<i32>,
+    watching: Watching,
+    /// True while the thread may run on all CPUs.
+    is_roaming: bool,
 }
 
 /// The entry of a worker, while the kernel has it.
@@ -45,6 +50,7 @@ impl Worker {
         let ring = IoUring::builder()
             .setup_single_issuer()
             .setup_defer_taskrun()
+            .setup_taskrun_flag()
             .build(1)?;
         ring.submitter().register_files(&[device])?;
         let returns = Arc::new(Returns::default());
@@ -55,6 +61,8 @@ impl Worker {
             entry: WithKernel(Some(entry)),
             returns,
             completed: None,
+            watching: Watching::default(),
+            is_roaming: false,
         })
     }
 
@@ -81,6 +89,39 @@ impl Worker {
         self.queue
     }
 
+    /// Lets the thread run on all CPUs of the process, or pins it again if its CPU is one of them.
+    pub(super) fn roam(&mut self, is_wanted: bool) {
+        if is_wanted == self.is_roaming {
+            return;
+        }
+        self.is_roaming = is_wanted;
+        if is_wanted || !may_use(self.queue) {
+            use_every_cpu();
+        } else {
+            pin_to(self.queue);
+        }
+    }
+
+    /// Commits the answer, and watches for the next request for a short time, unless that was in vain lately. It need not
+    /// come meanwhile. Returns false if other threads need the CPU.
+    ///
+    /// # Errors
+    ///
+    /// If the ring breaks, or the kernel does not take the answer.
+    pub(super) fn watch(&mut self) -> io::Result<bool> {
+        if self.completed.is_some() || !self.watching.is_due() {
+            return Ok(true);
+        }
+        self.enter(0)?;
+        let ring = &mut self.ring;
+        // The kernel announces a request by a flag, and delivers it with the next call.
+        let is_idle = self
+            .watching
+            .watch(|| ring.submission().taskrun() || !ring.completion().is_empty());
+        self.collect();
+        Ok(is_idle)
+    }
+
     /// Waits for a request; returns none once the mount is gone.
     ///
     /// # Errors
@@ -91,7 +132,7 @@ impl Worker {
             if let Some(result) = self.completed.take() {
                 break result;
             }
-            self.enter()?;
+            self.enter(1)?;
             self.collect();
         };
         let entry = self.entry.0.take();
@@ -136,9 +177,9 @@ impl Worker {
         pushed.expect("one submission for the one entry");
     }
 
-    /// Submits, and waits for a completion.
-    fn enter(&self) -> io::Result<()> {
-        match self.ring.submit_and_wait(1) {
+    /// Submits, and waits for so many completions.
+    fn enter(&self, completions: usize) -> io::Result<()> {
+        match self.ring.submit_and_wait(completions) {
             Err(error)
                 if !matches!(
                     error.raw_os_error(),
@@ -154,18 +195,5 @@ impl Worker {
     /// Takes the completion if there is one.
     fn collect(&mut self) {
         self.completed = self.ring.completion().next().map(|done| done.result());
-    }
-}
-
-/// Pins the calling thread to a CPU. It stays where it is if the CPU is offline or not allowed.
-fn pin_to(cpu: u16) {
-    let cpu = usize::from(cpu);
-    if cpu >= CpuSet::MAX_CPU {
-        return;
-    }
-    let mut set = CpuSet::new();
-    set.set(cpu);
-    if let Err(errno) = sched_setaffinity(None, &set) {
-        tracing::debug!("a thread cannot be pinned to CPU {cpu}: {errno}");
     }
 }
