@@ -146,6 +146,7 @@ mod tests {
         // A watch that finds one makes up for all in vain.
         assert!(watched(&mut watching, 65, Sight::Found) >= 1);
         assert_eq!(watched(&mut watching, 1000, Sight::Found), 1000);
+        assert_eq!(watched(&mut watching, 3, Sight::Nothing), 3);
     }
 
     #[test]
