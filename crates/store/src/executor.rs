@@ -366,12 +366,12 @@ fn run_uring(
         return pools.run(others, leniency, outcomes);
     }
     // The threads start first, so that both work at the same time.
-    let mut batch = pools.start(others, leniency, outcomes);
+    let batch = (!others.is_empty()).then(|| pools.start(others, leniency, outcomes));
     let unfinished = rings.run(direct, leniency, outcomes);
-    pools.finish(&mut batch, outcomes);
-    if !unfinished.is_empty() {
-        pools.run(unfinished, leniency, outcomes);
+    if let Some(mut batch) = batch {
+        pools.finish(&mut batch, outcomes);
     }
+    pools.run(unfinished, leniency, outcomes);
 }
 
 impl fmt::Debug for Executor {

@@ -130,6 +130,9 @@ impl WorkerPools {
         leniency: Leniency,
         outcomes: &mut [Option<Outcome>],
     ) {
+        if jobs.is_empty() {
+            return;
+        }
         let mut batch = self.start(jobs, leniency, outcomes);
         self.finish(&mut batch, outcomes);
     }
