@@ -39,7 +39,7 @@ use rustix::process::{Resource, getrlimit};
 
 use self::crew::{Crew, Entries};
 use self::helpers::Helpers;
-use self::traffic::Traffic;
+pub(super) use self::traffic::Traffic;
 use self::worker::Worker;
 use super::device::Device;
 use super::report::Report;
@@ -80,6 +80,7 @@ struct Start {
 pub(super) struct Rings {
     starts: Vec<Sender<Start>>,
     helpers: Helpers,
+    traffic: Arc<Traffic>,
     queues: u16,
     depth: usize,
 }
@@ -124,6 +125,7 @@ impl Rings {
         Ok(Self {
             starts,
             helpers,
+            traffic: Arc::new(Traffic::new(queues)),
             queues,
             depth,
         })
@@ -132,6 +134,11 @@ impl Rings {
     /// Returns the number of queues.
     pub(super) fn queues(&self) -> u16 {
         self.queues
+    }
+
+    /// Returns the watch over how many requests are served at once.
+    pub(super) fn traffic(&self) -> &Arc<Traffic> {
+        &self.traffic
     }
 
     /// Registers all entries with the kernel, which has the answer to INIT, and serves from then on.
@@ -155,7 +162,7 @@ impl Rings {
             service: Arc::clone(service),
             helpers: Arc::new(self.helpers),
             queues,
-            traffic: Traffic::new(self.queues),
+            traffic: self.traffic,
         });
         for start in &self.starts {
             // A thread that is gone reports nothing, which is noticed below.

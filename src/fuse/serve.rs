@@ -22,7 +22,7 @@ use super::page_cache::PageCache;
 use super::protocol::opcode;
 use super::report::Report;
 use super::request::{InFlight, Service};
-use super::ring::{self, Rings};
+use super::ring::{self, Rings, Traffic};
 use super::serve_options::{ServeOptions, TransportChoice};
 use super::turns::Turns;
 use super::waiting::{OnFailure, WaitingRequests};
@@ -235,15 +235,15 @@ fn start(begin: impl Begin, device: OwnedFd, options: &ServeOptions) -> io::Resu
     let rings = rings.filter(|_| agreement.is_over_uring());
     let service = begin(Arc::clone(&session.device), &agreement, &session.waiting)?;
     let in_flight = service.in_flight().clone();
-    let transport = session.register(rings, &service, options.transport, &outcome)?;
-    let readers = match transport {
-        Transport::Uring => 1,
-        Transport::Classic => count,
+    let traffic = session.register(rings, &service, options.transport, &outcome)?;
+    let (transport, readers) = match traffic {
+        Some(_) => (Transport::Uring, 1),
+        None => (Transport::Classic, count),
     };
     if options.on_failure == OnFailure::Wait {
         session.serve_waiting(&service, &outcome)?;
     }
-    session.read_device(readers, transport, &service, &outcome)?;
+    session.read_device(readers, traffic.as_ref(), &service, &outcome)?;
     let kernel_cache = KernelCache::new(Arc::clone(&session.device));
     drop(outcome);
     let (end, ended) = mpsc::channel();
@@ -321,41 +321,42 @@ impl Session {
         }
     }
 
-    /// Registers rings, if there are any, and returns the way on which requests come from now on.
+    /// Registers rings, if there are any. Returns their traffic if requests come over them from now on.
     fn register(
         &self,
         rings: Option<Rings>,
         service: &Arc<dyn Service>,
         wanted: TransportChoice,
         outcome: &Sender<io::Result<()>>,
-    ) -> io::Result<Transport> {
+    ) -> io::Result<Option<Arc<Traffic>>> {
         let Some(rings) = rings else {
             return match wanted {
                 TransportChoice::Uring => Err(io::Error::other(NOT_OFFERED)),
-                TransportChoice::Auto | TransportChoice::Classic => Ok(Transport::Classic),
+                TransportChoice::Auto | TransportChoice::Classic => Ok(None),
             };
         };
-        let queues = rings.queues();
+        let (queues, traffic) = (rings.queues(), Arc::clone(rings.traffic()));
         match rings.register(&self.device, &self.threads, service, outcome) {
             Ok(()) => {
                 tracing::info!("requests come over io_uring, in {queues} queues");
-                Ok(Transport::Uring)
+                Ok(Some(traffic))
             }
             Err(error) if wanted == TransportChoice::Uring => Err(error),
             Err(error) => {
                 tracing::warn!(
                     "requests come over /dev/fuse, because the kernel refuses a queue: {error}"
                 );
-                Ok(Transport::Classic)
+                Ok(None)
             }
         }
     }
 
-    /// Starts `count` threads that read requests from the device.
+    /// Starts `count` threads that read requests from the device. With `traffic`, requests come over rings, and the few that are
+    /// read here count as served beside them.
     fn read_device(
         &self,
         count: usize,
-        transport: Transport,
+        traffic: Option<&Arc<Traffic>>,
         service: &Arc<dyn Service>,
         outcome: &Sender<io::Result<()>>,
     ) -> io::Result<()> {
@@ -363,9 +364,9 @@ impl Session {
         (0..count).try_for_each(|number| {
             let (service, device) = (Arc::clone(service), Arc::clone(&self.device));
             let (report, waiting) = (Report::new(outcome), Arc::clone(&self.waiting));
-            let turns = Arc::clone(&turns);
+            let (turns, traffic) = (Arc::clone(&turns), traffic.cloned());
             self.threads.start(format!("request-{number}"), move || {
-                let served = serve_device(&*service, &device, &turns, transport);
+                let served = serve_device(&*service, &device, &turns, traffic.as_deref());
                 waiting.end();
                 report.send(served);
             })
@@ -412,20 +413,22 @@ impl Session {
 /// Serves requests until the mount is gone.
 ///
 /// Beside `io_uring`, a program that drops references would wake this thread for each of them, on another CPU. So this one
-/// rests after a FORGET, and the kernel hands over all that came meanwhile at once.
+/// rests after a FORGET, and the kernel hands over all that came meanwhile at once. Its requests count in `traffic`.
 fn serve_device(
     service: &dyn Service,
     device: &Arc<Device>,
     turns: &Turns,
-    transport: Transport,
+    traffic: Option<&Traffic>,
 ) -> io::Result<()> {
     while let Some((request, _work)) = turns.receive(|| device.receive())? {
         let is_forget = matches!(
             request.header().opcode,
             opcode::FORGET | opcode::BATCH_FORGET
         );
+        let served = traffic.map(Traffic::serve_beside);
         service.serve(request);
-        if is_forget && transport == Transport::Uring {
+        drop(served);
+        if is_forget && traffic.is_some() {
             thread::sleep(FORGETS_APART);
         }
     }

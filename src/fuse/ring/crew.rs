@@ -32,7 +32,7 @@ pub(super) struct Crew {
     pub(super) helpers: Arc<Helpers>,
     /// The entries of each queue.
     pub(super) queues: Vec<Entries>,
-    pub(super) traffic: Traffic,
+    pub(super) traffic: Arc<Traffic>,
 }
 
 /// The number of entries of a queue, and of those whose requests are answered on other threads.
@@ -143,8 +143,10 @@ impl Crew {
     fn next_request(&self, worker: &mut Worker) -> io::Result<Option<Request>> {
         worker.roam(self.traffic.is_single());
         let turn = self.traffic.turn_to_watch();
-        if turn.is_some() && !worker.watch()? {
-            self.traffic.note_busy();
+        if turn.is_some()
+            && let Some(sight) = worker.watch()?
+        {
+            self.traffic.note_watch(sight);
         }
         drop(turn);
         worker.next_request()

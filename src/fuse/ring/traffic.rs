@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
+use super::watching::{Losses, Sight};
+
 /// With several programs, one request in so many is looked at. All threads write to the score, so they do so rarely. The
 /// number is odd, as requests of two kinds may come in turns.
 const SAMPLED: usize = 31;
@@ -26,14 +28,17 @@ const BESIDE: u32 = 4;
 const BUSY: u32 = 512;
 
 /// Watches how many requests are served at once.
-pub(super) struct Traffic {
+pub(in crate::fuse) struct Traffic {
     /// Of each queue, the requests that are being served, and how many came.
     queues: Box<[CachePadded<QueueTraffic>]>,
+    /// The requests of `/dev/fuse` that are being served.
+    beside: CachePadded<AtomicUsize>,
     /// Rises with requests that are served beside others. Some may be left out.
     score: CachePadded<AtomicU32>,
     is_single: CachePadded<AtomicBool>,
     /// True while a thread watches for the next request.
     is_watched: CachePadded<AtomicBool>,
+    losses: CachePadded<Losses>,
 }
 
 #[derive(Default)]
@@ -47,9 +52,11 @@ impl Traffic {
     pub(super) fn new(queues: u16) -> Self {
         Self {
             queues: (0..queues).map(|_| CachePadded::default()).collect(),
+            beside: CachePadded::default(),
             score: CachePadded::new(AtomicU32::new(MOST)),
             is_single: CachePadded::default(),
             is_watched: CachePadded::default(),
+            losses: CachePadded::default(),
         }
     }
 
@@ -63,13 +70,21 @@ impl Traffic {
         if self.is_single() || came.is_multiple_of(SAMPLED) {
             self.note(is_write);
         }
-        Served(queue)
+        Served(&queue.served)
+    }
+
+    /// Counts a request of `/dev/fuse` as served until the result is dropped. A FORGET follows a request of the same
+    /// program, but its thread takes another CPU. So requests that come meanwhile are served beside it.
+    pub(in crate::fuse) fn serve_beside(&self) -> Served<'_> {
+        self.beside.fetch_add(1, Ordering::Relaxed);
+        Served(&self.beside)
     }
 
     /// Notes whether the request that is served now is served beside others.
     fn note(&self, is_write: bool) {
-        let served = self.queues.iter();
-        let served = served.map(|queue| queue.served.load(Ordering::Relaxed));
+        let served = self.queues.iter().map(|queue| &queue.served);
+        let served = served.chain([&*self.beside]);
+        let served = served.map(|served| served.load(Ordering::Relaxed));
         let before = self.score.load(Ordering::Relaxed);
         let score = if served.sum::<usize>() > 1 {
             (before + BESIDE).min(before.max(MOST))
@@ -92,8 +107,15 @@ impl Traffic {
         }
     }
 
+    /// Notes what a watch saw. Watches end for long if other programs leave no CPU idle.
+    pub(super) fn note_watch(&self, sight: Sight) {
+        if !self.losses.note(sight) {
+            self.note_busy();
+        }
+    }
+
     /// Notes that other programs leave no CPU idle. Requests are then served where they were made.
-    pub(super) fn note_busy(&self) {
+    fn note_busy(&self) {
         self.score.store(BUSY, Ordering::Relaxed);
         self.set_single(false);
     }
@@ -118,11 +140,11 @@ impl Traffic {
 }
 
 /// The time for which a request is served.
-pub(super) struct Served<'a>(&'a QueueTraffic);
+pub(in crate::fuse) struct Served<'a>(&'a AtomicUsize);
 
 impl Drop for Served<'_> {
     fn drop(&mut self) {
-        self.0.served.fetch_sub(1, Ordering::Relaxed);
+        self.0.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -137,6 +159,8 @@ impl Drop for WatchTurn<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     /// Serves so many requests of two queues in turns, one at a time.
@@ -206,8 +230,12 @@ mod tests {
     #[test]
     fn a_machine_without_idle_cpus_is_tried_again_after_many_requests() {
         let traffic = single();
-        traffic.note_busy();
-        assert!(traffic.turn_to_watch().is_none());
+        traffic.note_watch(Sight::Found);
+        assert!(traffic.is_single());
+        for _ in 0..4 {
+            traffic.note_watch(Sight::Gap(Duration::from_millis(1)));
+        }
+        assert!(!traffic.is_single() && traffic.turn_to_watch().is_none());
         serve_alone(&traffic, 15_000);
         assert!(!traffic.is_single());
         serve_alone(&traffic, 2048);
@@ -223,6 +251,23 @@ mod tests {
             drop(traffic.serve(0, false));
             assert!(traffic.is_single());
         }
+    }
+
+    /// Serves a FORGET beside one of so many requests, again and again. Returns whether they pass for a single program's.
+    fn is_single_with_a_forget_in(requests: u16) -> bool {
+        let traffic = single();
+        (0..100).all(|_| {
+            serve_alone(&traffic, requests - 1);
+            let _forget = traffic.serve_beside();
+            serve_alone(&traffic, 1);
+            traffic.is_single()
+        })
+    }
+
+    #[test]
+    fn many_requests_beside_forgets_stand_for_several_programs_and_few_do_not() {
+        assert!(is_single_with_a_forget_in(10));
+        assert!(!is_single_with_a_forget_in(3));
     }
 
     #[test]

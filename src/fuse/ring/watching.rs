@@ -1,11 +1,12 @@
 //! Watching for a request for a short time, instead of sleeping at once.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// The longest time to watch. A halted CPU of a slow virtual machine takes as long to wake.
 const WATCH: Duration = Duration::from_micros(50);
 
-/// The time between two looks after which another thread must have had the CPU.
+/// The time between two looks after which another thread, or another machine of the host, must have had the CPU.
 const GAP: Duration = Duration::from_micros(20);
 
 /// The looks after which other threads get the CPU.
@@ -17,15 +18,14 @@ const PATIENCE: u32 = 3;
 /// The most watches in vain that count: then 64 requests follow without a watch.
 const MOST_VAIN: u32 = 6;
 
-/// The watches with a gap that show a machine without idle CPUs. The host of a virtual machine may take the CPU as well,
-/// but not so often.
-const MOST_GAPS: u32 = 8;
+/// The time that a watch which finds a request saves.
+const GAIN: Duration = Duration::from_micros(20);
 
-/// The length of a gap that counts as half of [`MOST_GAPS`]. It costs more than many wakes.
-const LONG_GAP: Duration = Duration::from_millis(1);
+/// The longest part of a gap that counts. The host of a virtual machine may take the CPU for long at times.
+const LONGEST_GAP: Duration = Duration::from_millis(1);
 
-/// The watches that find a request and make up for one with a gap.
-const FORGIVES: u32 = 10;
+/// The time lost in gaps, beyond the time saved, that shows a machine without idle CPUs.
+const MOST_LOST: Duration = Duration::from_millis(4);
 
 /// Decides whether to watch, by what earlier watches found.
 #[derive(Debug, Default)]
@@ -34,20 +34,16 @@ pub(super) struct Watching {
     vain: u32,
     /// The number of times that are left not to watch.
     skipped: u32,
-    /// The watches with a gap that nothing has made up for.
-    gaps: u32,
-    /// The watches that found a request, modulo [`FORGIVES`].
-    found: u32,
 }
 
 /// The result of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Sight {
+pub(super) enum Sight {
     /// A request came.
     Found,
     /// No request came in time.
     Nothing,
-    /// Another thread had the CPU for so long. A request may have waited for that.
+    /// The thread was without the CPU for so long. A request may have waited for that.
     Gap(Duration),
 }
 
@@ -59,34 +55,50 @@ impl Watching {
         is_due
     }
 
-    /// Looks until `is_there`, and for no longer than [`WATCH`]. Returns false if other threads need the CPU.
-    pub(super) fn watch(&mut self, is_there: impl FnMut() -> bool) -> bool {
+    /// Looks until `is_there`, and for no longer than [`WATCH`].
+    pub(super) fn watch(&mut self, is_there: impl FnMut() -> bool) -> Sight {
         let began = Instant::now();
-        self.note(look(is_there, || began.elapsed()))
+        let sight = look(is_there, || began.elapsed());
+        self.note(sight);
+        sight
     }
 
-    /// Notes what a watch saw. Returns false if too many had a gap.
-    fn note(&mut self, sight: Sight) -> bool {
+    fn note(&mut self, sight: Sight) {
         match sight {
-            Sight::Found => {
-                self.vain = 0;
-                self.found = (self.found + 1) % FORGIVES;
-                if self.found == 0 {
-                    self.gaps = self.gaps.saturating_sub(1);
-                }
-            }
+            Sight::Found => self.vain = 0,
             Sight::Nothing => {
                 self.vain = (self.vain + 1).min(MOST_VAIN);
                 if self.vain >= PATIENCE {
                     self.skipped = 1 << self.vain;
                 }
             }
-            Sight::Gap(gap) if gap >= LONG_GAP => self.gaps += MOST_GAPS / 2,
-            Sight::Gap(_) => self.gaps += 1,
+            Sight::Gap(_) => {}
         }
-        let is_idle = self.gaps < MOST_GAPS;
-        if !is_idle {
-            self.gaps = 0;
+    }
+}
+
+/// The time lost in gaps that nothing has made up for, in nanoseconds. One thread at a time watches, and so writes to it.
+#[derive(Debug, Default)]
+pub(super) struct Losses(AtomicU64);
+
+impl Losses {
+    /// Notes what a watch saw. Returns false once gaps, each counted up to [`LONGEST_GAP`], cost [`MOST_LOST`] more than
+    /// watches saved. Counting then starts from zero.
+    ///
+    /// The program whose requests are watched for may have the CPU itself. Such gaps are short. Those of programs that
+    /// compute last for milliseconds.
+    pub(super) fn note(&self, sight: Sight) -> bool {
+        let before = Duration::from_nanos(self.0.load(Ordering::Relaxed));
+        let lost = match sight {
+            Sight::Found => before.saturating_sub(GAIN),
+            Sight::Nothing => before,
+            Sight::Gap(gap) => before + gap.min(LONGEST_GAP),
+        };
+        let is_idle = lost < MOST_LOST;
+        let left = if is_idle { lost } else { Duration::ZERO };
+        if left != before {
+            let left = u64::try_from(left.as_nanos()).expect("less than the most");
+            self.0.store(left, Ordering::Relaxed);
         }
         is_idle
     }
@@ -130,7 +142,7 @@ mod tests {
         let mut watched = 0;
         for _ in 0..requests {
             if watching.is_due() {
-                assert!(watching.note(sight));
+                watching.note(sight);
                 watched += 1;
             }
         }
@@ -150,17 +162,21 @@ mod tests {
     }
 
     #[test]
-    fn gaps_tell_of_a_busy_machine_unless_many_watches_find_requests() {
-        let mut watching = Watching::default();
-        let (short, long) = (Sight::Gap(GAP), Sight::Gap(LONG_GAP));
-        let few = MOST_GAPS - 1;
-        assert_eq!(watched(&mut watching, few, short), few);
-        assert!(!watching.note(short));
-        for _ in 0..100 {
-            assert!(watching.note(short), "it was told, and begins anew");
-            assert_eq!(watched(&mut watching, FORGIVES, Sight::Found), FORGIVES);
+    fn gaps_tell_of_a_busy_machine_unless_watches_save_as_much_time() {
+        let losses = Losses::default();
+        let is_idle_after = |found: u32, gap: Duration| {
+            let found = (0..found).all(|_| losses.note(Sight::Found));
+            found && losses.note(Sight::Gap(gap))
+        };
+        assert_eq!(LONGEST_GAP * 4, MOST_LOST);
+        for gap in [LONGEST_GAP, 10 * LONGEST_GAP] {
+            assert!((0..3).all(|_| is_idle_after(0, gap)));
+            assert!(losses.note(Sight::Nothing));
+            assert!(!is_idle_after(0, gap), "it was told, and starts from zero");
         }
-        assert!(watching.note(long) && !watching.note(long));
+        assert!((0..1000).all(|_| is_idle_after(5, 5 * GAIN)));
+        // Each gap costs twice as much as is saved.
+        assert!((0..1000).any(|_| !is_idle_after(5, 10 * GAIN)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use io_uring::{IoUring, cqueue};
 use super::command::{commit_and_fetch, register};
 use super::entry::{CarriedEntry, Entry, Returns};
 use super::pinning::{may_use, pin_to};
-use super::watching::Watching;
+use super::watching::{Sight, Watching};
 use crate::fuse::request::Request;
 use crate::workers::use_every_cpu;
 
@@ -103,23 +103,23 @@ impl Worker {
     }
 
     /// Commits the answer, and watches for the next request for a short time, unless that was in vain lately. It need not
-    /// come meanwhile. Returns false if other threads need the CPU.
+    /// come meanwhile. Returns what it saw, if it watched.
     ///
     /// # Errors
     ///
     /// If the ring breaks, or the kernel does not take the answer.
-    pub(super) fn watch(&mut self) -> io::Result<bool> {
+    pub(super) fn watch(&mut self) -> io::Result<Option<Sight>> {
         if self.completed.is_some() || !self.watching.is_due() {
-            return Ok(true);
+            return Ok(None);
         }
         self.enter(0)?;
         let ring = &mut self.ring;
         // The kernel announces a request by a flag, and delivers it with the next call.
-        let is_idle = self
+        let sight = self
             .watching
             .watch(|| ring.submission().taskrun() || !ring.completion().is_empty());
         self.collect();
-        Ok(is_idle)
+        Ok(Some(sight))
     }
 
     /// Waits for a request; returns none once the mount is gone.
