@@ -125,8 +125,7 @@ impl Crew {
                 // It came for the commit that follows: see `Device::nudge`.
                 request.end();
             } else {
-                let is_write = header.opcode == opcode::WRITE;
-                served = Some(self.traffic.serve(worker.queue(), is_write));
+                served = Some(self.traffic.serve(worker.queue(), header.opcode));
                 self.run(request);
             }
             let entry = worker.answered().unwrap_or_else(|| {
