@@ -125,7 +125,8 @@ impl Crew {
                 // It came for the commit that follows: see `Device::nudge`.
                 request.end();
             } else {
-                served = Some(self.traffic.serve(worker.queue(), header.opcode));
+                let is_write = header.opcode == opcode::WRITE;
+                served = Some(self.traffic.serve(worker.queue(), is_write));
                 self.run(request);
             }
             let entry = worker.answered().unwrap_or_else(|| {

@@ -3,15 +3,13 @@
 //! A program that waits for each answer takes turns with the daemon. If the threads of queues may run on all CPUs, the
 //! program keeps one CPU and the daemon another, with their caches. The CPU of the daemon is idle between requests, so a
 //! thread can watch for the next one instead of sleeping. Requests that are served at once stand for several programs,
-//! which leave no CPU idle. Such requests are best served where they were made, and so are those of a program that syncs
-//! each write.
+//! which leave no CPU idle. Such requests are best served where they were made.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 
 use crossbeam_utils::CachePadded;
 
 use super::watching::{Losses, Sight};
-use crate::fuse::protocol::opcode;
 
 /// With several programs, one request in so many is looked at. All threads write to the score, so they do so rarely. The
 /// number is odd, as requests of two kinds may come in turns.
@@ -23,8 +21,8 @@ const MOST: u32 = 32;
 /// The score above which several programs are at work.
 const SEVERAL: u32 = 16;
 
-/// The points of a request that is served beside another.
-const BESIDE: i32 = 4;
+/// The points of a request that is served beside another. A request that is served alone takes off a point.
+const BESIDE: u32 = 4;
 
 /// The score where other programs leave no CPU idle. It takes about 16,000 requests to try again.
 const BUSY: u32 = 512;
@@ -62,14 +60,15 @@ impl Traffic {
         }
     }
 
-    /// Counts a request of `queue` as served until the result is dropped.
-    pub(super) fn serve(&self, queue: u16, opcode: u32) -> Served<'_> {
+    /// Counts a request of `queue` as served until the result is dropped. Most writes come from the kernel. It writes many
+    /// pages back and waits for no single answer. So a request that `is_write` takes no point off.
+    pub(super) fn serve(&self, queue: u16, is_write: bool) -> Served<'_> {
         let queue = &self.queues[usize::from(queue)];
         let came = queue.came.fetch_add(1, Ordering::Relaxed);
         queue.served.fetch_add(1, Ordering::Relaxed);
         // Requests of a single program come in patterns, so all are looked at.
         if self.is_single() || came.is_multiple_of(SAMPLED) {
-            self.note(points_of(opcode));
+            self.note(is_write);
         }
         Served(&queue.served)
     }
@@ -81,19 +80,17 @@ impl Traffic {
         Served(&self.beside)
     }
 
-    /// Notes whether the request that is served now is served beside others. Alone, it has so many `points`.
-    fn note(&self, points: i32) {
+    /// Notes whether the request that is served now is served beside others.
+    fn note(&self, is_write: bool) {
         let served = self.queues.iter().map(|queue| &queue.served);
         let served = served.chain([&*self.beside]);
         let served = served.map(|served| served.load(Ordering::Relaxed));
         let before = self.score.load(Ordering::Relaxed);
-        let points = if served.sum::<usize>() > 1 {
-            BESIDE
+        let score = if served.sum::<usize>() > 1 {
+            (before + BESIDE).min(before.max(MOST))
         } else {
-            points
+            before.saturating_sub(u32::from(!is_write))
         };
-        let most = before.max(MOST);
-        let score = before.saturating_add_signed(points).min(most);
         if score != before {
             let order = Ordering::Relaxed;
             // Another thread was faster. Its score may be that of a busy machine.
@@ -142,18 +139,6 @@ impl Traffic {
     }
 }
 
-/// Returns the points of a request that is served alone.
-///
-/// Most writes come from the kernel. It writes many pages back and waits for no single answer. A program that syncs each
-/// write is served best on its own CPU, although each of its requests is served alone.
-fn points_of(opcode: u32) -> i32 {
-    match opcode {
-        opcode::WRITE => 0,
-        opcode::FSYNC | opcode::FSYNCDIR => 1,
-        _ => -1,
-    }
-}
-
 /// The time for which a request is served.
 pub(in crate::fuse) struct Served<'a>(&'a AtomicUsize);
 
@@ -181,7 +166,7 @@ mod tests {
     /// Serves so many requests of two queues in turns, one at a time.
     fn serve_alone(traffic: &Traffic, requests: u16) {
         for number in 0..requests {
-            drop(traffic.serve(number % 2, opcode::READ));
+            drop(traffic.serve(number % 2, false));
         }
     }
 
@@ -205,37 +190,34 @@ mod tests {
     fn pages_that_the_kernel_writes_back_are_no_sign_of_a_single_program() {
         let traffic = Traffic::new(2);
         for _ in 0..10_000 {
-            drop(traffic.serve(0, opcode::WRITE));
+            drop(traffic.serve(0, true));
         }
         assert!(!traffic.is_single());
         for _ in 0..2048 {
-            drop(traffic.serve(0, opcode::WRITE));
-            drop(traffic.serve(0, opcode::READ));
+            drop(traffic.serve(0, true));
+            drop(traffic.serve(0, false));
         }
-        assert!(traffic.is_single(), "a program waits for each other one");
+        assert!(traffic.is_single(), "a program syncs after each write");
     }
 
     #[test]
     fn a_program_of_many_is_never_taken_for_a_single_one() {
         for beside in [0, 1] {
             let traffic = Traffic::new(2);
-            let other = traffic.serve(beside, opcode::READ);
+            let _other = traffic.serve(beside, false);
             for _ in 0..10_000 {
-                drop(traffic.serve(0, opcode::READ));
+                drop(traffic.serve(0, false));
                 assert!(!traffic.is_single(), "the other is in queue {beside}");
             }
-            drop(other);
-            serve_alone(&traffic, 2048);
-            assert!(traffic.is_single(), "it ended long ago");
         }
     }
 
     #[test]
     fn a_few_requests_beside_others_end_the_time_of_a_single_program() {
         let traffic = single();
-        let other = traffic.serve(1, opcode::READ);
+        let other = traffic.serve(1, false);
         for _ in 0..5 {
-            drop(traffic.serve(0, opcode::READ));
+            drop(traffic.serve(0, false));
         }
         assert!(!traffic.is_single());
         drop(other);
@@ -265,8 +247,8 @@ mod tests {
         let traffic = single();
         for _ in 0..1000 {
             serve_alone(&traffic, 8);
-            let _first = traffic.serve(0, opcode::READ);
-            drop(traffic.serve(0, opcode::READ));
+            let _first = traffic.serve(0, false);
+            drop(traffic.serve(0, false));
             assert!(traffic.is_single());
         }
     }
@@ -286,26 +268,6 @@ mod tests {
     fn many_requests_beside_forgets_stand_for_several_programs_and_few_do_not() {
         assert!(is_single_with_a_forget_in(10));
         assert!(!is_single_with_a_forget_in(3));
-    }
-
-    #[test]
-    fn a_program_that_syncs_each_write_is_served_on_its_cpu_and_one_that_does_more_is_not() {
-        let traffic = single();
-        let sync = || {
-            drop(traffic.serve(0, opcode::WRITE));
-            drop(traffic.serve(0, opcode::FSYNC));
-        };
-        for _ in 0..1000 {
-            for _ in 0..3 {
-                sync();
-            }
-            serve_alone(&traffic, 8);
-            assert!(traffic.is_single());
-        }
-        for _ in 0..20 {
-            sync();
-        }
-        assert!(!traffic.is_single());
     }
 
     #[test]
