@@ -204,11 +204,14 @@ mod tests {
     fn a_program_of_many_is_never_taken_for_a_single_one() {
         for beside in [0, 1] {
             let traffic = Traffic::new(2);
-            let _other = traffic.serve(beside, false);
+            let other = traffic.serve(beside, false);
             for _ in 0..10_000 {
                 drop(traffic.serve(0, false));
                 assert!(!traffic.is_single(), "the other is in queue {beside}");
             }
+            drop(other);
+            serve_alone(&traffic, 2048);
+            assert!(traffic.is_single(), "it ended long ago");
         }
     }
 
