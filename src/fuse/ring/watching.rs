@@ -18,7 +18,7 @@ const PATIENCE: u32 = 3;
 /// The most watches in vain that count: then 64 requests follow without a watch.
 const MOST_VAIN: u32 = 6;
 
-/// The time that a watch which finds a request saves.
+/// The time saved by a watch that finds a request.
 const GAIN: Duration = Duration::from_micros(20);
 
 /// The longest part of a gap that counts. The host of a virtual machine may take the CPU for long at times.
